@@ -1,0 +1,44 @@
+# Two commands for a newcomer: `make demo`, `make test`. Each sets up what it needs in .venv.
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench reproduce docs clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "cascadice needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev]
+	@touch $@
+
+demo: $(READY)  ## train 16 participants on digits, print what happened, draw it (under 2 minutes)
+	$(BIN)/cascadice run demo --out demo --overwrite
+
+test: lint  ## linters, types and the whole fast test suite
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## training speed against a plain loop over nn.Modules
+	$(BIN)/python benchmarks/training.py
+
+reproduce: $(READY)  ## the paper's training settings, own against shared initialisation
+	$(BIN)/python -m cascadice.experiments.regimes
+
+docs: $(READY)  ## the documentation, into site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove everything that was made
+	rm -rf .venv demo runs out site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
