@@ -1,0 +1,45 @@
+"""Losses: (outputs, targets) to a scalar mean, for training and for measuring alike."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
+    """Mean of −log softmax(logits)[target]: over samples, or over samples and positions for next-token prediction."""
+    return F.cross_entropy(_precise(logits).flatten(0, -2), targets.flatten())
+
+
+def mse(
+    outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "*batch"]
+) -> Float[Tensor, ""]:
+    """Mean of (output − target)² over all entries; an integer target stands for its one-hot vector."""
+    if not targets.is_floating_point():
+        targets = targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)
+    if outputs.shape != targets.shape:
+        raise ValueError(
+            f"mse needs outputs and targets of one shape; found {tuple(outputs.shape)} and {tuple(targets.shape)}. "
+            "Reshape the targets, or give class numbers as integers."
+        )
+    return (_precise(outputs) - targets).square().mean()
+
+
+def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
+    """Fraction of targets that have the largest logit."""
+    return (logits.argmax(-1) == targets).float().mean()
+
+
+def _precise(outputs: Tensor) -> Tensor:
+    """At least float32: influences are small differences of losses, which bfloat16 would round away."""
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+LOSSES: dict[str, tuple[Loss, str]] = {
+    "cross-entropy": (cross_entropy, "mean −log softmax of the target, for classes and next tokens"),
+    "mse": (mse, "mean squared error, to the one-hot vector where targets are classes"),
+}

@@ -1,0 +1,215 @@
+"""Models that every estimator can differentiate: MLP, CNN, ResNet-18 and a small decoder-only transformer.
+
+Each is a plain `nn.Module` on inputs `[batch, ...]`, made only of out-of-place operations that have double-backward,
+forward-mode and vmap rules: no batch statistics, no dropout, no fused attention. Any other `nn.Module` that keeps to
+this works just as well.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from inspect import signature
+from itertools import pairwise
+from math import gcd, prod
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cascadice import seeds
+from cascadice.names import lookup
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+}
+
+
+def mlp(
+    shape: Sequence[int], classes: int, hidden: Sequence[int] = (256, 256), activation: str = "relu"
+) -> nn.Sequential:
+    """Linear layers through the `hidden` widths, on the flattened input: three of them by default."""
+    _require_positive(shape=shape, classes=classes, hidden=hidden)
+    act = lookup(ACTIVATIONS, activation, "activation")
+    *inner, last = (nn.Linear(i, o) for i, o in pairwise((prod(shape), *hidden, classes)))
+    return nn.Sequential(nn.Flatten(), *(layer for linear in inner for layer in (linear, act())), last)
+
+
+def cnn(
+    shape: Sequence[int], classes: int, channels: Sequence[int] = (32, 64, 128), activation: str = "relu"
+) -> nn.Sequential:
+    """3×3 convolutions, each followed by the activation and a 2×2 max pool, then one linear layer.
+
+    A side that has already shrunk to one pixel is no longer pooled, so that any image size works.
+    """
+    _require_image(shape)
+    _require_positive(shape=shape, classes=classes, channels=channels)
+    act = lookup(ACTIVATIONS, activation, "activation")
+    colours, height, width = shape
+    layers: list[nn.Module] = []
+    for i, o in pairwise((colours, *channels)):
+        pool = (min(2, height), min(2, width))
+        layers += [nn.Conv2d(i, o, 3, padding=1), act(), nn.MaxPool2d(pool)]
+        height, width = height // pool[0], width // pool[1]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear((colours, *channels)[-1] * height * width, classes))
+
+
+class Residual(nn.Module):
+    """body(x) + shortcut(x)."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = self.body(x) + self.shortcut(x)
+        return total
+
+
+def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: str = "relu") -> nn.Sequential:
+    """ResNet-18 for small images: 3×3 stem, no max pool, GroupNorm in place of BatchNorm.
+
+    He et al. 2016 (two basic blocks in each of four stages, channels doubling from `width`) with the normalisation of
+    Wu & He 2018, because batch statistics would couple samples and do not average over participants.
+    """
+    _require_image(shape)
+    _require_positive(shape=shape, classes=classes, width=[width])
+    act = lookup(ACTIVATIONS, activation, "activation")
+    # 32 groups at the usual width of 64; at least two channels a group when narrow, or one-pixel maps become zero
+    groups = gcd(32, width // 2, width)
+    stem = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), nn.GroupNorm(groups, width), act()]
+    blocks: list[nn.Module] = []
+    for stage, (i, o) in enumerate(pairwise((width, width, 2 * width, 4 * width, 8 * width))):
+        blocks += [_basic_block(i, o, 1 if stage == 0 else 2, groups, act), _basic_block(o, o, 1, groups, act)]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes))
+
+
+def _basic_block(i: int, o: int, stride: int, groups: int, act: Callable[[], nn.Module]) -> nn.Sequential:
+    body = nn.Sequential(
+        nn.Conv2d(i, o, 3, stride, padding=1, bias=False),
+        nn.GroupNorm(groups, o),
+        act(),
+        nn.Conv2d(o, o, 3, padding=1, bias=False),
+        nn.GroupNorm(groups, o),
+    )
+    projection = nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), nn.GroupNorm(groups, o))
+    return nn.Sequential(Residual(body, None if i == o else projection), act())
+
+
+class Embedding(nn.Module):
+    """Token vectors plus learned position vectors."""
+
+    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.randn(context, width))
+
+    def forward(self, x: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
+        if x.shape[-1] > len(self.positions):
+            raise ValueError(
+                f"a sequence must have at most {len(self.positions)} tokens, the model's context; found {x.shape[-1]}. "
+                "Cut it, or build the transformer with a longer context."
+            )
+        embedded: Tensor = self.tokens(x) + self.positions[: x.shape[-1]]
+        return embedded
+
+
+class CausalAttention(nn.Module):
+    """Multi-head self-attention in which no position sees a later one.
+
+    Written out in matrix products: the fused kernels lack forward-mode or double-backward rules on some devices.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.read = nn.Linear(width, 3 * width)
+        self.write = nn.Linear(width, width)
+
+    def forward(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
+        q, k, v = self.read(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        scores = (q @ k.mT) * q.shape[-1] ** -0.5
+        attention = scores.masked_fill(future, -torch.inf).softmax(-1)
+        written: Tensor = self.write((attention @ v).transpose(1, 2).flatten(2))
+        return written
+
+
+def transformer(
+    vocabulary: int,
+    context: int,
+    width: int = 128,
+    depth: int = 2,
+    heads: int = 4,
+    activation: str = "gelu",
+    tied: bool = False,
+) -> nn.Sequential:
+    """Decoder-only transformer: tokens `[batch, time ≤ context]` to next-token logits `[batch, time, vocabulary]`.
+
+    Pre-norm blocks, learned positions, no dropout. `tied` shares the token embedding with the output layer.
+    """
+    _require_positive(vocabulary=[vocabulary], context=[context], width=[width], depth=[depth], heads=[heads])
+    if width % heads:
+        raise ValueError(f"width must be a multiple of heads; found width {width} and {heads} heads.")
+    act = lookup(ACTIVATIONS, activation, "activation")
+    embedding, head = Embedding(vocabulary, context, width), nn.Linear(width, vocabulary, bias=False)
+    if tied:
+        # torch draws embeddings with unit variance, which read as an output layer would give logits of variance `width`
+        embedding.tokens.weight = head.weight
+    blocks = [block for _ in range(depth) for block in _attention_and_mlp(width, heads, act)]
+    return nn.Sequential(embedding, *blocks, nn.LayerNorm(width), head)
+
+
+def _attention_and_mlp(width: int, heads: int, act: Callable[[], nn.Module]) -> Iterator[Residual]:
+    yield Residual(nn.Sequential(nn.LayerNorm(width), CausalAttention(width, heads)))
+    perceptron = (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
+    yield Residual(nn.Sequential(nn.LayerNorm(width), *perceptron))
+
+
+@wraps(transformer)
+def _transformer_of_shape(shape: Sequence[int], classes: int, **options: Any) -> nn.Sequential:
+    if len(shape) != 1:
+        raise ValueError(f"a transformer needs data of shape (context,); found {tuple(shape)}. Use token sequences.")
+    return transformer(classes, shape[0], **options)
+
+
+MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
+    "mlp": (mlp, "three linear layers on the flattened input"),
+    "cnn": (cnn, "three 3×3 convolutions with max pooling, one linear layer"),
+    "resnet18": (resnet18, "ResNet-18 with a 3×3 stem and GroupNorm"),
+    "transformer": (_transformer_of_shape, "small decoder-only transformer for next-token prediction"),
+}
+
+
+def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, **options: Any) -> nn.Module:
+    """The named model for inputs of `data_shape`, its weights drawn by torch's defaults from `seed` alone.
+
+    The transformer reads `data_shape` as `(context,)` and `classes` as the vocabulary. The model is on the CPU, so that
+    a seed means the same weights whatever device it is moved to; the global generators are left as they were.
+    """
+    builder, _ = lookup(MODELS, name, "model")
+    known = dict(list(signature(builder).parameters.items())[2:])
+    for option in options:
+        lookup(known, option, f"option of {name}")
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # not torch.manual_seed, which would seed the accelerators' generators too
+        torch.default_generator.manual_seed(seeds.derive(seed, "parameters"))
+        return builder(data_shape, classes, **options)
+
+
+def _require_image(shape: Sequence[int]) -> None:
+    if len(shape) != 3:
+        raise ValueError(
+            f"a convolutional model needs data of shape (channels, height, width); found {tuple(shape)}. Use the mlp."
+        )
+
+
+def _require_positive(classes: int = 1, **sizes: Sequence[int]) -> None:
+    for what, values in {"classes": [classes], **sizes}.items():
+        if any(value < 1 for value in values):
+            found = values[0] if len(values) == 1 else tuple(values)
+            raise ValueError(f"{what} must be at least 1; found {found}.")

@@ -1,0 +1,168 @@
+"""Optimizers as pure functions on flat parameters, so that a step can be replayed, vmapped and differentiated.
+
+`theta` is one participant's parameters `[d]` or everybody's `[n, d]`; `lr` has one entry for each row, the leading
+shape of `theta`. `theta + delta` is the new theta. Nothing given is modified; participants never mix.
+"""
+
+from collections.abc import Callable
+from inspect import signature
+from math import log
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.names import lookup
+
+State = dict[str, Tensor]
+Rows = Float[Tensor, "*rows d"]
+PerRow = Float[Tensor, "*rows"]
+
+
+class Optimizer(NamedTuple):
+    init: Callable[[Tensor], State]
+    """theta -> state"""
+    update: Callable[[Tensor, State, Tensor, Tensor], tuple[Tensor, State]]
+    """(gradient, state, theta, lr) -> (delta, state)"""
+
+
+def sgd(weight_decay: float = 0.0) -> Optimizer:
+    """delta = −lr (g + weight_decay θ). Without weight decay: one pass over the gradient, no state."""
+    _require_at_least_zero(weight_decay=weight_decay)
+
+    def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
+        return _scale(_decayed(gradient, theta, weight_decay), -lr), state
+
+    return Optimizer(lambda theta: {}, update)
+
+
+def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
+    """delta = −lr b with b ← beta b + g, as torch.optim.SGD (no dampening); nesterov: delta = −lr (g + beta b)."""
+    _require_at_least_zero(weight_decay=weight_decay)
+    _require_decay_rates(beta)
+
+    def init(theta: Rows) -> State:
+        return {"momentum": torch.zeros_like(theta)}
+
+    def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
+        gradient = _decayed(gradient, theta, weight_decay)
+        buffer = torch.add(gradient, state["momentum"], alpha=beta)
+        direction = torch.add(gradient, buffer, alpha=beta) if nesterov else buffer
+        return _scale(direction, -lr), {"momentum": buffer}
+
+    return Optimizer(init, update)
+
+
+def nesterov(beta: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
+    """Momentum that looks ahead: delta = −lr (g + beta b) with b ← beta b + g."""
+    return momentum(beta, weight_decay, nesterov=True)
+
+
+def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
+    """Adam (Kingma & Ba 2015), as torch.optim.Adam: the weight decay is added to the gradient.
+
+        delta = −lr m̂ / (√v̂ + eps),   m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,   x̂ = x / (1 − βᶜᵒᵘⁿᵗ)
+
+    The count of steps is a float and kept for each participant, so that states can be interpolated and differentiated.
+    """
+    _require_at_least_zero(weight_decay=weight_decay, eps=eps)
+    _require_decay_rates(*betas)
+    beta1, beta2 = betas
+
+    def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
+        gradient = _decayed(gradient, theta, weight_decay)
+        count = state["count"] + 1
+        m = torch.lerp(state["m"], gradient, 1 - beta1)
+        v = torch.addcmul(beta2 * state["v"], gradient, gradient, value=1 - beta2)
+        unbias = _bias(beta2, count).sqrt()
+        # √ has no derivative at 0, where coordinates that never had a gradient lie: 0 · ∞ would make tangents NaN
+        root = (v + torch.finfo(v.dtype).tiny).sqrt()
+        delta = _scale(m / (root + _column(eps * unbias, root)), -lr * unbias / _bias(beta1, count))
+        return delta, {"m": m, "v": v, "count": count}
+
+    return Optimizer(_adam_init, update)
+
+
+def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019): Adam's delta − lr weight_decay θ."""
+    _require_at_least_zero(weight_decay=weight_decay)
+    undecayed = adam(betas, eps)
+
+    def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
+        delta, state = undecayed.update(gradient, state, theta, lr)
+        return torch.addcmul(delta, theta, _column(lr, theta), value=-weight_decay), state
+
+    return Optimizer(undecayed.init, update)
+
+
+def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:
+    """The optimizer on gradients scaled to a norm of at most `max_norm`, each participant's by its own norm.
+
+    g ← g · min(1, max_norm / (‖g‖ + 1e-6))      as torch.nn.utils.clip_grad_norm_
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm must be positive; found {max_norm}. Leave clipping out to have none.")
+
+    def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
+        norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1)
+        return optimizer.update(gradient * factor, state, theta, lr)
+
+    return Optimizer(optimizer.init, update)
+
+
+OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
+    "sgd": (sgd, "stochastic gradient descent"),
+    "momentum": (momentum, "SGD with heavy-ball momentum"),
+    "nesterov": (nesterov, "SGD with Nesterov momentum"),
+    "adam": (adam, "Adam; weight decay added to the gradient"),
+    "adamw": (adamw, "Adam with decoupled weight decay"),
+}
+
+
+def build(name: str, **options: Any) -> Optimizer:
+    """The named optimizer with its options, e.g. `build("momentum", beta=0.95)`."""
+    builder, _ = lookup(OPTIMIZERS, name, "optimizer")
+    for option in options:
+        lookup(signature(builder).parameters, option, f"option of {name}")
+    return builder(**options)
+
+
+def _adam_init(theta: Rows) -> State:
+    # in bfloat16 a count would stop at 256
+    precise = torch.promote_types(theta.dtype, torch.float32)
+    return {
+        "m": torch.zeros_like(theta),
+        "v": torch.zeros_like(theta),
+        "count": torch.zeros_like(theta[..., 0], dtype=precise),
+    }
+
+
+def _bias(beta: float, count: Tensor) -> Tensor:
+    """1 − beta^count, without the cancellation that costs float32 four digits at beta = 0.999."""
+    return -torch.expm1(count * log(max(beta, 1e-300)))
+
+
+def _decayed(gradient: Tensor, theta: Tensor, weight_decay: float) -> Tensor:
+    return torch.add(gradient, theta, alpha=weight_decay) if weight_decay else gradient
+
+
+def _scale(rows: Tensor, factor: Tensor) -> Tensor:
+    return rows * _column(factor, rows)
+
+
+def _column(per_row: Tensor, like: Tensor) -> Tensor:
+    """Broadcastable over the row, and of its dtype: float32 rates must not promote bfloat16 parameters."""
+    return per_row[..., None].to(like.dtype)
+
+
+def _require_at_least_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must be at least 0; found {value}.")
+
+
+def _require_decay_rates(*betas: float) -> None:
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"decay rates (beta, betas) must lie in [0, 1); found {', '.join(map(str, betas))}.")
