@@ -1,0 +1,137 @@
+"""Bad data on purpose: chosen participants, chosen rounds, drawn the same wherever the batch is computed."""
+
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from cascadice import seeds
+from cascadice.names import lookup
+
+Row = tuple[Tensor, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
+
+
+def _permute_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
+    orders = [torch.randperm(y.shape[1], generator=draw).to(y.device) for _ in range(y.shape[0])]
+    return x, torch.stack([step[order] for step, order in zip(y, orders, strict=True)])
+
+
+def _flip_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
+    flipped = torch.rand(y.shape, generator=draw) < strength
+    shift = torch.randint(1, classes, y.shape, generator=draw) * flipped
+    return x, (y + shift.to(y.device)) % classes
+
+
+def _noise(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
+    return x + math.sqrt(strength) * torch.randn(x.shape, generator=draw).to(x), y
+
+
+class Kind(NamedTuple):
+    """How to corrupt one participant's batches, what `strength` means and how large it may be (0: there is none)."""
+
+    apply: Callable[[Tensor, Tensor, float, int, Generator], Row]
+    strength: str
+    most: float
+    description: str
+
+
+KINDS: Mapping[str, Kind] = {
+    "permute-labels": Kind(_permute_labels, "no strength", 0, "labels permuted within each batch"),
+    "flip-labels": Kind(_flip_labels, "a probability", 1, "each label, with this probability, becomes another class"),
+    "noise": Kind(_noise, "a variance", math.inf, "Gaussian noise of this variance on the normalised features"),
+}
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """What is done to the batches of `nodes` in `rounds` (every round if None)."""
+
+    kind: str
+    nodes: tuple[int, ...]
+    rounds: range | None = None
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        kind = lookup(KINDS, self.kind, "corruption")
+        if not self.nodes or min(self.nodes) < 0:
+            raise ValueError(f"{self.kind} must name participants, numbered from 0; found {self.nodes}.")
+        if kind.most and not (0 <= self.strength <= kind.most and math.isfinite(self.strength)):
+            upper = f"in 0..{kind.most:g}" if math.isfinite(kind.most) else "at least 0 and finite"
+            raise ValueError(f"the strength of {self.kind} is {kind.strength}, {upper}; found {self.strength}.")
+
+    def applies(self, t: int, node: int) -> bool:
+        """Whether participant `node` is corrupted in round t."""
+        return node in self.nodes and (self.rounds is None or t in self.rounds)
+
+
+def corrupt(
+    corruptions: Sequence[Corruption], x: Tensor, y: Tensor, t: int, nodes: Sequence[int], seed: int, classes: int
+) -> tuple[Tensor, Tensor]:
+    """Round t's batches x, y [rows, steps, batch, ...] of the participants `nodes`, corrupted where it applies.
+
+    A participant's draws depend on (seed, t, participant) alone, so a replay with only some of them present, or
+    another machine, sees the same. Inputs are never modified; untouched ones are returned as the same object.
+    """
+    if len(nodes) != len(x) or y.dim() < 3 or x.shape[:3] != y.shape[:3]:
+        found = f"{len(nodes)} participants, x {tuple(x.shape)}, y {tuple(y.shape)}"
+        raise ValueError(f"x and y must be [participants, steps, batch, ...]; found {found}.")
+    present = [(row, node) for row, node in enumerate(nodes) if any(c.applies(t, node) for c in corruptions)]
+    if not present:
+        return x, y
+    rows_x, rows_y = list(x.unbind()), list(y.unbind())
+    for row, node in present:
+        draw = seeds.generator(seed, "corruption", t, node)
+        for c in corruptions:
+            if c.applies(t, node):
+                _check_possible(c, x, y, classes)
+                rows_x[row], rows_y[row] = KINDS[c.kind].apply(rows_x[row], rows_y[row], c.strength, classes, draw)
+    noisy = any(c.kind == "noise" and c.applies(t, node) for c in corruptions for _, node in present)
+    return torch.stack(rows_x) if noisy else x, torch.stack(rows_y)
+
+
+def check(corruptions: Sequence[Corruption], nodes: int) -> None:
+    """Every corrupted participant must be one of the `nodes` there are."""
+    for c in corruptions:
+        if max(c.nodes) >= nodes:
+            raise ValueError(f"{c.kind} names participant {max(c.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
+
+
+def parse(text: str) -> Corruption:
+    """`kind:nodes[:strength][@from-to]` with both ends of the rounds included; `@from-` never ends.
+
+    >>> parse("flip-labels:3,5:0.5@10-20")
+    Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
+    """
+    form = re.fullmatch(r"([\w-]+):(\d+(?:,\d+)*)(?::([^:@]+))?(?:@(\d+)(-?)(\d*))?", text.strip())
+    if form is None or (form[6] and not form[5]):
+        raise ValueError(
+            f"a corruption reads kind:nodes[:strength][@from-to], e.g. noise:0,3:100@10-20; found {text!r}."
+        )
+    kind, nodes, strength, first, dash, last = form.groups()
+    if strength is not None and lookup(KINDS, kind, "corruption").most == 0:
+        raise ValueError(f"{kind} takes no strength; found {strength!r} in {text!r}.")
+    rounds = None
+    if first is not None:
+        rounds = range(int(first), int(last) + 1 if last else sys.maxsize if dash else int(first) + 1)
+        if not rounds:
+            raise ValueError(f"rounds must run from a smaller to a larger number; found {first}-{last} in {text!r}.")
+    return Corruption(kind, tuple(int(n) for n in nodes.split(",")), rounds, _number(strength, text))
+
+
+def _number(strength: str | None, text: str) -> float:
+    try:
+        return 1.0 if strength is None else float(strength)
+    except ValueError:
+        raise ValueError(f"the strength must be a number; found {strength!r} in {text!r}.") from None
+
+
+def _check_possible(c: Corruption, x: Tensor, y: Tensor, classes: int) -> None:
+    if c.kind == "noise" and not x.dtype.is_floating_point:
+        raise ValueError(f"noise needs real-valued features; x is {x.dtype}. Use flip-labels or permute-labels.")
+    if c.kind == "flip-labels" and (y.dtype.is_floating_point or classes < 2):
+        raise ValueError(f"flip-labels needs integer labels of at least 2 classes; y is {y.dtype}, classes {classes}.")

@@ -1,0 +1,219 @@
+"""Who holds what: each partition is a list with one int64 tensor of training indices per participant."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cascadice import seeds
+from cascadice.names import lookup
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Partition = list[Tensor]
+
+
+def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
+    """A random disjoint division: `per_node` samples each, or all of them, as evenly as they go."""
+    _check_sizes(n_samples, nodes, per_node)
+    order = torch.randperm(n_samples, generator=seeds.generator(seed, "partition", "iid"))
+    if per_node is None:
+        return list(order.tensor_split(nodes))
+    return list(order[: nodes * per_node].tensor_split(nodes))
+
+
+def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
+    """`per_node` independent draws each (n_samples / nodes if left out): participants overlap, samples recur."""
+    size = max(1, n_samples // max(1, nodes)) if per_node is None else per_node
+    _check_sizes(n_samples, nodes, size, disjoint=False)
+    return [
+        torch.randint(n_samples, (size,), generator=seeds.generator(seed, "partition", "with-replacement", node))
+        for node in range(nodes)
+    ]
+
+
+def dirichlet(
+    labels: Tensor, nodes: int, alpha: float = 0.5, *, per_node: int | None = None, minimum: int = 1, seed: int = 0
+) -> Partition:
+    """A disjoint division of skewed classes: the smaller `alpha`, the fewer classes each participant sees.
+
+    Each class is divided in proportions drawn from Dirichlet(α) over participants, so sizes differ too; whoever
+    falls below `minimum` receives from the largest (Yurochkin et al. 2019). With `per_node`, all have that size:
+    each participant fills its places from its own Dirichlet(α) mix of classes while they last (Hsu et al. 2019).
+    """
+    if not alpha > 0 or not np.isfinite(alpha):
+        raise ValueError(f"alpha must be positive and finite; found {alpha}. Use iid for no skew at all.")
+    if minimum < 1:
+        raise ValueError(f"minimum must be at least 1 sample a participant; found {minimum}.")
+    _check_labels(labels)
+    _check_sizes(len(labels), nodes, minimum if per_node is None else per_node)
+    draw = np.random.default_rng(seeds.derive(seed, "partition", "dirichlet"))
+    pools = _shuffled_classes(labels, seed)
+    if per_node is None:
+        return _level(_divide_classes(pools, nodes, alpha, draw), minimum)
+    return _fill(pools, nodes, per_node, alpha, draw)
+
+
+def by_class(
+    labels: Tensor, nodes: int, classes_per_node: int = 2, *, per_node: int | None = None, seed: int = 0
+) -> Partition:
+    """Each participant holds `classes_per_node` classes; a class is shared evenly by its holders (± 1 holder).
+
+    With fewer places than classes, some classes are held by nobody. `per_node` keeps that many at random.
+    """
+    _check_labels(labels)
+    _check_sizes(len(labels), nodes, per_node)
+    pools = _shuffled_classes(labels, seed)
+    if not 1 <= classes_per_node <= len(pools):
+        raise ValueError(
+            f"classes_per_node must lie in 1..{len(pools)}, the classes there are; found {classes_per_node}."
+        )
+    draw = seeds.generator(seed, "partition", "by-class")
+    holders: list[list[int]] = [[] for _ in pools]
+    for node in range(nodes):
+        crowding = torch.tensor([len(h) for h in holders]) + torch.rand(len(pools), generator=draw, dtype=torch.float64)
+        for c in crowding.argsort()[:classes_per_node].tolist():
+            holders[c].append(node)
+    parts: list[list[Tensor]] = [[] for _ in range(nodes)]
+    for pool, shared_by in zip(pools, holders, strict=True):
+        for node, share in zip(shared_by, pool.tensor_split(max(1, len(shared_by))), strict=False):
+            parts[node].append(share)
+    partition = [torch.cat(p)[torch.randperm(sum(map(len, p)), generator=draw)] for p in parts]
+    smallest = min(range(nodes), key=lambda node: len(partition[node]))
+    if len(partition[smallest]) < (per_node or 1):
+        found = f"participant {smallest} would hold {len(partition[smallest])}"
+        raise ValueError(
+            f"every participant must get {per_node or 1} samples; {found}. Use fewer participants or samples each."
+        )
+    return [p[:per_node] for p in partition]
+
+
+PARTITIONS: Mapping[str, str] = {
+    "iid": "random and disjoint",
+    "with-replacement": "independent draws, participants overlap",
+    "dirichlet": "disjoint, classes skewed by Dirichlet(alpha)",
+    "by-class": "disjoint, a few classes each",
+}
+
+
+def build(
+    name: str,
+    labels: Tensor,
+    nodes: int,
+    *,
+    per_node: int | None = None,
+    alpha: float = 0.5,
+    classes_per_node: int = 2,
+    minimum: int = 1,
+    seed: int = 0,
+) -> Partition:
+    """The partition called `name`; options that it does not know are for the others."""
+    lookup(PARTITIONS, name, "partition")
+    builders: dict[str, Callable[[], Partition]] = {
+        "iid": lambda: iid(len(labels), nodes, per_node, seed=seed),
+        "with-replacement": lambda: with_replacement(len(labels), nodes, per_node, seed=seed),
+        "dirichlet": lambda: dirichlet(labels, nodes, alpha, per_node=per_node, minimum=minimum, seed=seed),
+        "by-class": lambda: by_class(labels, nodes, classes_per_node, per_node=per_node, seed=seed),
+    }
+    return builders[name]()
+
+
+def counts(partition: Partition, labels: Int[Tensor, " samples"], classes: int) -> Int[Tensor, "nodes classes"]:
+    """How many samples of each class each participant holds."""
+    return torch.stack(
+        [torch.bincount(labels[index.to(labels.device)], minlength=classes) for index in partition]
+    ).cpu()
+
+
+def table(holdings: Int[Tensor, "nodes classes"], classes: Sequence[str], *, widest: int = 20) -> "Table":
+    """`counts` as a rich table; beyond `widest` classes, each participant's three commonest instead of all."""
+    from rich.table import Table
+
+    shown = Table(title="who holds what")
+    narrow = len(classes) <= widest
+    headings = [*classes] if narrow else ["classes", "commonest"]
+    for heading in ("participant", "samples", *headings):
+        shown.add_column(heading, justify="left" if heading == "commonest" else "right")
+    for node, row in enumerate(holdings.tolist()):
+        cells = [str(c) if c else "·" for c in row] if narrow else _commonest(row, classes)
+        shown.add_row(str(node), str(sum(row)), *cells)
+    return shown
+
+
+def _commonest(row: list[int], classes: Sequence[str]) -> list[str]:
+    held = sorted((c for c in range(len(row)) if row[c]), key=lambda c: -row[c])
+    return [str(len(held)), ", ".join(f"{classes[c]} ({row[c]})" for c in held[:3])]
+
+
+def _divide_classes(pools: list[Tensor], nodes: int, alpha: float, draw: np.random.Generator) -> Partition:
+    parts: list[list[Tensor]] = [[] for _ in range(nodes)]
+    for pool in pools:
+        ends = np.round(np.cumsum(draw.dirichlet(np.full(nodes, alpha))) * len(pool)).astype(int)
+        for part, share in zip(parts, pool.tensor_split(ends[:-1].tolist()), strict=True):
+            part.append(share)
+    held = [torch.cat(part) for part in parts]
+    return [part[torch.from_numpy(draw.permutation(len(part)))] for part in held]
+
+
+def _level(partition: Partition, minimum: int) -> Partition:
+    """Move samples, one at a time, from the largest participant to the smallest until none is below `minimum`."""
+    held = [part.tolist() for part in partition]
+    sizes = np.array([len(part) for part in held])
+    while sizes[poorest := int(sizes.argmin())] < minimum:
+        richest = int(sizes.argmax())
+        held[poorest].append(held[richest].pop())
+        sizes[poorest] += 1
+        sizes[richest] -= 1
+    return [torch.tensor(part) for part in held]
+
+
+def _fill(pools: list[Tensor], nodes: int, per_node: int, alpha: float, draw: np.random.Generator) -> Partition:
+    """Places are filled in turn, so that no participant is left with only what the others did not want."""
+    # The floor keeps a choice open once the classes a participant prefers are used up.
+    mix = np.maximum(draw.dirichlet(np.full(len(pools), alpha), size=nodes), 1e-12)
+    left = [pool.tolist() for pool in pools]
+    ladders = np.cumsum(mix, axis=1).tolist()
+    held: list[list[int]] = [[] for _ in range(nodes)]
+    for place in draw.random((per_node, nodes)):
+        for node in range(nodes):
+            c = bisect_right(ladders[node], place[node] * ladders[node][-1])
+            held[node].append(left[c].pop())
+            if not left[c]:
+                mix[:, c] = 0
+                ladders = np.cumsum(mix, axis=1).tolist()
+    return [torch.tensor(part) for part in held]
+
+
+def _shuffled_classes(labels: Tensor, seed: int) -> list[Tensor]:
+    order = torch.randperm(len(labels), generator=seeds.generator(seed, "partition", "order"))
+    shuffled = labels.cpu()[order]
+    return [order[shuffled == c] for c in torch.unique(shuffled)]
+
+
+def _check_labels(labels: Any) -> None:
+    if labels.dim() != 1 or labels.dtype.is_floating_point:
+        found = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise ValueError(f"dividing by class needs one integer label per sample; found {found}. Use iid instead.")
+
+
+def _check_sizes(n_samples: int, nodes: int, per_node: int | None, *, disjoint: bool = True) -> None:
+    if nodes < 1:
+        raise ValueError(f"there must be at least 1 participant; found {nodes}.")
+    if per_node is not None and per_node < 1:
+        raise ValueError(f"every participant must hold at least 1 sample; found {per_node}.")
+    if n_samples < 1:
+        raise ValueError("there must be at least 1 sample to divide; found 0.")
+    if disjoint and nodes > n_samples:
+        raise ValueError(
+            f"more participants ({nodes}) than samples ({n_samples}); use fewer participants, or with-replacement."
+        )
+    if disjoint and per_node is not None and nodes * per_node > n_samples:
+        raise ValueError(
+            f"{nodes} participants × {per_node} samples need {nodes * per_node}, there are {n_samples}; "
+            f"use at most {n_samples // nodes} each, or with-replacement."
+        )
