@@ -64,8 +64,8 @@ def parse(text: str, lr: float, total: int) -> Schedule:
     0.1
     >>> parse("step:30:0.5", lr=0.1, total=100)(30)
     0.05
-    >>> parse("warmup:5+cosine", lr=0.1, total=100)(0)
-    0.02
+    >>> parse("warmup:4+cosine", lr=0.2, total=100)(0)
+    0.05
     """
     part, plus, rest = text.partition("+")
     name, *fields = part.split(":")
