@@ -165,4 +165,4 @@ def _require_at_least_zero(**values: float) -> None:
 
 def _require_decay_rates(*betas: float) -> None:
     if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"decay rates (beta, betas) must lie in [0, 1); found {', '.join(map(str, betas))}.")
+        raise ValueError(f"beta must lie in [0, 1); found {', '.join(map(str, betas))}.")
