@@ -1,0 +1,144 @@
+"""CIFAR-10 and CIFAR-100, from the official Python archives or an npz pack."""
+
+import hashlib
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cascadice.data.places import Root, expect, locate, reading
+from cascadice.data.samples import DataSet, Samples, check_labels
+
+
+class Form(NamedTuple):
+    """How the official files of one data set are called and summarised; checksums are md5 as published."""
+
+    train: Sequence[str]
+    test: str
+    meta: str
+    labels: str
+    names: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    checksums: Mapping[str, str]
+
+
+TEN = Form(
+    train=[f"data_batch_{number}" for number in range(1, 6)],
+    test="test_batch",
+    meta="batches.meta",
+    labels="labels",
+    names="label_names",
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    checksums={
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+    },
+)
+HUNDRED = Form(
+    train=["train"],
+    test="test",
+    meta="meta",
+    labels="fine_labels",
+    names="fine_label_names",
+    mean=(0.5071, 0.4865, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
+    checksums={
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "meta": "7973b15100ade9c7d40fb424638fde48",
+    },
+)
+
+
+def cifar10(root: Root = None) -> DataSet:
+    """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
+    (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10*.npz"]], root)
+    return read_pack("cifar10", path, TEN) if path.is_file() else read_official("cifar10", path, TEN)
+
+
+def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
+    """A hundred classes, or with `coarse` their twenty groups, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
+    (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)
+    form = HUNDRED._replace(labels="coarse_labels", names="coarse_label_names") if coarse else HUNDRED
+    name = "cifar100-coarse" if coarse else "cifar100"
+    return read_pack(name, path, form) if path.is_file() else read_official(name, path, form)
+
+
+def read_official(name: str, folder: Path, form: Form) -> DataSet:
+    """The unpacked official archive; nothing is unpickled whose md5 is not the one in `form.checksums`."""
+    meta = folder / form.meta
+    content = read_pickle(meta, form.checksums[form.meta])
+    with reading(meta):
+        classes = tuple(str(label) for label in content[form.names])
+    batches = [_read_batch(folder / file, form, len(classes)) for file in form.train]
+    x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    x_test, y_test = _read_batch(folder / form.test, form, len(classes))
+    return DataSet(name, _samples(x, y, form), _samples(x_test, y_test, form), classes)
+
+
+def _read_batch(path: Path, form: Form, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    content = read_pickle(path, form.checksums[path.name])
+    with reading(path):
+        pixels, labels = content["data"], np.asarray(content[form.labels], dtype=np.int64)
+        expect("pixels of type and shape", ("uint8", (len(labels), 3072)), (str(pixels.dtype), pixels.shape))
+        check_labels(torch.from_numpy(labels), classes, "labels")
+        return pixels.reshape(-1, 3, 32, 32), labels
+
+
+def read_pack(name: str, path: Path, form: Form) -> DataSet:
+    """Arrays x_train, y_train, x_test, y_test (uint8 NHWC, int64) and the names of the classes, in one npz file."""
+    coarse = form.labels == "coarse_labels"
+    with reading(path), np.load(path, allow_pickle=False) as arrays:
+        classes = tuple(str(label) for label in arrays["coarse_classes" if coarse else "classes"])
+        parts = []
+        for part in ("train", "test"):
+            x, y = arrays[f"x_{part}"], arrays[f"y_{part}_coarse" if coarse else f"y_{part}"]
+            expect(f"x_{part} of type and shape", ("uint8", (len(y), 32, 32, 3)), (str(x.dtype), x.shape))
+            check_labels(torch.from_numpy(y), len(classes), f"y_{part}")
+            parts.append(_samples(x.transpose(0, 3, 1, 2), y, form))
+    return DataSet(name, parts[0], parts[1], classes)
+
+
+def _samples(x: NDArray[np.uint8], y: NDArray[np.int64], form: Form) -> Samples:
+    images, labels = torch.from_numpy(np.array(x, order="C")), torch.from_numpy(y.astype(np.int64))
+    return Samples(images, labels, torch.tensor(form.mean), torch.tensor(form.std))
+
+
+# The function that pickled arrays name, whichever module the pickling NumPy kept it in.
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_HARMLESS = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Rebuilds NumPy arrays and plain containers; any other callable in the file is refused."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) not in _HARMLESS:
+            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which image data never needs")
+        return _HARMLESS[module_name, global_name]
+
+
+def read_pickle(path: Path, md5: str) -> Any:
+    """Unpickle `path` if its md5 is the published one, and then only arrays and plain containers."""
+    with reading(path):
+        content = path.read_bytes()
+        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        expect(f"md5 (of {len(content)} bytes)", md5, found)
+        return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()

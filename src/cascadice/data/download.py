@@ -1,0 +1,187 @@
+"""Fetching the official archives: checked before use, and nothing half-written left behind."""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from cascadice.data.places import Root, places
+from cascadice.names import lookup
+
+CHUNK = 1 << 18
+TIMEOUT = 60.0  # seconds without a byte
+
+
+class Archive(NamedTuple):
+    """One published file; `unpacks_to` is the folder inside an archive, empty for a file used as it is."""
+
+    url: str
+    md5: str
+    size: int
+    unpacks_to: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+_TINY = "http://cs231n.stanford.edu/"
+
+ARCHIVES: Mapping[str, tuple[str, Sequence[Archive]]] = {
+    "mnist": (
+        "mnist",
+        [
+            Archive(_MNIST + "train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9912422),
+            Archive(_MNIST + "train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28881),
+            Archive(_MNIST + "t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1648877),
+            Archive(_MNIST + "t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4542),
+        ],
+    ),
+    "cifar10": (
+        "cifar10",
+        [
+            Archive(
+                _CIFAR + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170498071, "cifar-10-batches-py"
+            )
+        ],
+    ),
+    "cifar100": (
+        "cifar100",
+        [
+            Archive(
+                _CIFAR + "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169001437, "cifar-100-python"
+            )
+        ],
+    ),
+    "tiny-imagenet": (
+        "tiny-imagenet",
+        [Archive(_TINY + "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", 248100043, "tiny-imagenet-200")],
+    ),
+}
+
+
+def download(
+    name: str,
+    root: Root = None,
+    *,
+    mirror: str | None = None,
+    quiet: bool = False,
+    archives: Mapping[str, tuple[str, Sequence[Archive]]] = ARCHIVES,
+) -> Path:
+    """Fetch and unpack the official files of `name` into the first of the places; returns their folder.
+
+    `mirror` (or $CASCADICE_MIRROR) is a base address that holds the same files under the same names.
+    """
+    folder_name, wanted = lookup(archives, name, "downloadable data set")
+    folder = places(root)[0] / folder_name
+    base = mirror or os.environ.get("CASCADICE_MIRROR")
+    for archive in wanted:
+        target = folder / (archive.unpacks_to or archive.file)
+        if target.exists():
+            continue
+        url = f"{base.rstrip('/')}/{archive.file}" if base else archive.url
+        packed = folder / archive.file
+        fetch(url, packed, digest=archive.md5, size=archive.size, quiet=quiet)
+        if archive.unpacks_to:
+            unpack(packed, target)
+            packed.unlink()
+    return folder
+
+
+def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, quiet: bool = False) -> None:
+    """Stream `url` into a file beside `destination`; it takes that name once its size and digest are right.
+
+    `digest` is an md5 or a sha256 in hexadecimal, told apart by length.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"downloads need an http:// or https:// address; found {url!r}.")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _stream(url, file, digest, size, quiet)
+        Path(part).chmod(0o644)  # mkstemp's own mode would hide the data from everybody else
+        Path(part).replace(destination)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+def _stream(url: str, file: IO[bytes], digest: str, size: int | None, quiet: bool) -> None:
+    found = hashlib.sha256() if len(digest) == 64 else hashlib.md5(usedforsecurity=False)
+    received = 0
+    try:
+        with urlopen(url, timeout=TIMEOUT) as response:
+            promised = size if size is not None else int(response.headers.get("Content-Length") or 0) or None
+            with _progress(url, promised, quiet) as advance:
+                while chunk := response.read(CHUNK):
+                    received += len(chunk)
+                    if promised is not None and received > promised:
+                        raise ValueError(f"{url} should be {promised} bytes; it is longer. Nothing was kept.")
+                    file.write(chunk)
+                    found.update(chunk)
+                    advance(len(chunk))
+    except HTTPError as cause:
+        cause.close()
+        raise OSError(f"could not download {url}: the server said {cause.code} {cause.reason}. {_HINT}") from None
+    except (URLError, HTTPException, ConnectionError, TimeoutError) as cause:
+        reason = getattr(cause, "reason", cause)
+        raise OSError(f"could not download {url}: {reason}. {_HINT}") from cause
+    if promised is not None and received < promised:
+        raise OSError(f"could not download {url}: the connection ended after {received} of {promised} bytes. {_HINT}")
+    if found.hexdigest() != digest:
+        raise ValueError(f"{url} should have {found.name} {digest}; found {found.hexdigest()}. Nothing was kept.")
+
+
+_HINT = "Try again, or set CASCADICE_MIRROR to a server that holds the file."
+
+
+@contextmanager
+def _progress(url: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    speed = (TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *speed, console=console, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(url.rpartition("/")[2], total=total)
+        yield lambda amount: bar.advance(task, amount)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a tar or zip aside and move its folder named like `target` into place, complete or not at all."""
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                for member in zipped.namelist():
+                    _check_member(archive, member)
+                zipped.extractall(aside)
+        else:
+            with tarfile.open(archive) as tarred:
+                tarred.extractall(aside, filter="data")
+        if not (aside / target.name).is_dir():
+            raise ValueError(f"expected a folder {target.name} inside, found none")
+        (aside / target.name).replace(target)
+    except (ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as cause:
+        raise ValueError(f"{archive} could not be unpacked: {cause}. Delete it and download it again.") from cause
+    finally:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(aside)
+
+
+def _check_member(archive: Path, member: str) -> None:
+    path = PurePosixPath(member.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"it would write outside its own folder, to {member}")

@@ -1,0 +1,43 @@
+"""MNIST, from the four original idx files, compressed or not."""
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cascadice.data.places import Root, expect, locate, reading
+from cascadice.data.samples import DataSet, Samples, check_labels
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+LAYOUTS = [[f"{folder}{name}{suffix}" for name in FILES] for folder in ("", "MNIST/raw/") for suffix in (".gz", "")]
+MEAN, STD = torch.tensor([0.1307]), torch.tensor([0.3081])
+
+
+def mnist(root: Root = None) -> DataSet:
+    """Handwritten digits, 60,000 + 10,000 images of 1×28×28 (LeCun et al. 1998)."""
+    train_x, train_y, test_x, test_y = locate("MNIST", "mnist", LAYOUTS, root)
+    return DataSet("mnist", _samples(train_x, train_y), _samples(test_x, test_y), tuple("0123456789"))
+
+
+def _samples(images: Path, labels: Path) -> Samples:
+    x = read_idx(images, dimensions=3)[:, None]
+    y = read_idx(labels, dimensions=1).long()
+    with reading(labels):
+        expect("one label for each of the images, that is", len(x), len(y))
+        check_labels(y, 10, "labels")
+    return Samples(x, y, MEAN, STD)
+
+
+def read_idx(path: Path, dimensions: int) -> Tensor:
+    """An idx file of unsigned bytes: magic 0, 0, 8, dimensions; big-endian sizes; then the bytes."""
+    with reading(path):
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        expect("the magic number", f"{0x0800 + dimensions:08x}", content[:4].hex())
+        start = 4 + 4 * dimensions
+        expect("a header of bytes", start, len(content[:start]))
+        shape = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
+        expect("bytes in all", start + math.prod(shape), len(content))
+        return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())

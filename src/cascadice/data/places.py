@@ -1,0 +1,58 @@
+"""Where data files are looked for, and what is said when they are absent or damaged."""
+
+import os
+import pickle
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+Root = str | os.PathLike[str] | None
+
+
+def places(root: Root = None) -> list[Path]:
+    """The folders searched, in order: `root`, $CASCADICE_DATA, the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    given = [root, os.environ.get("CASCADICE_DATA"), Path(cache) / "cascadice"]
+    return [Path(place).expanduser() for place in given if place]
+
+
+def locate(name: str, folder: str, layouts: Sequence[Sequence[str]], root: Root = None) -> list[Path]:
+    """The files of the first layout that is complete in a place, or in `folder` there; each file is a glob pattern."""
+    directories = [directory for place in places(root) for directory in (place, place / folder)]
+    for directory in directories:
+        for layout in layouts:
+            found = [next(iter(sorted(directory.glob(pattern))), None) for pattern in layout]
+            if all(found):
+                return [path for path in found if path]
+    wanted = " or ".join(layout[0] for layout in layouts)
+    tried = ", ".join(str(directory) for directory in directories)
+    raise FileNotFoundError(
+        f"{name} is not here: looked for {wanted} in {tried}. "
+        "Use --download (download=True), or set CASCADICE_DATA to the folder that holds it."
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong inside is reported as damage to `path`, with what to do about it."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError) as cause:
+        raise _damaged(path, cause) from cause
+    except (zlib.error, zipfile.BadZipFile, pickle.UnpicklingError) as cause:
+        raise _damaged(path, cause) from cause
+
+
+def expect(what: str, wanted: object, found: object) -> None:
+    """The short inner cause of a damage report."""
+    if wanted != found:
+        raise ValueError(f"expected {what} {wanted}, found {found}")
+
+
+def _damaged(path: Path, cause: Exception) -> ValueError:
+    reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
+    return ValueError(f"{path} is damaged: {reason}. Delete it and download it again.")
