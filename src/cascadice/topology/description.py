@@ -1,0 +1,162 @@
+"""What a W, or a schedule of them, is like: how fast it mixes, who weighs how much, who hears whom."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice import seeds
+from cascadice.topology.matrices import ROW_TOLERANCE, SPARSE_FROM, Links, check_entries, disconnection, links, row_sums
+from cascadice.topology.mixing import gossip
+from cascadice.topology.schedules import Cycle, Schedule, average
+
+RANDOM_ROUNDS = 100
+TABLE_ROWS = 32
+KRYLOV_STEPS, RESTARTS = 50, 100
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """A reading of W, or of the mean W of several rounds. Links and weights do not count self-loops.
+
+    `spectral_gap` is 1 − |λ₂|, where |λ₂| is the factor by which disagreement shrinks per round in the long run:
+    the second largest eigenvalue of W in absolute value, or the `rounds`-th root of that of the rounds' product.
+    1 is exact consensus, 0 is none ever; NaN where rows do not sum to 1.
+    """
+
+    nodes: int
+    rounds: int
+    links: int
+    spectral_gap: float
+    row_stochastic: bool
+    doubly_stochastic: bool
+    strongly_connected: bool
+    in_weight: Float[Tensor, " n"]
+    out_weight: Float[Tensor, " n"]
+
+    def __str__(self) -> str:
+        return "\n".join([*_summary(self), "", *_table(self)])
+
+
+def describe(W: Float[Tensor, "n n"]) -> Description:
+    """Describe one W; warns where it is not strongly connected. Cost as for `describe_schedule`, with one round."""
+    check_entries(W)
+    return describe_schedule(Cycle((W,)))
+
+
+def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Description:
+    """Describe the first `rounds` (a whole cycle, or 100 where there is none); warns where their union is unconnected.
+
+    Cost: below 512 participants n³ per round; above, restarted Arnoldi with at most 5,000 products with each W, which
+    overstates the gap where it is nearly nothing (a ring of 4,096: 1.1e-6 for 0.8e-6).
+    """
+    if rounds is None:
+        rounds = len(schedule.matrices) if isinstance(schedule, Cycle) else RANDOM_ROUNDS
+    W = average(schedule, rounds)
+    if gap := disconnection(W):
+        over = f" over {rounds} rounds" if rounds > 1 else ""
+        warnings.warn(f"the network is not strongly connected{over}: {gap}.", stacklevel=2)
+    nodes, entries = W.shape[0], links(W)
+    between = Links(*(column[entries.receivers != entries.sources] for column in entries))
+    rows, columns = row_sums(nodes, entries), row_sums(nodes, _reversed(entries))
+    row_stochastic = bool(((rows - 1).abs() <= ROW_TOLERANCE).all())
+    return Description(
+        nodes=nodes,
+        rounds=rounds,
+        links=len(between.weights),
+        spectral_gap=_spectral_gap([schedule(t) for t in range(rounds)]) if row_stochastic else math.nan,
+        row_stochastic=row_stochastic,
+        doubly_stochastic=row_stochastic and bool(((columns - 1).abs() <= ROW_TOLERANCE).all()),
+        strongly_connected=gap is None,
+        in_weight=row_sums(nodes, between),
+        out_weight=row_sums(nodes, _reversed(between)),
+    )
+
+
+def _reversed(entries: Links) -> Links:
+    return Links(entries.sources, entries.receivers, entries.weights)
+
+
+def _spectral_gap(matrices: Sequence[Tensor]) -> float:
+    nodes = matrices[0].shape[0]
+    if nodes < SPARSE_FROM:
+        product = _disagreement(matrices, torch.eye(nodes, dtype=torch.float64))
+        largest = float(torch.linalg.eigvals(product).abs().max())
+    else:
+        largest = _largest_eigenvalue(lambda x: _disagreement(matrices, x[:, None])[:, 0], nodes)
+    return max(0.0, 1.0 - math.pow(largest, 1 / len(matrices)))
+
+
+def _disagreement(matrices: Sequence[Tensor], theta: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """What is left of the deviations from the mean after these rounds.
+
+    Subtracting the mean turns the eigenvalue 1 of the product, whose vector is 1, into 0 and leaves the others.
+    It is done each round, so that a deviation shrunk below the rounding of the mean keeps its digits.
+    """
+    for W in matrices:
+        before = theta.norm()
+        theta = gossip(W, theta)
+        theta = theta - theta.mean(0)
+        if theta.norm() <= 1e-13 * before * math.sqrt(theta.shape[0]):
+            return torch.zeros_like(theta)
+    return theta
+
+
+def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], nodes: int) -> float:
+    """The largest |eigenvalue| of a linear map, by Arnoldi's method, restarted from the leading Ritz vector."""
+    x = torch.randn(nodes, dtype=torch.float64, generator=seeds.generator(0, "topology", "arnoldi"))
+    largest = 0.0
+    for _ in range(RESTARTS):
+        basis, hessenberg = _arnoldi(apply, x - x.mean())
+        values, vectors = torch.linalg.eig(hessenberg)
+        leading = int(values.abs().argmax())
+        previous, largest = largest, float(values[leading].abs())
+        if abs(largest - previous) <= 1e-5 * max(1e-9, 1 - largest):
+            break
+        ritz = torch.view_as_real(vectors[:, leading])
+        x = basis @ ritz[:, ritz.norm(dim=0).argmax()]
+    return largest
+
+
+def _arnoldi(apply: Callable[[Tensor], Tensor], x: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """An orthonormal basis of x, Ax, A²x, … and A in that basis; shorter where the space closes."""
+    basis = [x / x.norm()]
+    hessenberg = torch.zeros(KRYLOV_STEPS + 1, KRYLOV_STEPS, dtype=torch.float64)
+    for step in range(KRYLOV_STEPS):
+        x, known = apply(basis[-1]), torch.stack(basis)
+        scale = x.norm()
+        for _ in range(2):  # the second pass removes what rounding left of the first
+            overlap = known @ x
+            x = x - overlap @ known
+            hessenberg[: step + 1, step] += overlap
+        if x.norm() <= 1e-12 * scale:
+            break
+        hessenberg[step + 1, step] = x.norm()
+        basis.append(x / x.norm())
+    size = min(len(basis), KRYLOV_STEPS)
+    return torch.stack(basis[:size], dim=1), hessenberg[:size, :size]
+
+
+def _summary(found: Description) -> list[str]:
+    over = f" over {found.rounds} rounds" if found.rounds > 1 else ""
+    sums = "rows and columns" if found.doubly_stochastic else "rows" if found.row_stochastic else "not the rows"
+    return [
+        f"participants        {found.nodes}",
+        f"links               {found.links}{over}",
+        f"spectral gap        {found.spectral_gap:.4g}{' per round' if over else ''}",
+        f"sums to 1           {sums}",
+        f"strongly connected  {'yes' if found.strongly_connected else 'no'}",
+    ]
+
+
+def _table(found: Description) -> list[str]:
+    """All participants, or the most influential ones of many."""
+    order = found.out_weight.argsort(descending=True, stable=True).tolist()
+    shown = sorted(order) if found.nodes <= TABLE_ROWS else order[:TABLE_ROWS]
+    rows = [f"{k:>11}  {found.in_weight[k]:>9.4f}  {found.out_weight[k]:>10.4f}" for k in shown]
+    left = [f"… and {found.nodes - len(shown)} with less out-weight"] if found.nodes > len(shown) else []
+    return ["participant  in-weight  out-weight", *rows, *left]

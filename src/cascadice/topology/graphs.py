@@ -1,0 +1,137 @@
+"""Named graphs on the participants 0 … n − 1. An edge (u, v) says that u sends to v; undirected, both ways."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import networkx as nx
+
+from cascadice import seeds
+
+if TYPE_CHECKING:
+    Graph: TypeAlias = nx.Graph[Any]
+    DiGraph: TypeAlias = nx.DiGraph[Any]
+else:  # networkx's classes are generic in its type stubs only
+    Graph, DiGraph = nx.Graph, nx.DiGraph
+
+CONNECTED_ATTEMPTS = 100
+
+
+def alone(nodes: int) -> Graph:
+    """No links: everybody trains alone."""
+    graph: Graph = nx.empty_graph(check_nodes(nodes))
+    return graph
+
+
+def ring(nodes: int) -> Graph:
+    """Each participant exchanges with the one before and the one after it."""
+    graph: Graph = nx.cycle_graph(check_nodes(nodes))
+    return graph
+
+
+def complete(nodes: int) -> Graph:
+    """Everybody exchanges with everybody; with uniform weights this is FedAvg."""
+    graph: Graph = nx.complete_graph(check_nodes(nodes))
+    return graph
+
+
+def star(nodes: int) -> Graph:
+    """Everybody exchanges with participant 0."""
+    graph: Graph = nx.star_graph(check_nodes(nodes) - 1)
+    return graph
+
+
+def exponential(nodes: int) -> DiGraph:
+    """Participant k receives from k + 2^m (mod n) for every 2^m < n (Ying et al. 2021)."""
+    graph: DiGraph = nx.empty_graph(check_nodes(nodes), create_using=nx.DiGraph)
+    hops = [2**m for m in range((nodes - 1).bit_length())]
+    graph.add_edges_from(((k + hop) % nodes, k) for k in range(nodes) for hop in hops)
+    return graph
+
+
+def torus(nodes: int) -> Graph:
+    """A grid as square as possible whose borders are glued; each participant has (up to) four neighbours."""
+    check_nodes(nodes)
+    rows = max(side for side in range(1, math.isqrt(nodes) + 1) if nodes % side == 0)
+    if rows == 1 and nodes > 3:
+        raise ValueError(
+            f"torus needs a number of participants that splits into rows and columns; {nodes} is prime. "
+            f"Use {nodes - 1} or {nodes + 1}, or topology 'ring'."
+        )
+    columns = nodes // rows
+    graph: Graph = nx.empty_graph(nodes)
+    for k in range(nodes):
+        row, column = divmod(k, columns)
+        graph.add_edge(k, row * columns + (column + 1) % columns)
+        graph.add_edge(k, (row + 1) % rows * columns + column)
+    return graph
+
+
+def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> Graph:
+    """A connected random graph in which everybody has the same number of neighbours (4, or all if fewer)."""
+    degree = check_degree(nodes, degree)
+    return _connected(partial(draw_regular, nodes, degree), seed, f"random-regular with degree {degree}")
+
+
+def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) -> Graph:
+    """A connected random graph in which each pair is linked with `probability` (2 ln n / n unless given)."""
+    check_nodes(nodes)
+    p = check_probability(min(1.0, 2 * math.log(nodes) / nodes) if probability is None else probability)
+    return _connected(partial(nx.fast_gnp_random_graph, nodes, p), seed, f"erdos-renyi with p = {p:.4g}")
+
+
+def small_world(nodes: int, *, degree: int | None = None, probability: float = 0.1, seed: int = 0) -> Graph:
+    """A connected ring of `degree` nearest neighbours (4, or all), rewired with `probability` (Watts, Strogatz)."""
+    check_probability(probability)
+    degree = min(4, check_nodes(nodes) - 1) if degree is None else degree
+    if not 0 <= degree < nodes:
+        raise ValueError(f"degree must be from 0 to {nodes - 1} for {nodes} participants; found {degree}.")
+    # networkx rounds odd degrees down; rounding up keeps a complete graph of 2 or 4 participants connected
+    nearest = degree + degree % 2
+    if nearest >= nodes:
+        return complete(nodes)
+    draw_graph = partial(nx.watts_strogatz_graph, nodes, nearest, probability)
+    return _connected(draw_graph, seed, f"small-world with degree {degree}")
+
+
+def draw_regular(nodes: int, degree: int, *, seed: int) -> Graph:
+    """One random regular graph, perhaps in several pieces."""
+    graph: Graph = nx.random_regular_graph(degree, nodes, seed=seed)
+    return graph
+
+
+def check_nodes(nodes: int) -> int:
+    """`nodes`, or a ValueError unless there is at least one participant."""
+    if nodes < 1:
+        raise ValueError(f"a network needs at least 1 participant; found nodes={nodes}.")
+    return nodes
+
+
+def check_degree(nodes: int, degree: int | None) -> int:
+    """The degree of a regular graph: 4 (or all, if fewer) unless given, or a ValueError where no such graph exists."""
+    check_nodes(nodes)
+    if degree is None:
+        return min(4, nodes - 1)
+    if not 0 <= degree < nodes or nodes * degree % 2:
+        raise ValueError(
+            f"a regular graph needs 0 <= degree < nodes and nodes * degree even; found nodes={nodes}, degree={degree}. "
+            f"Use an even degree below {nodes}."
+        )
+    return degree
+
+
+def check_probability(probability: float) -> float:
+    """`probability`, or a ValueError unless it is one."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"probability must be from 0 to 1; found {probability}.")
+    return probability
+
+
+def _connected(draw_graph: Callable[..., Graph], seed: int, what: str) -> Graph:
+    """The first connected one of a hundred draws: a learner that nobody hears would spoil the experiment silently."""
+    for attempt in range(CONNECTED_ATTEMPTS):
+        graph = draw_graph(seed=seeds.derive(seed, "topology", "graph", attempt))
+        if nx.is_connected(graph):
+            return graph
+    raise ValueError(f"{what}: none of {CONNECTED_ATTEMPTS} draws was connected. Raise the degree or the probability.")

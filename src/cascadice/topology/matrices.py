@@ -1,0 +1,158 @@
+"""Mixing matrices: `W[k, j]` is the weight that participant k gives to what it receives from j; rows sum to 1."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cascadice.topology.graphs import DiGraph
+
+SPARSE_FROM = 512  # participants; W is dense below, CSR from here on
+ROW_TOLERANCE = 1e-6
+
+
+class Links(NamedTuple):
+    """The non-zero entries of W: receivers[i] gives weights[i] to sources[i]. Self-loops are links too."""
+
+    receivers: Int[Tensor, " links"]
+    sources: Int[Tensor, " links"]
+    weights: Float[Tensor, " links"]
+
+
+def links(W: Float[Tensor, "n n"]) -> Links:
+    """The non-zero entries of W in row-major order, whatever its layout."""
+    if W.layout == torch.strided:
+        receivers, sources = W.nonzero(as_tuple=True)
+        return Links(receivers, sources, W[receivers, sources])
+    if W.layout == torch.sparse_csr:
+        receivers = torch.arange(W.shape[0], device=W.device).repeat_interleave(W.crow_indices().diff())
+        sources, weights = W.col_indices(), W.values()
+    else:
+        entries = W.to_sparse().coalesce()
+        (receivers, sources), weights = entries.indices(), entries.values()
+    present = weights != 0
+    return Links(receivers[present], sources[present], weights[present])
+
+
+def from_links(
+    nodes: int,
+    receivers: Int[Tensor, " links"],
+    sources: Int[Tensor, " links"],
+    weights: Float[Tensor, " links"],
+) -> Float[Tensor, "n n"]:
+    """W from its links, parallel ones added up; dense below `SPARSE_FROM` participants, CSR from there on."""
+    weights = weights.double()
+    if nodes < SPARSE_FROM:
+        return torch.zeros(nodes, nodes, dtype=torch.float64).index_put_((receivers, sources), weights, accumulate=True)
+    place, slot = torch.unique(receivers * nodes + sources, return_inverse=True)
+    values = torch.zeros(len(place), dtype=torch.float64).index_add_(0, slot, weights)
+    return _csr(nodes, place // nodes, place % nodes, values)
+
+
+def _csr(
+    nodes: int, receivers: Int[Tensor, " links"], sources: Int[Tensor, " links"], weights: Float[Tensor, " links"]
+) -> Float[Tensor, "n n"]:
+    """CSR from links that are in row-major order without repeats."""
+    starts = torch.zeros(nodes + 1, dtype=torch.int64)
+    starts[1:] = receivers.bincount(minlength=nodes).cumsum(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse")  # torch announces, once, that CSR is in beta
+        return torch.sparse_csr_tensor(starts, sources, weights, (nodes, nodes), check_invariants=False)
+
+
+def identity(nodes: int) -> Float[Tensor, "n n"]:
+    """W of a round in which nobody exchanges anything."""
+    everyone = torch.arange(nodes)
+    return from_links(nodes, everyone, everyone, torch.ones(nodes, dtype=torch.float64))
+
+
+def row_sums(nodes: int, entries: Links) -> Float[Tensor, " n"]:
+    """How much weight each participant gives out in all."""
+    return torch.zeros(nodes, dtype=torch.float64).index_add_(0, entries.receivers, entries.weights)
+
+
+def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
+    """W from a tensor, a NumPy array or nested lists, checked; `normalize` divides each row by its sum."""
+    W = _as_float64(array)
+    check_entries(W)
+    nodes, entries = W.shape[0], links(W)
+    if normalize:
+        sums = row_sums(nodes, entries)
+        _check_normalizable(sums)
+        entries = entries._replace(weights=entries.weights / sums[entries.receivers])
+    _check_rows(row_sums(nodes, entries))
+    return from_links(nodes, *entries)
+
+
+def check(W: Tensor, *, connected: bool = False) -> None:
+    """Raise a one-line ValueError unless W is a mixing matrix (and, where asked, strongly connected)."""
+    check_entries(W)
+    _check_rows(row_sums(W.shape[0], links(W)))
+    if connected and (gap := disconnection(W)):
+        raise ValueError(f"W must be strongly connected, but {gap}. Add links both ways, or do not require connection.")
+
+
+def to_graph(W: Float[Tensor, "n n"]) -> DiGraph:
+    """The links of W, without self-loops, as a directed graph whose arrows point from source to receiver."""
+    entries = links(W)
+    graph: DiGraph = nx.DiGraph()
+    graph.add_nodes_from(range(W.shape[0]))
+    triples = zip(entries.sources.tolist(), entries.receivers.tolist(), entries.weights.tolist(), strict=True)
+    graph.add_weighted_edges_from((j, k, weight) for j, k, weight in triples if j != k)
+    return graph
+
+
+def disconnection(W: Float[Tensor, "n n"]) -> str | None:
+    """Who never hears of whom, however many rounds pass; None where W is strongly connected."""
+    graph, everyone = to_graph(W), set(range(W.shape[0]))
+    if deaf := everyone - nx.descendants(graph, 0) - {0}:
+        return f"participant {min(deaf)} never hears from participant 0"
+    if unheard := everyone - nx.ancestors(graph, 0) - {0}:
+        return f"participant 0 never hears from participant {min(unheard)}"
+    return None
+
+
+def _as_float64(array: Any) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach().to("cpu", torch.float64)
+    try:
+        return torch.from_numpy(np.array(array, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise ValueError("W must be a matrix of numbers, with rows of equal length; check its rows.") from None
+
+
+def check_entries(W: Tensor) -> None:
+    """Raise a one-line ValueError unless W is square and its entries are finite and not negative."""
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or not W.shape[0]:
+        shape = " x ".join(map(str, W.shape)) or "a single number"
+        raise ValueError(f"W must be square, one row and one column per participant; found {shape}.")
+    entries = links(W)
+    for wrong, must in (
+        (~entries.weights.isfinite(), "must hold finite numbers"),
+        (entries.weights < 0, "must not be negative"),
+    ):
+        if wrong.any():
+            k, j, weight = (column[wrong][0].item() for column in entries)
+            raise ValueError(f"W {must}; W[{k}, {j}] is {weight:.4g}. Correct the weight that {k} gives to {j}.")
+
+
+def _check_rows(sums: Float[Tensor, " n"]) -> None:
+    wrong = (sums - 1).abs() > ROW_TOLERANCE
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        # 4 decimals read well, unless they would hide the very deviation that is reported
+        found = f"{sums[row]:.4g}" if abs(sums[row] - 1) > 1e-3 else f"{sums[row]:.8f}"
+        raise ValueError(
+            f"W must have rows summing to 1; row {row} sums to {found}. "
+            "Use topology.metropolis(graph), or normalize=True."
+        )
+
+
+def _check_normalizable(sums: Float[Tensor, " n"]) -> None:
+    if (sums == 0).any():
+        row = int((sums == 0).nonzero()[0])
+        raise ValueError(f"W cannot be normalised: row {row} is all zero. Set W[{row}, {row}] = 1 to keep it alone.")

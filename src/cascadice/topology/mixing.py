@@ -1,0 +1,47 @@
+"""One gossip step: everybody replaces its parameters by a weighted mean of those it hears."""
+
+from collections.abc import MutableMapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from cascadice.topology.matrices import from_links, links
+
+_Target = tuple[torch.dtype, torch.device, bool]
+
+
+def gossip(W: Float[Tensor, "n n"], theta: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Σ_j W[k, j] θ_j for every participant k, in theta's precision and on its device.
+
+    Cost: links × d for sparse W, n² × d for dense. W is converted once per tensor object: do not modify it in place.
+    """
+    return _fitting(W, theta, transposed=False) @ theta
+
+
+def gossip_transposed(W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Σ_k W[k, j] λ_k for every participant j: what flows back along the links. Cost as for `gossip`."""
+    return _fitting(W, lam, transposed=True) @ lam
+
+
+def _fitting(W: Tensor, like: Tensor, *, transposed: bool) -> Tensor:
+    """W (or its transpose) in the dtype and on the device of `like`; remembered for as long as W itself lives."""
+    if W.layout == torch.strided and transposed:
+        return _fitting(W, like, transposed=False).T
+    target = (like.dtype, like.device, transposed)
+    if target == (W.dtype, W.device, False):
+        return W
+    copies = _copies.setdefault(W, {})
+    if target not in copies:
+        copies[target] = (_transpose(W) if transposed else W).to(like.device, like.dtype)
+    return copies[target]
+
+
+def _transpose(W: Tensor) -> Tensor:
+    receivers, sources, weights = links(W)
+    return from_links(W.shape[0], sources.cpu(), receivers.cpu(), weights.cpu())
+
+
+# Keyed by identity and weakly: a constant W is moved to the GPU once, the W of a random round is forgotten with it.
+_copies: MutableMapping[Tensor, dict[_Target, Tensor]] = WeakTensorKeyDictionary()

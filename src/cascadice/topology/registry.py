@@ -1,0 +1,95 @@
+"""Topologies by name, for the command line and for recipes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from types import MappingProxyType
+from typing import Any
+
+import networkx as nx
+from torch import Tensor
+
+from cascadice.names import lookup
+from cascadice.topology import graphs, schedules
+from cascadice.topology.dominance import dominant
+from cascadice.topology.finite import base
+from cascadice.topology.graphs import Graph, check_nodes
+from cascadice.topology.weights import metropolis, uniform
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A named topology: `make(nodes, **options)` gives a graph, which still needs weights, a W, or a schedule."""
+
+    description: str
+    make: Callable[..., Graph | Tensor | schedules.Schedule]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options that `build` accepts for this topology."""
+        return tuple(name for name in signature(self.make).parameters if name not in ("nodes", "seed"))
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """A named way from a graph to W."""
+
+    description: str
+    make: Callable[[Graph], Tensor]
+
+
+def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **options: Any) -> schedules.Schedule:
+    """The schedule of a named topology, e.g. `build("small-world", 16, weights="metropolis", degree=6)`."""
+    topology, weighting = lookup(TOPOLOGIES, name, "topology"), lookup(WEIGHTS, weights, "weights")
+    check_nodes(nodes)
+    if unknown := sorted(set(options) - set(topology.options)):
+        accepted = ", ".join(topology.options) or "none"
+        raise ValueError(f"topology {name!r} has no option {unknown[0]!r}. Accepted: {accepted}.")
+    if "seed" in signature(topology.make).parameters:
+        options["seed"] = seed
+    made = topology.make(nodes, **options)
+    if isinstance(made, nx.Graph):
+        return schedules.constant(weighting.make(made))
+    if weights != "uniform":
+        raise ValueError(f"topology {name!r} brings its own weights; leave out weights={weights!r}.")
+    return schedules.constant(made) if isinstance(made, Tensor) else made
+
+
+def _pairwise_gossip(nodes: int, *, graph: str = "complete", seed: int = 0) -> schedules.Schedule:
+    if graph == "complete":
+        return schedules.pairwise_gossip(nodes, seed=seed)
+    make = lookup(TOPOLOGIES, graph, "topology").make
+    made = make(nodes, seed=seed) if "seed" in signature(make).parameters else make(nodes)
+    if not isinstance(made, nx.Graph):
+        raise ValueError(f"pairwise gossip needs a fixed graph; {graph!r} is not one. Use e.g. graph='ring'.")
+    return schedules.pairwise_gossip(made, seed=seed)
+
+
+WEIGHTS: Mapping[str, Weighting] = MappingProxyType(
+    {
+        "uniform": Weighting("equal weights over in-neighbours and oneself (row-stochastic)", uniform),
+        "metropolis": Weighting("Metropolis–Hastings, undirected graphs only (doubly stochastic)", metropolis),
+    }
+)
+
+TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(
+    {
+        "alone": Topology("no links: everybody trains alone", graphs.alone),
+        "ring": Topology("exchange with the one before and the one after", graphs.ring),
+        "exponential": Topology("k receives from k + 1, k + 2, k + 4, …", graphs.exponential),
+        "one-peer-exponential": Topology(
+            "k averages with k + 1, then k + 2, then k + 4, …: one peer a round", schedules.one_peer_exponential
+        ),
+        "base": Topology("base-(k+1): exact consensus in finitely many rounds of at most max_degree peers", base),
+        "complete": Topology("everybody with everybody (uniform weights: FedAvg)", graphs.complete),
+        "star": Topology("everybody with participant 0", graphs.star),
+        "torus": Topology("a square grid with glued borders, four neighbours each", graphs.torus),
+        "random-regular": Topology("a connected random graph of equal degrees", graphs.random_regular),
+        "erdos-renyi": Topology("a connected random graph, each pair linked with a probability", graphs.erdos_renyi),
+        "small-world": Topology("a ring of near neighbours with random shortcuts", graphs.small_world),
+        "dominant": Topology("one dominant participant, two subdominant ones, the rest ordinary", dominant),
+        "pairwise-gossip": Topology("each round, one random pair averages", _pairwise_gossip),
+        "epidemic": Topology("each round, a fresh random regular graph", schedules.epidemic),
+        "matching": Topology("each round, everybody averages with one random partner", schedules.random_matching),
+    }
+)
