@@ -20,7 +20,7 @@ def mse(
 ) -> Float[Tensor, ""]:
     """Mean of (output − target)² over all entries; an integer target stands for its one-hot vector."""
     if not targets.is_floating_point():
-        targets = targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)
+        targets = (targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)).to(outputs.dtype)
     if outputs.shape != targets.shape:
         raise ValueError(
             f"mse needs outputs and targets of one shape; found {tuple(outputs.shape)} and {tuple(targets.shape)}. "
