@@ -1,0 +1,100 @@
+"""A picture of a mixing matrix: the network it makes, and the matrix itself."""
+
+import math
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.topology import Links, links
+
+NETWORK_UP_TO = 64  # participants; beyond, arrows hide one another
+PIXELS = 512  # along a side of the drawn matrix; beyond, a pixel shows the largest of several weights
+COLOURS = "cividis_r"  # dark is strong; told apart by colour-blind readers too
+SUFFIXES = (".png", ".svg")
+
+
+def draw(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "") -> None:
+    """Draw W into `path` (PNG or SVG, by its suffix): left the network, right the matrix.
+
+    A participant is as large as its out-weight, an arrow as wide and dark as its weight. Of more than 64
+    participants only the matrix is drawn.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a picture must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
+    nodes, entries = W.shape[0], links(W.detach().cpu())
+    both = nodes <= NETWORK_UP_TO
+    figure = Figure(figsize=(13, 6.4) if both else (7.4, 6.6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
+    axes = figure.subplots(1, 2 if both else 1, squeeze=False)[0]
+    if both:
+        _network(axes[0], nodes, entries)
+    _heat_map(axes[-1], nodes, entries)
+    note = "" if both else f"{nodes} participants: too many to draw as a network"
+    figure.suptitle("\n".join(line for line in (title, note) if line))
+    figure.savefig(path, dpi=150)
+
+
+def _network(axes: Any, nodes: int, entries: Links) -> None:
+    from matplotlib import colormaps
+
+    k, j, weight = (column.numpy() for column in entries)
+    between = k != j
+    k, j, weight = k[between], j[between], weight[between]
+    out_weight = np.bincount(j, weight, minlength=nodes)
+    area = 40 + 900 * min(1, 16 / nodes) ** 2 * out_weight / max(out_weight.max(), 1e-12)
+    angle = math.pi / 2 - 2 * math.pi * np.arange(nodes) / nodes
+    place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    strength = weight / weight.max(initial=1e-12)
+    crowding, colour = min(1.0, 60 / max(len(weight), 1)) ** 0.7, colormaps[COLOURS]
+    for i in np.argsort(strength, kind="stable"):  # strong arrows on top
+        axes.add_patch(_arrow(place[j[i]], place[k[i]], area[j[i]], area[k[i]], strength[i], crowding, colour))
+    axes.scatter(*place.T, s=area, c="#d9d9d9", edgecolors="#222222", linewidths=1.2, zorder=3)
+    for node, (x, y) in enumerate(place * 1.17):
+        axes.text(x, y, str(node), ha="center", va="center", fontsize=11 if nodes <= 32 else 8, zorder=4)
+    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
+    axes.set_title("who sends to whom (size: weight the others give it)")
+    axes.axis("off")
+
+
+def _arrow(start: Any, end: Any, start_area: float, end_area: float, strength: float, width: float, colour: Any) -> Any:
+    """From source to receiver, bent so that both directions of a pair can be seen; ends at the rims."""
+    from matplotlib.patches import FancyArrowPatch
+
+    return FancyArrowPatch(
+        start,
+        end,
+        connectionstyle="arc3,rad=0.12",
+        arrowstyle="-|>",
+        mutation_scale=4 + 10 * strength * width,
+        linewidth=0.3 + 2.7 * strength * width,
+        color=colour(0.25 + 0.75 * strength),
+        shrinkA=math.sqrt(start_area) / 2,
+        shrinkB=math.sqrt(end_area) / 2,
+        zorder=2,
+    )
+
+
+def _heat_map(axes: Any, nodes: int, entries: Links) -> None:
+    block = math.ceil(nodes / PIXELS)
+    side = math.ceil(nodes / block)
+    image = np.zeros((side, side))
+    np.maximum.at(image, tuple((column // block).numpy() for column in entries[:2]), entries.weights.numpy())
+    edges = (-0.5, side * block - 0.5, side * block - 0.5, -0.5)
+    axes.set_facecolor("#f4f4f4")
+    shown = axes.imshow(np.ma.masked_equal(image, 0), COLOURS, vmin=0, extent=edges, interpolation="nearest")
+    axes.figure.colorbar(shown, ax=axes, label="W[k, j]" if block == 1 else f"largest W[k, j] of {block} x {block}")
+    axes.set(xlabel="source j", ylabel="receiver k", title="weight that k gives to j")
+    if nodes <= 32:
+        axes.set_xticks(range(nodes))
+        axes.set_yticks(range(nodes))
+        axes.set_xticks(np.arange(nodes + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(nodes + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=0.8)
+        axes.tick_params(which="minor", length=0)
+        axes.tick_params(labelsize=9 if nodes <= 16 else 7)
