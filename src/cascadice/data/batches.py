@@ -1,6 +1,6 @@
 """Which samples each participant sees in each round: a pure function of the round's number."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,11 +11,8 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.data.partition import Partition
 
-
-class Batches(Protocol):
-    """`batches(t)` are round t's indices into the training samples; any round, in any order, gives the same."""
-
-    def __call__(self, t: int) -> Int[Tensor, "nodes steps batch"]: ...
+# Round t's indices into the training samples, [nodes, steps, batch]; any round, in any order, gives the same.
+Batches = Callable[[int], Tensor]
 
 
 class _Epochs:
@@ -83,7 +80,7 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
         found = f"round {t}, participant {node}, step {step}, place {place} has {int(index[t, node, step, place])}"
         raise ValueError(f"batch indices must be at least 0{limit}; {found}.")
 
-    def batches(t: int) -> Tensor:
+    def batches(t: int) -> Int[Tensor, "nodes steps batch"]:
         if not 0 <= t < len(index):
             raise ValueError(f"batches were given for rounds 0..{len(index) - 1}; round {t} was asked for.")
         return index[t]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.utils.data import Dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class Samples:
         if x.dtype == torch.uint8:
             scale, shift = self._scale_and_shift
             x = torch.addcmul(shift, x.float(), scale)  # addcmul on uint8 itself is four times slower on CPU
-        return x.view(*index.shape, *self.x.shape[1:]), y.view(*index.shape, *self.y.shape[1:])
+        return x.view(index.shape + self.x.shape[1:]), y.view(index.shape + self.y.shape[1:])
 
     def to(self, device: torch.device | str) -> "Samples":
         """The same samples on `device`."""
@@ -135,8 +136,8 @@ def _class_names(classes: Sequence[str] | int | None, y: Tensor, y_test: Tensor)
 
 
 def from_torch(
-    train: Iterable[tuple[Any, Any]],
-    test: Iterable[tuple[Any, Any]],
+    train: Dataset[Any] | Iterable[Any],
+    test: Dataset[Any] | Iterable[Any],
     *,
     name: str = "dataset",
     classes: Sequence[str] | int | None = None,
