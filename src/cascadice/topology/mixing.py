@@ -12,12 +12,14 @@ from cascadice.topology.matrices import from_links, links
 _Target = tuple[torch.dtype, torch.device, bool]
 
 
-def gossip(W: Float[Tensor, "n n"], theta: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Σ_j W[k, j] θ_j for every participant k, in theta's precision and on its device.
+def gossip(
+    W: Float[Tensor, "n n"], theta: Float[Tensor, "n d"], *, out: Float[Tensor, "n d"] | None = None
+) -> Float[Tensor, "n d"]:
+    """Σ_j W[k, j] θ_j for every participant k, in theta's precision and on its device; into `out` if given.
 
     Cost: links × d for sparse W, n² × d for dense. W is converted once per tensor object: do not modify it in place.
     """
-    return _fitting(W, theta, transposed=False) @ theta
+    return torch.mm(_fitting(W, theta, transposed=False), theta, out=out)
 
 
 def gossip_transposed(W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -1,0 +1,251 @@
+"""How the same local work is done for all participants: in a vectorised sweep, one by one, or compiled.
+
+loop      plain autograd, participants sharded over threads with one intra-op thread each
+vmap      one vectorised sweep over all of them
+compile   the vectorised sweep compiled by torch.compile; on CUDA also captured as a graph
+
+All three compute `local_steps`; they differ in rounding only. The automatic choice depends on nothing but model, batch
+and device, never on a stopwatch: a run must have the same bits the next time.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_map
+
+from cascadice.engine.learner import Conduct, Learner, Participants, eager_gradient, gradient, local_steps
+from cascadice.names import lookup
+
+R = TypeVar("R")
+
+# Parameters × batch below which one vectorised sweep beats a loop on CPU: see benchmarks/training.py --crossover.
+SMALL = 2**22
+
+
+class Local(NamedTuple):
+    """The inputs of everybody's local work in one round."""
+
+    x: Tensor
+    y: Tensor
+    lr: Tensor
+    conduct: Conduct
+    seeds: tuple[int, ...]
+
+
+class Room(NamedTuple):
+    """Memory for the results of a round: θ^{t+½} in `half`, the rest in `after`, whose theta is left to the gossip."""
+
+    half: Tensor
+    after: Participants
+    loss: Tensor
+
+
+def make_room(like: Participants) -> Room:
+    """Room for the results of a round of participants like these."""
+    theta = like.theta
+    return Room(torch.empty_like(theta), tree_map(torch.empty_like, like), theta.new_empty(len(theta)))
+
+
+class Strategy(NamedTuple):
+    """A way to do the local work: (learner) -> (before, inputs, room) -> half and loss; and what it is called."""
+
+    make: Callable[[Learner], Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]]
+    description: str
+
+
+def choose(learner: Learner, before: Participants, inputs: Local) -> str:
+    """The fastest strategy for this model, batch and device that can run it."""
+    if learner.stochastic:
+        return "loop"
+    if before.theta.device.type == "cpu":
+        convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
+        batch = inputs.y.shape[2]
+        if convolves or learner.size * batch > SMALL:
+            return "loop"
+    if not _vectorises(learner, before, inputs):
+        return "loop"
+    return "vmap" if before.theta.device.type == "cpu" else "compile"
+
+
+def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
+    """Whether vmap can run the model: some have control flow that depends on values, or operations without a rule."""
+    few = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
+    try:
+        with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
+            _vectorised(learner)(*few, None)
+    except Exception:
+        return False
+    return True
+
+
+def _vectorised(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
+    sweep = vmap(partial(local_steps, learner, gradient=gradient))
+
+    def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+        done = sweep(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+        return done if room is None else _put(done, room)
+
+    return run
+
+
+def _compiled(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
+    sweep = torch.compile(vmap(partial(local_steps, learner, gradient=gradient)), dynamic=False)
+
+    def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+        done = sweep(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+        return done if room is None else _put(done, room)
+
+    return captured(run)
+
+
+def _looped(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
+    twins: dict[int, Learner] = {}
+
+    def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+        half = torch.empty_like(before.theta) if room is None else room.half
+
+        def work(worker: int, k: int) -> tuple[Participants, Tensor]:
+            own = twins[worker] if worker in twins else twins.setdefault(worker, learner.twin())
+            mine, conduct = tree_map(lambda tensor: tensor[k], (before, inputs.conduct))
+            with seeded(inputs.seeds[k] if inputs.seeds else None, before.theta.device):
+                return local_steps(
+                    own, mine, inputs.x[k], inputs.y[k], inputs.lr[k], conduct, gradient=eager_gradient, into=half[k]
+                )
+
+        rows = each_row(work, len(half), half.device, workers=1 if inputs.seeds else None)
+        state, buffers = stack([(row.state, row.buffers) for row, _ in rows])
+        done = Participants(half, state, buffers), torch.stack([loss for _, loss in rows])
+        return done if room is None else _put(done, room)
+
+    return run
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "loop": Strategy(_looped, "participants one by one, sharded over threads"),
+    "vmap": Strategy(_vectorised, "all participants in one vectorised sweep"),
+    "compile": Strategy(_compiled, "the vectorised sweep compiled (on CUDA: and captured as a graph)"),
+}
+
+
+def local_work(strategy: str, learner: Learner) -> Callable[[Participants, Local, Room | None], Any]:
+    """Everybody's `local_steps` by the named strategy, without gradients and deterministic on one device."""
+    run = lookup(STRATEGIES, strategy, "strategy").make(learner)
+
+    def deterministic(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+        tf32 = torch.backends.cudnn.allow_tf32
+        with (
+            torch.no_grad(),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
+        ):
+            return run(before, inputs, room)
+
+    return deterministic
+
+
+def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, workers: int | None = None) -> list[R]:
+    """`work(worker, k)` for every row k, dealt over threads on CPU; a worker never runs twice at the same time.
+
+    Each thread gets an equal share of the intra-op threads, whatever else runs: results do not depend on the number
+    of threads as long as there are at least as many rows.
+    """
+    if device.type != "cpu":
+        return [work(0, k) for k in range(rows)]
+    threads = torch.get_num_threads()
+    workers = workers or min(threads, rows)
+    pool = _pool(workers, max(1, threads // workers))
+
+    def shard(worker: int) -> list[R]:
+        with torch.no_grad():
+            return [work(worker, k) for k in range(worker, rows, workers)]
+
+    shards = [iter(shard) for shard in pool.map(shard, range(workers))]
+    return [next(shards[k % workers]) for k in range(rows)]
+
+
+@cache
+def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "cascadice", initializer=torch.set_num_threads, initargs=(threads,))
+
+
+def stack(rows: list[Any]) -> Any:
+    """A list of equal structures of tensors as one structure of stacked tensors."""
+    leaves = [tree_flatten(row)[0] for row in rows]
+    _, shape = tree_flatten(rows[0])
+    return shape.unflatten([torch.stack(columns) for columns in zip(*leaves, strict=True)]) if leaves[0] else rows[0]
+
+
+def _put(done: tuple[Participants, Tensor], room: Room) -> tuple[Participants, Tensor]:
+    half, loss = done
+    if half.theta is not room.half:
+        room.half.copy_(half.theta)
+    for to, value in zip(
+        tree_flatten((room.after.state, room.after.buffers, room.loss))[0],
+        tree_flatten((half.state, half.buffers, loss))[0],
+        strict=True,
+    ):
+        to.copy_(value)
+    return Participants(room.half, room.after.state, room.after.buffers), room.loss
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Dropout and the like draw from torch's global generator: lend it a seed, then put it back as it was."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def captured(run: Callable[..., Any], most: int = 16) -> Callable[..., Any]:
+    """On CUDA, `run(before, inputs, room)` captured as a graph for each set of addresses and replayed from then on.
+
+    A launch costs more than a small kernel: for 32 MLPs a replay is five times as fast as the launches. The inputs are
+    staged at fixed addresses; `before` and `room` come from a ring, so there are few sets. Past `most`, it just runs.
+    """
+    graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Any]] = {}
+    stage: dict[tuple[Any, ...], Local] = {}
+
+    def replay(before: Participants, inputs: Local, room: Room | None) -> Any:
+        if room is None or before.theta.device.type != "cuda":
+            return run(before, inputs, room)
+        form = _signature(inputs, address=False)
+        staged = stage.get(form) or stage.setdefault(form, tree_map(torch.clone, inputs))
+        for to, value in zip(tree_flatten(staged)[0], tree_flatten(inputs)[0], strict=True):
+            to.copy_(value, non_blocking=True)
+        key = (form, _signature((before, room), address=True))
+        if key not in graphs:
+            if len(graphs) >= most:
+                return run(before, staged, room)
+            graphs[key] = _capture(partial(run, before, staged, room))
+        graph, result = graphs[key]
+        graph.replay()
+        return result
+
+    return replay
+
+
+def _capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # lets compilers and libraries settle before anything is recorded
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+    return graph, result
+
+
+def _signature(tree: Any, address: bool) -> tuple[Any, ...]:
+    leaves = tree_flatten(tree)[0]
+    return tuple((leaf.shape, leaf.dtype, leaf.stride(), leaf.data_ptr() if address else 0) for leaf in leaves)

@@ -1,0 +1,167 @@
+"""What one participant computes: its model, loss and optimizer as pure functions of a flat row of parameters."""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from cascadice.losses import Loss
+from cascadice.optimizers import Optimizer, State
+
+Buffers = dict[str, Tensor]
+Conduct = tuple[Tensor, ...]  # () for the honest, else (taken, factor)
+
+
+class Participants(NamedTuple):
+    """What participants carry from round to round, stacked on a leading axis; one of them has no such axis."""
+
+    theta: Float[Tensor, "*n d"]
+    state: State
+    buffers: Buffers
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A model, its loss and its optimizer. Both copies of the model are only templates: parameters come from outside.
+
+    A module is not safe to call from two threads (its parameters are swapped in and out), so each has its own `twin`.
+    """
+
+    training: nn.Module
+    judging: nn.Module
+    loss: Loss
+    optimizer: Optimizer
+    compute: torch.dtype | None = None
+    stochastic: bool = False
+
+    @property
+    def size(self) -> int:
+        """Parameters of one participant."""
+        return sum(p.numel() for p in self.training.parameters())
+
+    def twin(self) -> "Learner":
+        """The same learner with modules of its own."""
+        return replace(self, training=deepcopy(self.training), judging=deepcopy(self.judging))
+
+
+def learner(model: nn.Module, loss: Loss, optimizer: Optimizer, compute: torch.dtype | None = None) -> Learner:
+    """A learner from copies of the user's model; `compute` is the precision of its forward and backward passes."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("the model must have parameters to train; found none with requires_grad.")
+    if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
+        raise ValueError(f"every parameter must be trained; {frozen[0]!r} is frozen. Register it as a buffer instead.")
+    return Learner(deepcopy(model).train(), deepcopy(model).eval(), loss, optimizer, compute)
+
+
+def flatten(model: nn.Module) -> Float[Tensor, " d"]:
+    """The parameters of a model as one row."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def unflatten(model: nn.Module, theta: Float[Tensor, " d"]) -> Iterator[tuple[str, Tensor]]:
+    """Name and value of each parameter: views of the row. Split, not sliced: its backward is one concatenation."""
+    named = dict(model.named_parameters())
+    pieces = theta.split([p.numel() for p in named.values()])
+    return ((name, piece.view(p.shape)) for (name, p), piece in zip(named.items(), pieces, strict=True))
+
+
+def forward(model: nn.Module, mine: dict[str, Tensor], x: Tensor, compute: torch.dtype | None) -> Tensor:
+    """The model's output with the parameters and buffers `mine`; buffers are updated in place, as modules do."""
+    if compute is not None:
+        mine = {name: value.to(compute) if value.is_floating_point() else value for name, value in mine.items()}
+        x = x.to(compute) if x.is_floating_point() else x
+    output: Tensor = functional_call(model, mine, (x,))
+    return output
+
+
+def objective(
+    learner: Learner, parameters: dict[str, Tensor], buffers: Buffers, x: Tensor, y: Tensor
+) -> tuple[Tensor, Buffers]:
+    """The training loss of one participant on one batch, and its buffers afterwards."""
+    after = {name: value.clone() for name, value in buffers.items()}
+    return learner.loss(forward(learner.training, {**parameters, **after}, x, learner.compute), y), after
+
+
+class Gradient(Protocol):
+    """(learner, theta, buffers, x, y) -> gradient, loss, buffers afterwards."""
+
+    def __call__(
+        self, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, Buffers]: ...
+
+
+def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
+    """The gradient by torch.func: can be vmapped, compiled and differentiated again."""
+
+    def loss(theta: Tensor) -> tuple[Tensor, Buffers]:
+        return objective(learner, dict(unflatten(learner.training, theta)), buffers, x, y)
+
+    slope, (value, after) = grad_and_value(loss, has_aux=True)(theta)
+    return slope, value, after
+
+
+def eager_gradient(
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Buffers]:
+    """The same gradient by plain autograd: for loops, where torch.func costs as much again as a small model."""
+    if x.dim() == 4 and x.device.type == "cpu":
+        x = x.contiguous(memory_format=torch.channels_last)  # twice as fast for convolutions and pooling on CPU
+    with torch.enable_grad():
+        leaves = {name: value.detach().requires_grad_() for name, value in unflatten(learner.training, theta)}
+        value, after = objective(learner, leaves, buffers, x, y)
+        slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+    after = {name: buffer.detach() for name, buffer in after.items()}
+    return torch.cat([slope.reshape(-1) for slope in slopes]), value.detach(), after
+
+
+def local_steps(
+    learner: Learner,
+    mine: Participants,
+    x: Float[Tensor, "steps batch ..."] | Tensor,
+    y: Tensor,
+    lr: Float[Tensor, ""],
+    conduct: Conduct = (),
+    *,
+    gradient: Gradient = gradient,
+    into: Tensor | None = None,
+) -> tuple[Participants, Float[Tensor, ""]]:
+    """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step for each of its batches.
+
+    `conduct` is how much of it was really done and sent: θ^{t+½} = θ^t + taken · factor · Δ, and `taken` of the change
+    of the optimizer's state. (1, 1) is the honest step, bit for bit; taken = 0 skips it, which is how the influence of
+    an update is defined. `into` receives θ^{t+½}.
+    """
+    theta, state, buffers = mine
+    losses = []
+    for step in range(x.shape[0]):
+        slope, loss, buffers = gradient(learner, theta, buffers, x[step], y[step])
+        delta, state = learner.optimizer.update(slope, state, theta, lr)
+        last = step == x.shape[0] - 1
+        theta = torch.add(theta, delta, out=into if last and not conduct else None)
+        losses.append(loss)
+    done = Participants(theta, state, buffers)
+    return (_conducted(mine, done, *conduct, into) if conduct else done), torch.stack(losses).mean()
+
+
+def _conducted(
+    mine: Participants, done: Participants, taken: Tensor, factor: Tensor, into: Tensor | None
+) -> Participants:
+    sent = mine.theta + (taken * factor).to(mine.theta.dtype) * (done.theta - mine.theta)
+    sent = torch.where(taken * factor == 1, done.theta, sent)
+    state = {name: torch.lerp(mine.state[name], value, taken.to(value.dtype)) for name, value in done.state.items()}
+    buffers = {name: torch.where(taken > 0, value, mine.buffers[name]) for name, value in done.buffers.items()}
+    return Participants(sent if into is None else into.copy_(sent), state, buffers)
+
+
+def score(
+    learner: Learner, mine: Participants, x: Tensor, y: Tensor, measures: tuple[Callable[[Tensor, Tensor], Tensor], ...]
+) -> tuple[Tensor, ...]:
+    """Each measure of one participant's outputs on (x, y), in evaluation mode."""
+    tensors = {**dict(unflatten(learner.judging, mine.theta)), **mine.buffers}
+    output = forward(learner.judging, tensors, x, learner.compute)
+    return tuple(measure(output, y) for measure in measures)

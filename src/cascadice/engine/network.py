@@ -1,0 +1,273 @@
+"""A network: everything that determines a run. From it, training is a pure replay."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import networkx as nx
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from cascadice import learning_rates, optimizers, seeds, topology
+from cascadice.data import DataSet
+from cascadice.data import batches as batch_plans
+from cascadice.data import corruption as corruptions_
+from cascadice.data import partition as partitions
+from cascadice.data.batches import Batches
+from cascadice.data.corruption import Corruption
+from cascadice.data.partition import Partition
+from cascadice.engine import behaviour as behaviours_
+from cascadice.engine.behaviour import Behaviour
+from cascadice.engine.execution import STRATEGIES, Local, choose, seeded
+from cascadice.engine.learner import Learner, Participants, flatten, forward, learner, unflatten
+from cascadice.engine.rounds import Draw
+from cascadice.losses import Loss, cross_entropy
+from cascadice.names import lookup
+from cascadice.optimizers import Optimizer
+
+Model = nn.Module | Callable[[], nn.Module]
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round)."""
+
+    learner: Learner
+    initial: Participants
+    data: DataSet
+    batches: Batches
+    mixing: topology.Schedule
+    lr: learning_rates.Schedule
+    q: Float[Tensor, " n"]
+    seed: int
+    strategy: str
+    partition: Partition | None = None
+    corruptions: tuple[Corruption, ...] = ()
+    behaviours: tuple[Behaviour, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """How many participants there are."""
+        return len(self.initial.theta)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the participants live."""
+        return self.initial.theta.device
+
+
+def draw(network: Network, t: int) -> Draw:
+    """What chance and schedules say for round t."""
+    nodes = range(network.nodes)
+    return Draw(
+        t,
+        network.batches(t),
+        network.mixing(t),
+        network.lr(t),
+        behaviours_.conduct(network.behaviours, t, nodes),
+    )
+
+
+def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> Local:
+    """The inputs of the local work of these participants (all, unless said) in the round that was drawn."""
+    rows = list(range(network.nodes)) if nodes is None else list(nodes)
+    device, dtype = network.device, network.initial.theta.dtype
+    pick: Any = slice(None) if nodes is None else torch.tensor(rows)
+    index = drawn.index[pick].to(device, non_blocking=True)
+    x, y = network.data.train.take(index)
+    x = x.to(dtype) if x.is_floating_point() else x
+    x, y = corruptions_.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
+    lr = torch.full((len(rows),), drawn.lr, dtype=dtype, device=device)
+    conduct = tuple(part[pick].to(device, dtype) for part in drawn.conduct)
+    stochastic = network.learner.stochastic
+    dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
+    return Local(x, y, lr, conduct, dropout)
+
+
+def network(
+    model: Model,
+    data: DataSet,
+    *,
+    nodes: int | None = None,
+    mixing: Any = "exponential",
+    partition: Partition | str = "iid",
+    per_node: int | None = None,
+    batch_size: int = 32,
+    local_steps: int = 1,
+    batches: Batches | Tensor | None = None,
+    optimizer: Optimizer | str = "sgd",
+    lr: float | learning_rates.Schedule = 0.1,
+    loss: Loss = cross_entropy,
+    init: str | Tensor | Sequence[nn.Module] = "shared",
+    q: Tensor | Sequence[float] | None = None,
+    corruptions: Sequence[Corruption] = (),
+    behaviours: Sequence[Behaviour] = (),
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype = "float32",
+    strategy: str = "auto",
+) -> Network:
+    """Participants that each hold part of `data`, train copies of `model` on it and gossip by `mixing`.
+
+    Whatever is drawn can be given instead: `mixing` is a topology's name, a graph, a W or a schedule t -> W; `batches`
+    indices [rounds, n, steps, batch] or a function of t; `init` "shared", "own", parameters [n, d] or one model each;
+    `partition` a scheme's name or index lists; `lr` a number or a function of t; `q` the participants' weights.
+    `model` is a module, or a function that makes one (needed for "own" where modules have no reset_parameters).
+    """
+    device, dtype = _device(device), lookup(DTYPES, str(dtype).removeprefix("torch."), "dtype")
+    parameters, compute = (torch.float32, dtype) if dtype == torch.bfloat16 else (dtype, None)
+    schedule, nodes = _schedule(mixing, nodes, seed)
+    behaviours_.check(behaviours, nodes)
+    corruptions_.check(corruptions, nodes)
+    if away := behaviours_.absent(behaviours):
+        schedule = topology.presence(schedule, topology.absences(away, nodes))
+    shares = None if batches is not None else _partition(partition, data, nodes, per_node, seed)
+    plan = _batches(batches, shares, batch_size, local_steps, seed, len(data.train))
+    rate = learning_rates.constant(lr) if isinstance(lr, (int, float)) else lr
+    made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
+    rule = optimizers.build(optimizer) if isinstance(optimizer, str) else optimizer
+    template = learner(deepcopy(made).to(device, parameters), loss, rule, compute)
+    initial = _initial(model, made, init, nodes, seed, template)
+    found = Network(
+        template, initial, data.to(device), plan, schedule, rate, _weights(q, nodes), seed, strategy,
+        shares, tuple(corruptions), tuple(behaviours),
+    )  # fmt: skip
+    return _settled(found)
+
+
+def _settled(network: Network) -> Network:
+    """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
+    drawn = draw(network, 0)
+    inputs = load(network, drawn)
+    if inputs.y.shape[0] != network.nodes or drawn.W.shape[0] != network.nodes:
+        found = f"{drawn.W.shape[0]} in W and {inputs.y.shape[0]} in the batches"
+        raise ValueError(f"there must be {network.nodes} participants everywhere; found {found}.")
+    template = replace(network.learner, stochastic=_draws(network, inputs))
+    network = replace(network, learner=template)
+    if network.strategy == "auto":
+        return replace(network, strategy=choose(template, network.initial, load(network, drawn)))
+    lookup(STRATEGIES, network.strategy, "strategy")
+    if template.stochastic and network.strategy != "loop":
+        raise ValueError(
+            f"a model that draws at random (dropout) must run as a loop, each participant from its own seed; "
+            f"found strategy {network.strategy!r}. Use 'loop' or 'auto'."
+        )
+    return network
+
+
+def _draws(network: Network, inputs: Local) -> bool:
+    """Whether the model's training output depends on chance: two seeds, one batch."""
+    first: Participants = tree_map(lambda tensor: tensor[0], network.initial)
+    template = network.learner
+    outputs = []
+    for seed in (1, 2):
+        with torch.no_grad(), seeded(seed, network.device):
+            parameters = dict(unflatten(template.training, first.theta))
+            buffers = {name: buffer.clone() for name, buffer in first.buffers.items()}
+            outputs.append(forward(template.training, {**parameters, **buffers}, inputs.x[0, 0], template.compute))
+    return not torch.equal(*outputs)
+
+
+def _device(name: str | torch.device) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use device='cpu'.")
+    return device
+
+
+def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Schedule, int]:
+    if isinstance(mixing, str):
+        if nodes is None:
+            raise ValueError(f"topology {mixing!r} needs a number of participants: give nodes=.")
+        return topology.build(mixing, nodes, seed=seed), nodes
+    if isinstance(mixing, nx.Graph):
+        mixing = topology.from_graph(mixing)
+    schedule = mixing if callable(mixing) else topology.constant(topology.matrix(mixing))
+    found = schedule(0).shape[0]
+    if nodes not in (None, found):
+        raise ValueError(
+            f"the mixing matrix has {found} participants, nodes is {nodes}. Leave nodes out, or change one."
+        )
+    return schedule, found
+
+
+def _partition(given: Partition | str, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition:
+    if isinstance(given, str):
+        return partitions.build(given, data.train.y, nodes, per_node=per_node, seed=seed)
+    if len(given) != nodes:
+        raise ValueError(f"the partition must have one part per participant; found {len(given)} parts for {nodes}.")
+    return given
+
+
+def _batches(
+    given: Batches | Tensor | None,
+    shares: Partition | None,
+    batch_size: int,
+    steps: int,
+    seed: int,
+    samples: int,
+) -> Batches:
+    if shares is not None:
+        return batch_plans.epochs(shares, batch_size, steps=steps, seed=seed)
+    if isinstance(given, Tensor):
+        return batch_plans.given(given, n_samples=samples)
+    assert given is not None
+    return given
+
+
+def _weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
+    weights = torch.full((nodes,), 1 / nodes, dtype=torch.float64) if q is None else torch.as_tensor(q).double()
+    if weights.shape != (nodes,) or not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > 1e-6:
+        raise ValueError(
+            f"q must be {nodes} weights, at least 0, that sum to 1; found shape {tuple(weights.shape)}, "
+            f"sum {float(weights.sum()):.6g}."
+        )
+    return weights
+
+
+def _initial(
+    model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, seed: int, template: Learner
+) -> Participants:
+    like = next(template.training.parameters())
+    if isinstance(init, str):
+        owners = lookup({"shared": 1, "own": nodes}, init, "initialisation")
+        rows = [flatten(made)] if owners == 1 else [flatten(_made(model, seed, k)) for k in range(nodes)]
+        theta = torch.stack(rows).expand(nodes, -1)
+    else:
+        theta = init if isinstance(init, Tensor) else torch.stack([flatten(module) for module in init])
+    if theta.shape != (nodes, template.size):
+        needed = f"[{nodes}, {template.size}], a row for each participant"
+        raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
+    theta = theta.to(like).clone(memory_format=torch.contiguous_format)
+    buffers = {name: torch.stack([b.detach()] * nodes) for name, b in template.training.named_buffers()}
+    return Participants(theta, template.optimizer.init(theta), buffers)
+
+
+def _made(model: Model, seed: int, node: int) -> nn.Module:
+    """A freshly initialised model, drawn from (seed, node) alone; a module is copied and told to reset itself."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seeds.derive(seed, "parameters", node))
+        if not isinstance(model, nn.Module):
+            return model()
+        fresh = deepcopy(model).cpu()
+        before = flatten(fresh)
+        for module in fresh.modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+        if torch.equal(before, flatten(fresh)):
+            raise ValueError(
+                "init='own' must draw new parameters; this model has no reset_parameters. Give a function that makes one."
+            )
+        return fresh
+
+
+def module_of(network: Network, participants: Participants, k: int) -> nn.Module:
+    """Participant k's model as an ordinary module, in evaluation mode."""
+    module = deepcopy(network.learner.judging)
+    values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
+    module.load_state_dict({**module.state_dict(), **values})
+    return module

@@ -1,0 +1,69 @@
+"""A round: what it drew, what it consumed, what it produced, and the pure function that performs it."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cascadice.engine.learner import Conduct, Participants
+from cascadice.topology import gossip
+
+
+class Draw(NamedTuple):
+    """Everything that was drawn for round t; whatever depends on chance in a round is a function of this and the seed."""
+
+    t: int
+    index: Int[Tensor, "n steps batch"]
+    W: Float[Tensor, "n n"]
+    lr: float
+    conduct: Conduct = ()
+
+
+class Round(NamedTuple):
+    """Everything one communication round consumed (`drawn`, `before`) and produced (`half`, `after`, `loss`)."""
+
+    drawn: Draw
+    before: Participants
+    half: Participants
+    after: Participants
+    loss: Float[Tensor, " n"]
+
+    @property
+    def t(self) -> int:
+        """The number of this round, from 0."""
+        return self.drawn.t
+
+    @property
+    def W(self) -> Float[Tensor, "n n"]:
+        """`W[k, j]`: the weight k gave to what it received from j."""
+        return self.drawn.W
+
+    @property
+    def update(self) -> Float[Tensor, "n d"]:
+        """Δ_j = θ_j^{t+½} − θ_j^t: what each participant's own data did to it."""
+        return self.half.theta - self.before.theta
+
+
+def mix(W: Float[Tensor, "n n"], half: Participants, room: Participants | None = None) -> Participants:
+    """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}. Real-valued buffers travel along, optimizer state stays."""
+    theta = gossip(W, half.theta, out=None if room is None else room.theta)
+    buffers = {name: _mixed(W, value) for name, value in half.buffers.items()}
+    return Participants(theta, half.state, buffers)
+
+
+def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
+    if not buffer.is_floating_point():
+        return buffer
+    return gossip(W, buffer.reshape(len(buffer), -1)).view(buffer.shape)
+
+
+def consensus(theta: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
+    """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²)."""
+    return (theta - theta.mean(0)).square().sum(-1).mean().sqrt()
+
+
+def diverged(loss: Float[Tensor, " n"]) -> int | None:
+    """The first participant whose loss is not finite."""
+    bad = (~torch.isfinite(loss)).nonzero()
+    return int(bad[0]) if len(bad) else None

@@ -1,0 +1,137 @@
+"""All participants in one process: a generator of rounds, and what to measure on them."""
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_map
+
+from cascadice.data import Samples
+from cascadice.engine import behaviour
+from cascadice.engine.execution import Room, each_row, local_work, make_room, stack
+from cascadice.engine.learner import Participants, score
+from cascadice.engine.network import Network, draw, load
+from cascadice.engine.rounds import Draw, Round, diverged, mix
+from cascadice.losses import accuracy
+
+
+class DivergedError(ArithmeticError):
+    """A participant's loss is no longer a number; what was yielded before stands."""
+
+    def __init__(self, t: int, node: int) -> None:
+        super().__init__(
+            f"the loss of participant {node} became NaN or infinite in round {t}. "
+            "Lower the learning rate, or clip the gradient."
+        )
+        self.t, self.node = t, node
+
+
+def simulate(
+    network: Network,
+    rounds: int | None = None,
+    *,
+    start: int = 0,
+    participants: Participants | None = None,
+    window: int | None = None,
+) -> Iterator[Round]:
+    """Algorithm 1: yield rounds `start` … `rounds` − 1 (for ever if None).
+
+    Rounds are yours to keep. With `window`, memory is reused instead: a round stays intact while the next `window`
+    rounds are yielded, and allocation, which on CPU can cost as much as the training of a small model, is saved.
+    `participants` is where to go on from, as in `round.after`.
+    """
+    work = local_work(network.strategy, network.learner)
+    now = network.initial if participants is None else participants
+    unchecked: deque[Round] = deque()
+    numbers = count(start) if rounds is None else range(start, rounds)
+    for t, room in zip(numbers, _rooms(network, now, window), strict=False):
+        done = play(network, draw(network, t), now, work, room)
+        if room is not None and window is None:
+            done = done._replace(half=_kept(done.half), after=_kept(done.after), loss=done.loss.clone())
+        unchecked.append(done)
+        # Looking at a loss on CUDA waits for it: look at the round before, while this one is being computed.
+        _check_finite(unchecked, leave=int(network.device.type == "cuda"))
+        yield done
+        now = done.after
+    _check_finite(unchecked, leave=0)
+
+
+def _check_finite(unchecked: deque[Round], leave: int) -> None:
+    while len(unchecked) > leave:
+        done = unchecked.popleft()
+        if (node := diverged(done.loss)) is not None:
+            raise DivergedError(done.t, node)
+
+
+def play(network: Network, drawn: Draw, before: Participants, work: Any, room: Room | None = None) -> Round:
+    """One round, a pure function of what was drawn and of the participants before it."""
+    half, loss = work(before, load(network, drawn), room)
+    if network.behaviours:
+        nodes = range(network.nodes)
+        for row, noise in behaviour.noise(network.behaviours, drawn.t, nodes, half.theta, network.seed).items():
+            half.theta[row] += noise
+    after = mix(drawn.W, half, None if room is None else room.after)
+    return Round(drawn, before, half, after, loss)
+
+
+def _rooms(network: Network, like: Participants, window: int | None) -> Iterator[Room | None]:
+    graphs = network.strategy == "compile" and network.device.type == "cuda"
+    if window is None and not graphs:
+        while True:
+            yield None
+    ring = [make_room(like) for _ in range((window or 0) + 2)]
+    while True:
+        yield from ring
+
+
+def _kept(participants: Participants) -> Participants:
+    kept: Participants = tree_map(torch.clone, participants)
+    return kept
+
+
+class Evaluation(NamedTuple):
+    """How good each participant's model is; accuracy is NaN where targets are not classes."""
+
+    loss: Float[Tensor, " n"]
+    accuracy: Float[Tensor, " n"]
+
+
+def evaluate(
+    network: Network, participants: Participants, samples: Samples | None = None, chunk: int = 512
+) -> Evaluation:
+    """Loss and accuracy of every participant on `samples` (the test data). Cost: a forward pass each."""
+    samples = network.data.test if samples is None else samples
+    if len(samples) == 0:
+        raise ValueError("the evaluation set must hold at least one sample; it is empty.")
+    classify = not samples.y.is_floating_point()
+    measures = (network.learner.loss, accuracy) if classify else (network.learner.loss,)
+    totals: list[Tensor] = []
+    with torch.no_grad():
+        for index in torch.arange(len(samples), device=network.device).split(chunk):
+            x, y = samples.take(index)
+            x = x.to(participants.theta.dtype) if x.is_floating_point() else x
+            part = torch.stack(_scores(network, participants, x, y, measures)) * (len(index) / len(samples))
+            totals.append(part)
+    loss, *rest = torch.stack(totals).sum(0)
+    return Evaluation(loss, rest[0] if rest else torch.full_like(loss, torch.nan))
+
+
+def _scores(network: Network, participants: Participants, x: Tensor, y: Tensor, measures: Any) -> tuple[Tensor, ...]:
+    if network.strategy != "loop":
+        one = partial(score, network.learner, measures=measures)
+        found: tuple[Tensor, ...] = vmap(one, in_dims=(0, None, None))(participants, x, y)
+        return found
+    twins = {}
+
+    def work(worker: int, k: int) -> tuple[Tensor, ...]:
+        own = twins.setdefault(worker, network.learner.twin())
+        return score(own, tree_map(lambda tensor: tensor[k], participants), x, y, measures)
+
+    rows: tuple[Tensor, ...] = stack(each_row(work, network.nodes, network.device))
+    return rows
