@@ -14,7 +14,7 @@ from cascadice.topology.matrices import links, matrix
 
 def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Tensor, "n n"]:
     """W from a CSV file, checked; `normalize` divides each row by its sum."""
-    rows = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+    rows = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
     values = [_row(text, line, path) for line, text in enumerate(rows, start=1) if text.strip()]
     if not values:
         raise ValueError(f"{path}: the file is empty; it must hold a row of weights for each participant.")

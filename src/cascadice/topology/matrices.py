@@ -72,7 +72,7 @@ def identity(nodes: int) -> Float[Tensor, "n n"]:
 
 def row_sums(nodes: int, entries: Links) -> Float[Tensor, " n"]:
     """How much weight each participant gives out in all."""
-    return torch.zeros(nodes, dtype=torch.float64).index_add_(0, entries.receivers, entries.weights)
+    return torch.zeros(nodes, dtype=torch.float64).index_add_(0, entries.receivers, entries.weights.double())
 
 
 def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
