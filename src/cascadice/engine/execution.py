@@ -76,10 +76,10 @@ def choose(learner: Learner, before: Participants, inputs: Local) -> str:
 
 def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
     """Whether vmap can run the model: some have control flow that depends on values, or operations without a rule."""
-    few = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
+    two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
-            _vectorised(learner)(*few, None)
+            _vectorised(learner)(two, inputs, None)
     except Exception:
         return False
     return True
@@ -234,7 +234,7 @@ def captured(run: Callable[..., Any], most: int = 16) -> Callable[..., Any]:
 
 
 def _capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):  # lets compilers and libraries settle before anything is recorded

@@ -66,7 +66,7 @@ def flatten(model: nn.Module) -> Float[Tensor, " d"]:
 def unflatten(model: nn.Module, theta: Float[Tensor, " d"]) -> Iterator[tuple[str, Tensor]]:
     """Name and value of each parameter: views of the row. Split, not sliced: its backward is one concatenation."""
     named = dict(model.named_parameters())
-    pieces = theta.split([p.numel() for p in named.values()])
+    pieces = torch.split(theta, [p.numel() for p in named.values()])
     return ((name, piece.view(p.shape)) for (name, p), piece in zip(named.items(), pieces, strict=True))
 
 
@@ -145,12 +145,11 @@ def local_steps(
         theta = torch.add(theta, delta, out=into if last and not conduct else None)
         losses.append(loss)
     done = Participants(theta, state, buffers)
-    return (_conducted(mine, done, *conduct, into) if conduct else done), torch.stack(losses).mean()
+    return (_conducted(mine, done, conduct, into) if conduct else done), torch.stack(losses).mean()
 
 
-def _conducted(
-    mine: Participants, done: Participants, taken: Tensor, factor: Tensor, into: Tensor | None
-) -> Participants:
+def _conducted(mine: Participants, done: Participants, conduct: Conduct, into: Tensor | None) -> Participants:
+    taken, factor = conduct
     sent = mine.theta + (taken * factor).to(mine.theta.dtype) * (done.theta - mine.theta)
     sent = torch.where(taken * factor == 1, done.theta, sent)
     state = {name: torch.lerp(mine.state[name], value, taken.to(value.dtype)) for name, value in done.state.items()}

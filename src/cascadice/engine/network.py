@@ -77,7 +77,7 @@ def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> L
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     device, dtype = network.device, network.initial.theta.dtype
     pick: Any = slice(None) if nodes is None else torch.tensor(rows)
-    index = drawn.index[pick].to(device, non_blocking=True)
+    index = drawn.batch[pick].to(device, non_blocking=True)
     x, y = network.data.train.take(index)
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruptions_.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
@@ -260,7 +260,7 @@ def _made(model: Model, seed: int, node: int) -> nn.Module:
                 reset()
         if torch.equal(before, flatten(fresh)):
             raise ValueError(
-                "init='own' must draw new parameters; this model has no reset_parameters. Give a function that makes one."
+                "init='own' must draw new parameters; this model has no reset_parameters. Give a function making one."
             )
         return fresh
 

@@ -11,10 +11,10 @@ from cascadice.topology import gossip
 
 
 class Draw(NamedTuple):
-    """Everything that was drawn for round t; whatever depends on chance in a round is a function of this and the seed."""
+    """What was drawn for round t; whatever else depends on chance in it is a function of (seed, t, participant)."""
 
     t: int
-    index: Int[Tensor, "n steps batch"]
+    batch: Int[Tensor, "n steps size"]
     W: Float[Tensor, "n n"]
     lr: float
     conduct: Conduct = ()

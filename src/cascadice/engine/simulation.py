@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from cascadice.data import Samples
 from cascadice.engine import behaviour
 from cascadice.engine.execution import Room, each_row, local_work, make_room, stack
-from cascadice.engine.learner import Participants, score
+from cascadice.engine.learner import Learner, Participants, score
 from cascadice.engine.network import Network, draw, load
 from cascadice.engine.rounds import Draw, Round, diverged, mix
 from cascadice.losses import accuracy
@@ -113,7 +113,7 @@ def evaluate(
     measures = (network.learner.loss, accuracy) if classify else (network.learner.loss,)
     totals: list[Tensor] = []
     with torch.no_grad():
-        for index in torch.arange(len(samples), device=network.device).split(chunk):
+        for index in torch.split(torch.arange(len(samples), device=network.device), chunk):
             x, y = samples.take(index)
             x = x.to(participants.theta.dtype) if x.is_floating_point() else x
             part = torch.stack(_scores(network, participants, x, y, measures)) * (len(index) / len(samples))
@@ -127,7 +127,7 @@ def _scores(network: Network, participants: Participants, x: Tensor, y: Tensor, 
         one = partial(score, network.learner, measures=measures)
         found: tuple[Tensor, ...] = vmap(one, in_dims=(0, None, None))(participants, x, y)
         return found
-    twins = {}
+    twins: dict[int, Learner] = {}
 
     def work(worker: int, k: int) -> tuple[Tensor, ...]:
         own = twins.setdefault(worker, network.learner.twin())
