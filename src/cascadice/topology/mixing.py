@@ -18,6 +18,7 @@ def gossip(
     """Σ_j W[k, j] θ_j for every participant k, in theta's precision and on its device; into `out` if given.
 
     Cost: links × d for sparse W, n² × d for dense. W is converted once per tensor object: do not modify it in place.
+    Backward passes go through; torch.func cannot trace sparse W, but the map is linear: gossip the tangents themselves.
     """
     return torch.mm(_fitting(W, theta, transposed=False), theta, out=out)
 
