@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cascadice.data.places import Root, expect, locate, reading
+from cascadice.data.places import Root, expect, locate, open_npz, reading
 from cascadice.data.samples import DataSet, Samples, check_labels
 
 
@@ -100,7 +100,7 @@ def _read_batch(path: Path, form: Form, classes: int) -> tuple[NDArray[np.uint8]
 def read_pack(name: str, path: Path, form: Form) -> DataSet:
     """Arrays x_train, y_train, x_test, y_test (uint8 NHWC, int64) and the names of the classes, in one npz file."""
     coarse = form.labels == "coarse_labels"
-    with reading(path), np.load(path, allow_pickle=False) as arrays:
+    with open_npz(path) as arrays:
         classes = tuple(str(label) for label in arrays["coarse_classes" if coarse else "classes"])
         parts = []
         for part in ("train", "test"):

@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from cascadice.data.places import Root, places
+from cascadice.data.places import Root, one_line, places
 from cascadice.names import lookup
 
 CHUNK = 1 << 18
@@ -175,7 +175,9 @@ def unpack(archive: Path, target: Path) -> None:
             raise ValueError(f"expected a folder {target.name} inside, found none")
         (aside / target.name).replace(target)
     except (ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as cause:
-        raise ValueError(f"{archive} could not be unpacked: {cause}. Delete it and download it again.") from cause
+        raise ValueError(
+            f"{archive} could not be unpacked: {one_line(cause)}. Delete it and download it again."
+        ) from cause
     finally:
         with suppress(FileNotFoundError):
             shutil.rmtree(aside)

@@ -4,9 +4,13 @@ import os
 import pickle
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 Root = str | os.PathLike[str] | None
 
@@ -47,12 +51,27 @@ def reading(path: Path) -> Iterator[None]:
         raise _damaged(path, cause) from cause
 
 
+@contextmanager
+def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """The arrays of an npz file, none of them pickled; damage met while they are read is reported too."""
+    # np.load leaves a file that it opened, and could not read, open.
+    with reading(path), path.open("rb") as file:
+        expect("a zip file, beginning with", b"PK\x03\x04", file.read(4))
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            yield arrays
+
+
 def expect(what: str, wanted: object, found: object) -> None:
     """The short inner cause of a damage report."""
     if wanted != found:
-        raise ValueError(f"expected {what} {wanted}, found {found}")
+        raise ValueError(f"expected {what} {wanted}, found {found or repr(found)}")
+
+
+def one_line(cause: Exception) -> str:
+    """What `cause` says, on one line and without its full stop."""
+    return " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
 
 
 def _damaged(path: Path, cause: Exception) -> ValueError:
-    reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
-    return ValueError(f"{path} is damaged: {reason}. Delete it and download it again.")
+    return ValueError(f"{path} is damaged: {one_line(cause)}. Delete it and download it again.")

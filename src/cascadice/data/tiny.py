@@ -5,13 +5,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice.data.places import Root, expect, locate, reading
+from cascadice.data.places import Root, expect, locate, open_npz, reading
 from cascadice.data.samples import DataSet, Samples, check_labels
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -53,8 +53,8 @@ def _images_of(folder: Path) -> list[Path]:
 
 def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:
     def decode_file(path: Path) -> Tensor:
-        with reading(path), path.open("rb") as file:
-            return _decode(file)
+        with reading(path):
+            return _decode(path.read_bytes())
 
     x = _decode_all(decode_file, [path for path, _ in labelled])
     return Samples(x, torch.tensor([label for _, label in labelled]), MEAN, STD)
@@ -62,7 +62,7 @@ def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:
 
 def read_pack(path: Path) -> DataSet:
     """JPEG files end to end in `blob`, cut at `offsets`, with `label`, `is_val` and `wnids`, in one npz file."""
-    with reading(path), np.load(path, allow_pickle=False) as arrays:
+    with open_npz(path) as arrays:
         blob, offsets, held_out = arrays["blob"], arrays["offsets"], torch.from_numpy(arrays["is_val"])
         labels, wnids = torch.from_numpy(arrays["label"].astype(np.int64)), tuple(str(w) for w in arrays["wnids"])
         expect("offsets for as many images as labels, that is", len(labels) + 1, len(offsets))
@@ -70,7 +70,7 @@ def read_pack(path: Path) -> DataSet:
         check_labels(labels, len(wnids), "label")
 
         def decode_one(i: int) -> Tensor:
-            return _decode(io.BytesIO(blob[offsets[i] : offsets[i + 1]].tobytes()))
+            return _decode(blob[offsets[i] : offsets[i + 1]].tobytes())
 
         x = _decode_all(decode_one, range(len(labels)))
     train, test = (Samples(x[chosen], labels[chosen], MEAN, STD) for chosen in (~held_out, held_out))
@@ -86,9 +86,9 @@ def _decode_all(decode: Callable[[T], Tensor], sources: Sequence[T]) -> Tensor:
     return images
 
 
-def _decode(file: IO[bytes]) -> Tensor:
+def _decode(jpeg: bytes) -> Tensor:
     from PIL import Image
 
-    with Image.open(file, formats=["JPEG"]) as image:
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
         expect("an image of size", (SIDE, SIDE), image.size)
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
