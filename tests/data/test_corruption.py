@@ -35,6 +35,7 @@ def test_only_the_named_rows_change_and_inputs_never(kind: str) -> None:
     changed = [not (torch.equal(a, b) and torch.equal(c, d)) for a, b, c, d in zip(x, bad_x, y, bad_y, strict=True)]
     assert changed == [False, True, False, True]
     assert (bad_x is x) == (kind != "noise")
+    assert (bad_y is y) == (kind == "noise")
     assert bad_x.dtype == x.dtype
     assert bad_y.dtype == y.dtype
 

@@ -84,6 +84,8 @@ def test_from_tensors_names_the_first_bad_label() -> None:
         from_tensors(torch.zeros(3, 1), [0, 7, 9], torch.zeros(1, 1), [0], classes=3)
     with pytest.raises(ValueError, match=r"y_test\[0, 1\] is -1"):
         from_tensors([[0, 1]], [[1, 1]], [[0, 1]], [[0, -1]], classes=2)
+    with pytest.raises(ValueError, match=r"y\[0\] is -1"):
+        from_tensors([[0.0]], [-1], [[0.0]], [-1])
     with pytest.raises(TypeError, match=r"y must be integers, one of 2 classes; found torch\.float32"):
         from_tensors([[0.0]], [0.5], [[0.0]], [0], classes=2)
 

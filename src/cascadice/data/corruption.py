@@ -83,15 +83,15 @@ def corrupt(
     present = [(row, node) for row, node in enumerate(nodes) if any(c.applies(t, node) for c in corruptions)]
     if not present:
         return x, y
-    rows_x, rows_y = list(x.unbind()), list(y.unbind())
+    before_x, before_y = x.unbind(), y.unbind()
+    rows_x, rows_y = list(before_x), list(before_y)
     for row, node in present:
         draw = seeds.generator(seed, "corruption", t, node)
         for c in corruptions:
             if c.applies(t, node):
                 _check_possible(c, x, y, classes)
                 rows_x[row], rows_y[row] = KINDS[c.kind].apply(rows_x[row], rows_y[row], c.strength, classes, draw)
-    noisy = any(c.kind == "noise" and c.applies(t, node) for c in corruptions for _, node in present)
-    return torch.stack(rows_x) if noisy else x, torch.stack(rows_y)
+    return _restacked(x, before_x, rows_x), _restacked(y, before_y, rows_y)
 
 
 def check(corruptions: Sequence[Corruption], nodes: int) -> None:
@@ -121,6 +121,11 @@ def parse(text: str) -> Corruption:
         if not rounds:
             raise ValueError(f"rounds must run from a smaller to a larger number; found {first}-{last} in {text!r}.")
     return Corruption(kind, tuple(int(n) for n in nodes.split(",")), rounds, _number(strength, text))
+
+
+def _restacked(whole: Tensor, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+    same = all(old is new for old, new in zip(before, after, strict=True))
+    return whole if same else torch.stack(list(after))
 
 
 def _number(strength: str | None, text: str) -> float:

@@ -74,16 +74,11 @@ def by_class(
             f"classes_per_node must lie in 1..{len(pools)}, the classes there are; found {classes_per_node}."
         )
     draw = seeds.generator(seed, "partition", "by-class")
-    holders: list[list[int]] = [[] for _ in pools]
-    for node in range(nodes):
-        crowding = torch.tensor([len(h) for h in holders]) + torch.rand(len(pools), generator=draw, dtype=torch.float64)
-        for c in crowding.argsort()[:classes_per_node].tolist():
-            holders[c].append(node)
     parts: list[list[Tensor]] = [[] for _ in range(nodes)]
-    for pool, shared_by in zip(pools, holders, strict=True):
-        for node, share in zip(shared_by, pool.tensor_split(max(1, len(shared_by))), strict=False):
+    for pool, holders in zip(pools, _holders(len(pools), nodes, classes_per_node, draw), strict=True):
+        for node, share in zip(holders, pool.tensor_split(max(1, len(holders))), strict=False):
             parts[node].append(share)
-    partition = [torch.cat(p)[torch.randperm(sum(map(len, p)), generator=draw)] for p in parts]
+    partition = [torch.cat(part)[torch.randperm(sum(map(len, part)), generator=draw)] for part in parts]
     smallest = min(range(nodes), key=lambda node: len(partition[node]))
     if len(partition[smallest]) < (per_node or 1):
         found = f"participant {smallest} would hold {len(partition[smallest])}"
@@ -91,6 +86,16 @@ def by_class(
             f"every participant must get {per_node or 1} samples; {found}. Use fewer participants or samples each."
         )
     return [p[:per_node] for p in partition]
+
+
+def _holders(classes: int, nodes: int, classes_per_node: int, draw: torch.Generator) -> list[list[int]]:
+    """Each participant in turn takes the classes that the fewest hold so far, ties broken at random."""
+    holders: list[list[int]] = [[] for _ in range(classes)]
+    for node in range(nodes):
+        crowding = torch.tensor([len(h) for h in holders]) + torch.rand(classes, generator=draw, dtype=torch.float64)
+        for c in crowding.argsort()[:classes_per_node].tolist():
+            holders[c].append(node)
+    return holders
 
 
 PARTITIONS: Mapping[str, str] = {

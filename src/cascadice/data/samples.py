@@ -129,7 +129,7 @@ def from_tensors(
 def _class_names(classes: Sequence[str] | int | None, y: Tensor, y_test: Tensor) -> tuple[str, ...]:
     if classes is None:
         integer = not (y.dtype.is_floating_point or y.dtype.is_complex)
-        classes = int(max(y.max(), y_test.max())) + 1 if integer else 0
+        classes = max(1, int(max(y.max(), y_test.max())) + 1) if integer else 0
     if isinstance(classes, int):
         return tuple(str(c) for c in range(classes))
     return tuple(classes)
