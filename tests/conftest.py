@@ -1,0 +1,47 @@
+"""For every test: annotated shapes are enforced, properties are tried without a stopwatch, torch's own noise is hushed."""
+
+import os
+import shutil
+
+import jaxtyping
+import pytest
+from hypothesis import settings
+
+# Before anything imports cascadice: the checks are woven in while its modules are loaded.
+CHECKED = [f"cascadice.{part}" for part in ("data", "learning_rates", "losses", "models", "optimizers", "topology")]
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+
+settings.register_profile("cascadice", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "cascadice")
+
+TORCH_NOISE = (
+    # torch scripts its own forward-mode formulas on their first use
+    "ignore:.*torch.jit.*:DeprecationWarning",
+    # what inductor imports is older than the interpreter
+    "ignore::DeprecationWarning:torch._inductor.*",
+    "ignore:Please use the new API settings to control TF32:UserWarning",
+)
+
+
+def pytest_configure(config):
+    for warning in TORCH_NOISE:
+        config.addinivalue_line("filterwarnings", warning)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Without shape checks: dynamo cannot trace them."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def compiler(unchecked):
+    """torch.compile from scratch, with a C++ compiler and without the shape checks that dynamo cannot trace."""
+    import torch._dynamo
+
+    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        pytest.skip("torch.compile needs a C++ compiler on CPU; found no g++, clang++ or c++")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    return torch._dynamo.utils.counters

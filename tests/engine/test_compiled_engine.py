@@ -1,0 +1,34 @@
+"""The compiled strategy is really compiled, and gives what the loop gives."""
+
+import pytest
+import torch
+from engine.cases import CLOSE, MODELS, last, make
+
+from cascadice.optimizers import OPTIMIZERS
+
+
+def agree(name, optimizer, counters):
+    options = {"optimizer": optimizer, "lr": 0.02, "mixing": "ring", "nodes": 3}
+    looped, compiled = (last(make(name, strategy=s, **options), 3) for s in ("loop", "compile"))
+    # a graph break would leave the work to eager Python, correct but uncompiled
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    torch.testing.assert_close(compiled.after.theta, looped.after.theta, **CLOSE)
+    torch.testing.assert_close(compiled.after.state, looped.after.state, **CLOSE)
+    torch.testing.assert_close(compiled.loss, looped.loss, **CLOSE)
+
+
+# each model and each optimizer once; the whole grid is slow
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [("mlp", "nesterov"), ("cnn", "momentum"), ("resnet18", "sgd"), ("transformer", "adamw"), ("mlp", "adam")],
+)
+def test_compiled_is_loop(name, optimizer, compiler):
+    agree(name, optimizer, compiler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_is_loop_on_the_whole_grid(name, optimizer, compiler):
+    agree(name, optimizer, compiler)
