@@ -1,0 +1,29 @@
+"""Algorithm 1 of the paper: participants that train locally and gossip, one pure round at a time."""
+
+from cascadice.engine.behaviour import Behaviour
+from cascadice.engine.execution import STRATEGIES
+from cascadice.engine.learner import Learner, Participants
+from cascadice.engine.network import Network, draw, load, module_of, network
+from cascadice.engine.rounds import Draw, Round, consensus, mix
+from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, play, simulate
+
+__all__ = [
+    "STRATEGIES",
+    "Behaviour",
+    "DivergedError",
+    "Draw",
+    "Evaluation",
+    "Learner",
+    "Network",
+    "Participants",
+    "Round",
+    "consensus",
+    "draw",
+    "evaluate",
+    "load",
+    "mix",
+    "module_of",
+    "network",
+    "play",
+    "simulate",
+]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -87,6 +87,7 @@ def objective(
     return learner.loss(forward(learner.training, {**parameters, **after}, x, learner.compute), y), after
 
 
+@runtime_checkable
 class Gradient(Protocol):
     """(learner, theta, buffers, x, y) -> gradient, loss, buffers afterwards."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import networkx as nx
@@ -81,11 +82,16 @@ def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> L
     x, y = network.data.train.take(index)
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruptions_.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    lr = torch.full((len(rows),), drawn.lr, dtype=dtype, device=device)
+    lr = _rates(drawn.lr, len(rows), dtype, device)
     conduct = tuple(part[pick].to(device, dtype) for part in drawn.conduct)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
     return Local(x, y, lr, conduct, dropout)
+
+
+@lru_cache(maxsize=16)
+def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((rows,), lr, dtype=dtype, device=device)
 
 
 def network(

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -61,9 +60,3 @@ def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
 def consensus(theta: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²)."""
     return (theta - theta.mean(0)).square().sum(-1).mean().sqrt()
-
-
-def diverged(loss: Float[Tensor, " n"]) -> int | None:
-    """The first participant whose loss is not finite."""
-    bad = (~torch.isfinite(loss)).nonzero()
-    return int(bad[0]) if len(bad) else None

@@ -1,9 +1,8 @@
 """All participants in one process: a generator of rounds, and what to measure on them."""
 
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import count
+from itertools import count, cycle, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from cascadice.engine import behaviour
 from cascadice.engine.execution import Room, each_row, local_work, make_room, stack
 from cascadice.engine.learner import Learner, Participants, score
 from cascadice.engine.network import Network, draw, load
-from cascadice.engine.rounds import Draw, Round, diverged, mix
+from cascadice.engine.rounds import Draw, Round, mix
 from cascadice.losses import accuracy
 
 
@@ -48,25 +47,29 @@ def simulate(
     """
     work = local_work(network.strategy, network.learner)
     now = network.initial if participants is None else participants
-    unchecked: deque[Round] = deque()
+    unseen: list[tuple[int, Tensor]] = []
     numbers = count(start) if rounds is None else range(start, rounds)
     for t, room in zip(numbers, _rooms(network, now, window), strict=False):
         done = play(network, draw(network, t), now, work, room)
         if room is not None and window is None:
             done = done._replace(half=_kept(done.half), after=_kept(done.after), loss=done.loss.clone())
-        unchecked.append(done)
-        # Looking at a loss on CUDA waits for it: look at the round before, while this one is being computed.
-        _check_finite(unchecked, leave=int(network.device.type == "cuda"))
+        unseen.append((t, done.loss if network.device.type == "cpu" else done.loss.clone()))
+        if len(unseen) >= LOOK_EVERY[network.device.type]:
+            _check_finite(unseen)
         yield done
         now = done.after
-    _check_finite(unchecked, leave=0)
+    _check_finite(unseen)
 
 
-def _check_finite(unchecked: deque[Round], leave: int) -> None:
-    while len(unchecked) > leave:
-        done = unchecked.popleft()
-        if (node := diverged(done.loss)) is not None:
-            raise DivergedError(done.t, node)
+# To look at a loss on CUDA is to wait for it, and the next rounds could have been launched meanwhile.
+LOOK_EVERY = {"cpu": 1, "cuda": 16}
+
+
+def _check_finite(unseen: list[tuple[int, Tensor]]) -> None:
+    if unseen and not bool(torch.isfinite(torch.stack([loss for _, loss in unseen])).all()):
+        t, loss = next((t, loss) for t, loss in unseen if not bool(torch.isfinite(loss).all()))
+        raise DivergedError(t, int((~torch.isfinite(loss)).nonzero()[0]))
+    unseen.clear()
 
 
 def play(network: Network, drawn: Draw, before: Participants, work: Any, room: Room | None = None) -> Round:
@@ -83,11 +86,8 @@ def play(network: Network, drawn: Draw, before: Participants, work: Any, room: R
 def _rooms(network: Network, like: Participants, window: int | None) -> Iterator[Room | None]:
     graphs = network.strategy == "compile" and network.device.type == "cuda"
     if window is None and not graphs:
-        while True:
-            yield None
-    ring = [make_room(like) for _ in range((window or 0) + 2)]
-    while True:
-        yield from ring
+        yield from repeat(None)
+    yield from cycle([make_room(like) for _ in range((window or 0) + 2)])
 
 
 def _kept(participants: Participants) -> Participants:

@@ -1,6 +1,7 @@
 """One gossip step: everybody replaces its parameters by a weighted mean of those it hears."""
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -20,12 +21,25 @@ def gossip(
     Cost: links × d for sparse W, n² × d for dense. W is converted once per tensor object: do not modify it in place.
     Backward passes go through; torch.func cannot trace sparse W, but the map is linear: gossip the tangents themselves.
     """
-    return torch.mm(_fitting(W, theta, transposed=False), theta, out=out)
+    with _full_precision():
+        return torch.mm(_fitting(W, theta, transposed=False), theta, out=out)
 
 
 def gossip_transposed(W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Σ_k W[k, j] λ_k for every participant j: what flows back along the links. Cost as for `gossip`."""
-    return _fitting(W, lam, transposed=True) @ lam
+    with _full_precision():
+        return _fitting(W, lam, transposed=True) @ lam
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """TF32 may be good enough for training; averaging in it would round every parameter to 11 bits every round."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 def _fitting(W: Tensor, like: Tensor, *, transposed: bool) -> Tensor:
