@@ -58,7 +58,9 @@ class Config:
     lr_schedule: str = _setting("constant", "constant, cosine, step:EVERY:FACTOR or warmup:STEPS+SCHEDULE")
     rounds: int | None = _setting(None, "rounds to train, in place of epochs")
     epochs: float | None = _setting(5.0, "passes over the data to train")
-    corruptions: tuple[str, ...] = _setting((), "bad data, kind:nodes[:strength][@from-to], e.g. flip-labels:3:0.5@10-20")
+    corruptions: tuple[str, ...] = _setting(
+        (), "bad data, kind:nodes[:strength][@from-to], e.g. flip-labels:3:0.5@10-20"
+    )
     behaviours: tuple[str, ...] = _setting((), "bad participants, in the same form, e.g. free-rider:0,1")
     seed: int = _setting(0, "what all chance is drawn from")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
@@ -99,7 +101,9 @@ def _check_kind(name: str, value: Any, kinds: tuple[type, ...]) -> None:
     allowed = (*kinds, int) if float in kinds else kinds
     fits = isinstance(value, allowed) and (bool in kinds or not isinstance(value, bool))
     if not fits or (isinstance(value, tuple) and not all(isinstance(entry, str) for entry in value)):
-        wanted = " or ".join("none" if k is NoneType else "a list of texts" if k is tuple else k.__name__ for k in kinds)
+        wanted = " or ".join(
+            "none" if k is NoneType else "a list of texts" if k is tuple else k.__name__ for k in kinds
+        )
         raise TypeError(f"{name} must be {wanted}; found {value!r}.")
 
 
@@ -184,7 +188,9 @@ def schedule(config: Config) -> "Schedule":
     if config.mixing is not None:
         W = topology.read_csv(config.mixing, normalize=config.normalize)
         if config.nodes not in (None, W.shape[0]):
-            raise ValueError(f"{config.mixing} has {W.shape[0]} participants, nodes is {config.nodes}. Leave nodes out.")
+            raise ValueError(
+                f"{config.mixing} has {W.shape[0]} participants, nodes is {config.nodes}. Leave nodes out."
+            )
         found: Schedule = topology.constant(W)
     else:
         options = read_options(config.topology_options)

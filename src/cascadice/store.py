@@ -1,4 +1,4 @@
-"""Runs on disk: rounds, checkpoints, metrics. Every file is written aside and then renamed, so it is there or it is not.
+"""Runs on disk: rounds, checkpoints, metrics. Every file is written aside, then renamed: it is all there or not at all.
 
 A run's folder
     config.json              the settings          manifest.json    versions, status, seconds
@@ -96,7 +96,9 @@ def _read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, 
     except (SafetensorError, OSError) as error:
         raise _damaged(path, " ".join(str(error).split())) from None
     if note.get("format") != FORMAT:
-        raise ValueError(f"{path} must be of format {FORMAT}; found {note.get('format')}. Use the version that wrote it.")
+        raise ValueError(
+            f"{path} must be of format {FORMAT}; found {note.get('format')}. Use the version that wrote it."
+        )
     if note.get("checksum") != str(_checksum(tensors)):
         raise _damaged(path, "its checksum is wrong")
     _check_layout(path, note.get("layout", "{}"), expected)
@@ -241,7 +243,7 @@ def _matrix(tensors: Tensors, nodes: int) -> Tensor:
 
 
 class Measures(NamedTuple):
-    """What was measured in round t: the loss on the batch, how far apart all were after it, and, now and then, how good."""
+    """What was measured in round t: losses on the batches, the distance from consensus and, now and then, how good all are."""
 
     t: int
     train_loss: Float[Tensor, " n"]

@@ -1,0 +1,7 @@
+"""`python -m cascadice`."""
+
+import sys
+
+from cascadice.cli import main
+
+sys.exit(main())

@@ -1,0 +1,283 @@
+"""The command line: `cascadice list`, `cascadice run`, `cascadice topology`.
+
+Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cascadice
+from cascadice.configuration import Config, kinds_of_fields, override, period, reader, schedule
+from cascadice.names import lookup
+from cascadice.recipes import RECIPES, describe
+
+TOPOLOGY_SETTINGS = ("nodes", "mixing", "normalize", "weights", "topology_options", "connected", "link_loss", "seed")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with mistakes reported in one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message.rstrip('.')}. See {self.prog} --help.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    try:
+        args, unknown = _parser().parse_known_args(arguments)
+        _check_known(unknown, args.parser)
+        args.command(args)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt as stop:
+        return _fail(130, str(stop) or "stopped.")
+    except ArithmeticError as error:
+        return _fail(1, str(error))
+    except MemoryError as error:
+        return _fail(1, f"out of memory: {error}")
+    except (ValueError, TypeError, OSError) as error:
+        return _fail(2, str(error))
+    return 0
+
+
+def _fail(code: int, message: str) -> int:
+    print("cascadice:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="cascadice", description="Whose data helped whom, in a network that trains without a server.")
+    parser.add_argument("--version", action="version", version=f"cascadice {cascadice.__version__}")
+    parser.set_defaults(parser=parser)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, add, help in (
+        ("list", _add_list, "what there is, by name"),
+        ("run", _add_run, "train a network"),
+        ("topology", _add_topology, "describe or draw who gossips with whom"),
+    ):
+        command = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+        command.set_defaults(parser=command)
+        add(command)
+    return parser
+
+
+def _check_known(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    if unknown:
+        near = get_close_matches(unknown[0], parser._option_string_actions, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{parser.prog} does not know {unknown[0]!r}.{hint} See {parser.prog} --help.")
+
+
+def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """A flag for each of these fields of Config; the ones not given leave no trace, so recipes show through."""
+    group = parser.add_argument_group("settings")
+    for f in fields(Config):
+        if f.name not in names:
+            continue
+        flag, kinds = f"--{f.name.replace('_', '-')}", kinds_of_fields()[f.name]
+        more: dict[str, Any] = {"help": f.metadata["help"], "default": argparse.SUPPRESS}
+        if bool in kinds:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
+        elif tuple in kinds:
+            group.add_argument(flag, action="extend", nargs="*", metavar="TEXT", **more)
+        else:
+            group.add_argument(flag, metavar=f.name.rpartition("_")[2].upper(), **more)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of Config that were given as flags."""
+    given = {name: value for name, value in vars(args).items() if name in kinds_of_fields()}
+    read = {name: reader(name)(value) if isinstance(value, str) else value for name, value in given.items()}
+    if read.get("mixing"):
+        read["mixing"] = str(Path(read["mixing"]).absolute())  # config.json must mean the same from anywhere
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of: {', '.join(LISTS)} (all of them)")
+    parser.set_defaults(command=_list)
+
+
+def _list(args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    chosen = [(name, lookup(LISTS, name, "list")) for name in args.what or LISTS]
+    console = Console()
+    for title, make in chosen:
+        table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for name, description in make().items():
+            table.add_row(name, description)
+        console.print(table)
+        console.print()
+
+
+def _recipes() -> Mapping[str, str]:
+    return {name: describe(name) for name in RECIPES}
+
+
+def _topologies() -> Mapping[str, str]:
+    from cascadice.topology import TOPOLOGIES
+
+    options = {name: f" (options: {', '.join(t.options)})" if t.options else "" for name, t in TOPOLOGIES.items()}
+    return {name: t.description + options[name] for name, t in TOPOLOGIES.items()}
+
+
+def _datasets() -> Mapping[str, str]:
+    from cascadice.data import DATASETS
+
+    return {name: source.description for name, source in DATASETS.items()}
+
+
+def _models() -> Mapping[str, str]:
+    from cascadice.models import MODELS
+
+    return {name: description for name, (_, description) in MODELS.items()}
+
+
+def _optimizers() -> Mapping[str, str]:
+    from cascadice.optimizers import OPTIMIZERS
+
+    return {name: description for name, (_, description) in OPTIMIZERS.items()}
+
+
+def _losses() -> Mapping[str, str]:
+    from cascadice.losses import LOSSES
+
+    return {name: description for name, (_, description) in LOSSES.items()}
+
+
+def _partitions() -> Mapping[str, str]:
+    from cascadice.data.partition import PARTITIONS
+
+    return PARTITIONS
+
+
+def _corruptions() -> Mapping[str, str]:
+    from cascadice.data.corruption import KINDS
+
+    return {name: kind.description for name, kind in KINDS.items()}
+
+
+def _behaviours() -> Mapping[str, str]:
+    from cascadice.engine.behaviour import KINDS
+
+    return {name: kind.description for name, kind in KINDS.items()}
+
+
+def _schedules() -> Mapping[str, str]:
+    from cascadice.learning_rates import SCHEDULES
+
+    return {form.text: form.description for form in SCHEDULES.values()}
+
+
+def _strategies() -> Mapping[str, str]:
+    from cascadice.engine.execution import STRATEGIES
+
+    return {"auto": "chosen by model, batch and device"} | {name: s.description for name, s in STRATEGIES.items()}
+
+
+LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "recipes": _recipes,
+    "topologies": _topologies,
+    "datasets": _datasets,
+    "models": _models,
+    "losses": _losses,
+    "optimizers": _optimizers,
+    "schedules": _schedules,
+    "partitions": _partitions,
+    "corruptions": _corruptions,
+    "behaviours": _behaviours,
+    "strategies": _strategies,
+}
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "recipe",
+        nargs="?",
+        metavar="RECIPE",
+        help="a name from `cascadice list recipes`, or a run's folder or config.json",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for all that is written (runs/RECIPE)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that is there")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that is there, bit for bit")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not here")
+    _add_settings(parser, tuple(kinds_of_fields()))
+    parser.set_defaults(command=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from cascadice.runs import run
+
+    out = Path(args.out or f"runs/{_short_name(args.recipe)}")
+    config = override(_base(args.recipe, out if args.resume else None), _settings(args))
+    try:
+        run(config, out, resume=args.resume, overwrite=args.overwrite, quiet=args.quiet, download=args.download)
+    except KeyboardInterrupt:
+        kept = (out / "checkpoint.safetensors").exists()
+        how = f" Go on with: cascadice run --resume --out {out}" if kept else ""
+        raise KeyboardInterrupt(f"stopped.{how}") from None
+
+
+def _short_name(recipe: str | None) -> str:
+    if recipe is None or recipe in RECIPES:
+        return recipe or "default"
+    return Path(recipe).absolute().name.removesuffix(".json")
+
+
+def _base(recipe: str | None, resumed: Path | None) -> Config:
+    """What the flags change: the recipe, an earlier run's settings, or those of the run that goes on."""
+    from cascadice.runs import CONFIG, read_config
+
+    if recipe is None:
+        return read_config(resumed) if resumed and (resumed / CONFIG).exists() else Config()
+    if recipe not in RECIPES and (recipe.endswith(".json") or Path(recipe, CONFIG).exists()):
+        return read_config(recipe)
+    return lookup(RECIPES, recipe, "recipe")()
+
+
+def _add_topology(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topology", nargs="?", metavar="NAME", help="a name from `cascadice list topologies`")
+    parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help="draw it, as PNG or SVG (NAME-NODES.png)")
+    parser.add_argument("--rounds", dest="over", type=int, metavar="N", help="look at the first N rounds of a schedule")
+    _add_settings(parser, TOPOLOGY_SETTINGS)
+    parser.set_defaults(command=_topology)
+
+
+def _topology(args: argparse.Namespace) -> None:
+    from cascadice.topology import average, describe_schedule
+
+    given = _settings(args)
+    if (given.pop("topology", None) is None) == (given.get("mixing") is None):
+        raise ValueError("name a topology, or give --mixing FILE.csv; see cascadice list topologies.")
+    config = override(Config(), given if args.topology is None else {**given, "topology": args.topology})
+    found = schedule(config)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        description = describe_schedule(found, args.over)
+    name = args.topology or Path(config.mixing or "").stem
+    print(f"{name}\n{description}")
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    if args.plot is not None:
+        _plot(average(found, args.over or period(found)), Path(args.plot or f"{name}-{description.nodes}.png"), name)
+
+
+def _plot(W: Any, path: Path, title: str) -> None:
+    from cascadice.report.topology import draw
+    from cascadice.store import aside
+
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is not a folder; make it first, or draw elsewhere.")
+    with aside(path) as draft:
+        draw(W, draft, title=title)
+    print(f"drawn in {path}")

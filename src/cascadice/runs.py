@@ -1,0 +1,294 @@
+"""Run a configuration into a folder, so that it can be stopped at any moment and gone on with, bit for bit."""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
+
+from cascadice import store
+from cascadice.configuration import Config, build, fingerprint, from_json, length, to_json
+from cascadice.engine.learner import Participants
+from cascadice.engine.network import Network
+from cascadice.engine.rounds import Round, consensus
+from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, simulate
+from cascadice.progress import closing, opening, progress
+from cascadice.store import Measures
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CONFIG, MANIFEST, FIGURE = "config.json", "manifest.json", "training.png"
+MADE = (CONFIG, MANIFEST, FIGURE, store.METRICS, store.CHECKPOINT, "rounds")
+CHECKPOINT_SECONDS = 60.0
+
+
+class Summary(NamedTuple):
+    """How a run ended."""
+
+    folder: Path
+    rounds: int
+    seconds: float
+    strategy: str
+    last: Measures
+
+
+@dataclass
+class _Journal:
+    """A run under way: what has been done, and where it is written."""
+
+    folder: Path
+    config: Config
+    network: Network
+    t: int = 0
+    safe: int = 0
+    participants: Participants | None = None
+    measures: list[Measures] = field(default_factory=list)
+    earlier: float = 0.0
+    began: float = field(default_factory=monotonic)
+    saved: float = field(default_factory=monotonic)
+    status: str = "running"
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def layout(self) -> str:
+        return store.layout(self.network.learner.training)
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier + monotonic() - self.began
+
+
+def run(
+    config: Config,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    download: bool = False,
+) -> Summary:
+    """Train what `config` describes and write everything into the folder `out`.
+
+    `resume` goes on from the folder's checkpoint, and from the beginning where there is none: the final parameters are
+    those of a run that was never stopped. `overwrite` replaces the run that is there.
+    """
+    from rich.console import Console
+
+    console, folder = Console(quiet=quiet), Path(out)
+    store.recording(config.record)
+    _check_folder(folder, config, resume, overwrite)
+    network = build(config, download=download, quiet=quiet)
+    assert network.partition is not None
+    rounds = length(config, network.partition)
+    journal = _resumed(folder, config, network, rounds) if resume else _Journal(folder, config, network)
+    if overwrite:
+        _clear(folder)
+    store.write_json(folder / CONFIG, to_json(config))
+    opening(console, network, rounds, config.mixing or config.topology)
+    with _kept(journal):
+        _train(journal, rounds, console)
+    closing(console, journal.measures[-1])
+    _point_to_files(console, journal)
+    return Summary(folder, rounds, journal.seconds, network.strategy, journal.measures[-1])
+
+
+def _train(journal: _Journal, rounds: int, console: "Console") -> None:
+    network, recording = journal.network, store.recording(journal.config.record)
+    start, now = journal.t, journal.participants
+    with progress(console, rounds, start) as advance:
+        for done in simulate(network, rounds, start=start, participants=now, window=0):
+            judged = (done.t + 1) % journal.config.eval_every == 0 or done.t + 1 == rounds
+            measures = _measure(done, evaluate(network, done.after) if judged else None)
+            if done.t in recording.rounds:
+                store.record(journal.folder, done, layout=journal.layout)
+            if recording.most is not None:
+                store.forget(journal.folder, [done.t - recording.most])
+            journal.measures.append(measures)
+            journal.t, journal.participants = done.t + 1, done.after
+            if _due(journal):
+                _save(journal)
+            advance(measures)
+
+
+def _measure(done: Round, evaluation: Evaluation | None) -> Measures:
+    # the round's memory is used again by the next but one
+    return Measures(done.t, done.loss.to(torch.float64, copy=True), consensus(done.after.theta), evaluation)
+
+
+def _due(journal: _Journal) -> bool:
+    if journal.config.checkpoint_every is not None:
+        return journal.t % journal.config.checkpoint_every == 0
+    return monotonic() - journal.saved > CHECKPOINT_SECONDS
+
+
+def _save(journal: _Journal) -> None:
+    """Metrics, then the checkpoint: whatever moment the process dies, the checkpoint's past is all there."""
+    fresh = [m.train_loss for m in journal.measures if m.t >= journal.safe]
+    # on CUDA the engine looks for divergence only now and then; nobody wants to go on from NaN
+    if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
+        store.write_metrics(journal.folder, journal.measures)
+        store.save_checkpoint(
+            journal.folder, journal.t, journal.participants, run=fingerprint(journal.config), layout=journal.layout
+        )
+        journal.safe = journal.t
+        _write_manifest(journal)
+    journal.saved = monotonic()
+
+
+@contextmanager
+def _kept(journal: _Journal) -> Iterator[None]:
+    """However the training inside ends, what was done is kept and the manifest tells how it ended."""
+    _write_manifest(journal)
+    try:
+        yield
+    except DivergedError as error:
+        _end(journal, "diverged", error.t)
+        raise
+    except KeyboardInterrupt:
+        _save(journal)
+        _end(journal, "interrupted", journal.t)
+        raise
+    except BaseException:
+        _end(journal, "failed", journal.t)
+        raise
+    _save(journal)
+    _end(journal, "finished", journal.t)
+
+
+def _end(journal: _Journal, status: str, t: int) -> None:
+    """Keep the rounds before t."""
+    journal.status, journal.t = status, t
+    journal.measures = [m for m in journal.measures if m.t < t]
+    store.forget(journal.folder, [kept for kept in store.recorded(journal.folder) if kept >= t])
+    store.write_metrics(journal.folder, journal.measures)
+    _write_manifest(journal)
+    _draw(journal)
+
+
+def _draw(journal: _Journal) -> None:
+    from cascadice.report.training import draw
+
+    if journal.measures:
+        c = journal.config
+        title = f"{journal.network.nodes} participants, {c.mixing or c.topology}: {c.model} on {c.data}"
+        draw(journal.measures, journal.folder / FIGURE, title=title)
+
+
+def _write_manifest(journal: _Journal) -> None:
+    store.write_json(journal.folder / MANIFEST, _manifest(journal))
+
+
+def _manifest(journal: _Journal) -> dict[str, Any]:
+    import numpy
+
+    import cascadice
+
+    network = journal.network
+    cuda = network.device.type == "cuda"
+    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    return {
+        "status": journal.status,
+        "rounds": journal.t,
+        "seconds": round(journal.seconds, 3),
+        "started": journal.started,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "strategy": network.strategy,
+        "nodes": network.nodes,
+        "parameters": network.learner.size,
+        "seed": journal.config.seed,
+        "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "versions": {**versions, "python": platform.python_version()},
+    }
+
+
+def _point_to_files(console: "Console", journal: _Journal) -> None:
+    names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
+    kept = f" and {len(kept)} rounds" if (kept := store.recorded(journal.folder)) else ""
+    text = f"{journal.seconds:.1f} s; {names}{kept} in {journal.folder}"
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -> None:
+    """Everything that can be said of the folder before the network is built; nothing is touched."""
+    if resume and overwrite:
+        raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a run needs a folder. Choose another with --out.")
+    _check_writable(folder)
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / CONFIG).exists():
+        raise ValueError(f"{folder} holds files that are not a run's. Choose another folder with --out.")
+    if not (resume or overwrite):
+        raise ValueError(
+            f"{folder} holds a run already. Go on with --resume, replace it with --overwrite, or choose another --out."
+        )
+    if resume:
+        _check_same(folder, config)
+
+
+def _check_writable(folder: Path) -> None:
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"{there} is not a folder that can be written to. Choose another with --out.")
+
+
+def read_config(path: str | os.PathLike[str]) -> Config:
+    """The configuration of a run, from its folder or its config.json."""
+    path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
+    try:
+        return from_json(store.read_json(path))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
+
+
+def _check_same(folder: Path, config: Config) -> None:
+    there, here = to_json(read_config(folder)), to_json(config)
+    free = {"data_root", "checkpoint_every", "mixing"}
+    if "cosine" not in config.lr_schedule:
+        free |= {"rounds", "epochs"}
+    for name, value in here.items():
+        if name not in free and value != there[name]:
+            raise ValueError(
+                f"a run goes on with its own settings; {name} is {there[name]!r} in {folder}, {value!r} here. "
+                "Leave it out, or use another folder."
+            )
+
+
+def _resumed(folder: Path, config: Config, network: Network, rounds: int) -> _Journal:
+    """The journal as of the last checkpoint; what was written after it is dropped and will be made again."""
+    journal = _Journal(folder, config, network)
+    if (folder / store.CHECKPOINT).exists():
+        found = store.load_checkpoint(folder, run=fingerprint(config), layout=journal.layout)
+        if found.t > rounds:
+            raise ValueError(f"{folder} has {found.t} rounds already; {rounds} were asked for. Ask for more.")
+        journal.t = journal.safe = found.t
+        journal.participants = tree_map(lambda tensor: tensor.to(network.device), found.participants)
+        journal.measures = [m for m in store.read_metrics(folder) if m.t < found.t]
+        manifest = store.read_json(folder / MANIFEST)
+        journal.earlier, journal.started = manifest["seconds"], manifest["started"]
+    store.forget(folder, [t for t in store.recorded(folder) if t >= journal.t])
+    store.sweep(folder)
+    return journal
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run made, and nothing else."""
+    store.sweep(folder)
+    for name in MADE:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
