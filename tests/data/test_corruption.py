@@ -147,7 +147,7 @@ def test_bad_input_is_named() -> None:
         check([Corruption("noise", (3, 16))], 16)
     check([Corruption("noise", (3, 15))], 16)
     with pytest.raises(ValueError, match=r"\[participants, steps, batch, \.\.\.\]; found 3 participants"):
-        corrupt([], x, y, 0, [0, 1, 2], 0, 5)
+        corrupt([Corruption("noise", (0,))], x, y, 0, [0, 1, 2], 0, 5)
     with pytest.raises(ValueError, match=r"noise needs real-valued features; x is torch\.int64"):
         corrupt([Corruption("noise", (0,))], y, y, 0, range(4), 0, 5)
     with pytest.raises(ValueError, match="flip-labels needs integer labels of at least 2 classes"):

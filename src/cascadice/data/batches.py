@@ -31,6 +31,7 @@ class _Epochs:
         self.held = np.full((2, len(partition)), -1)
         self.orders = np.empty((2, int(sizes.sum())), dtype=np.int64)
         self.within = np.arange(batch_size)
+        self.generator = torch.Generator()  # reseeded for each draw: to make one takes longer than to shuffle
 
     def __call__(self, t: int) -> Int[Tensor, "nodes steps batch"]:
         if t < 0:
@@ -49,7 +50,8 @@ class _Epochs:
 
     def _shuffle(self, node: int, epoch: int) -> None:
         own = self.partition[node]
-        order = torch.randperm(len(own), generator=seeds.generator(self.seed, "batches", node, epoch)).numpy()
+        self.generator.manual_seed(seeds.derive(self.seed, "batches", node, epoch))
+        order = torch.randperm(len(own), generator=self.generator).numpy()
         self.orders[epoch % 2, self.start[node] : self.start[node] + len(own)] = own[order]
         self.held[epoch % 2, node] = epoch
 

@@ -77,6 +77,8 @@ def corrupt(
     A participant's draws depend on (seed, t, participant) alone, so a replay with only some of them present, or
     another machine, sees the same. Inputs are never modified; untouched ones are returned as the same object.
     """
+    if not corruptions:
+        return x, y
     if len(nodes) != len(x) or y.dim() < 3 or x.shape[:3] != y.shape[:3]:
         found = f"{len(nodes)} participants, x {tuple(x.shape)}, y {tuple(y.shape)}"
         raise ValueError(f"x and y must be [participants, steps, batch, ...]; found {found}.")

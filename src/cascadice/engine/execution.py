@@ -40,23 +40,27 @@ class Local(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory for the results of a round: θ^{t+½} in `half`, the rest in `after`, whose theta is left to the gossip."""
+    """Memory for the results of a round."""
 
-    half: Tensor
+    half: Participants
     after: Participants
     loss: Tensor
 
 
 def make_room(like: Participants) -> Room:
-    """Room for the results of a round of participants like these."""
-    theta = like.theta
-    return Room(torch.empty_like(theta), tree_map(torch.empty_like, like), theta.new_empty(len(theta)))
+    """Room for the results of a round of participants like these; optimizer state stays put in gossip, so is shared."""
+    half, after = tree_map(torch.empty_like, (like, like._replace(state={})))
+    return Room(half, after._replace(state=half.state), like.theta.new_empty(len(like.theta)))
+
+
+Work = Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]
+"""(before, inputs, room) -> participants at t + ½, in `room` if given, and their losses."""
 
 
 class Strategy(NamedTuple):
-    """A way to do the local work: (learner) -> (before, inputs, room) -> half and loss; and what it is called."""
+    """A way to do the local work."""
 
-    make: Callable[[Learner], Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]]
+    make: Callable[[Learner], Work]
     description: str
 
 
@@ -85,7 +89,7 @@ def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
     return True
 
 
-def _vectorised(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
+def _vectorised(learner: Learner) -> Work:
     sweep = vmap(partial(local_steps, learner, gradient=gradient))
 
     def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
@@ -95,21 +99,15 @@ def _vectorised(learner: Learner) -> Callable[[Participants, Local, Room | None]
     return run
 
 
-def _compiled(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
-    sweep = torch.compile(vmap(partial(local_steps, learner, gradient=gradient)), dynamic=False)
-
-    def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
-        done = sweep(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
-        return done if room is None else _put(done, room)
-
-    return captured(run)
+def _compiled(learner: Learner) -> Work:
+    return torch.compile(_vectorised(learner), dynamic=False)
 
 
-def _looped(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
+def _looped(learner: Learner) -> Work:
     twins: dict[int, Learner] = {}
 
     def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
-        half = torch.empty_like(before.theta) if room is None else room.half
+        half = torch.empty_like(before.theta) if room is None else room.half.theta
 
         def work(worker: int, k: int) -> tuple[Participants, Tensor]:
             own = twins[worker] if worker in twins else twins.setdefault(worker, learner.twin())
@@ -134,19 +132,22 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def local_work(strategy: str, learner: Learner) -> Callable[[Participants, Local, Room | None], Any]:
+def local_work(strategy: str, learner: Learner) -> Work:
     """Everybody's `local_steps` by the named strategy, without gradients and deterministic on one device."""
     run = lookup(STRATEGIES, strategy, "strategy").make(learner)
+    device = next(learner.training.parameters()).device
+    run = _deterministic(run) if device.type == "cuda" else torch.no_grad()(run)
+    return captured(run) if device.type == "cuda" and strategy == "compile" else run
 
-    def deterministic(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+
+def _deterministic(run: Work) -> Work:
+    def exactly(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
         tf32 = torch.backends.cudnn.allow_tf32
-        with (
-            torch.no_grad(),
-            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
-        ):
+        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
+        with torch.no_grad(), flags:
             return run(before, inputs, room)
 
-    return deterministic
+    return exactly
 
 
 def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, workers: int | None = None) -> list[R]:
@@ -182,16 +183,10 @@ def stack(rows: list[Any]) -> Any:
 
 
 def _put(done: tuple[Participants, Tensor], room: Room) -> tuple[Participants, Tensor]:
-    half, loss = done
-    if half.theta is not room.half:
-        room.half.copy_(half.theta)
-    for to, value in zip(
-        tree_flatten((room.after.state, room.after.buffers, room.loss))[0],
-        tree_flatten((half.state, half.buffers, loss))[0],
-        strict=True,
-    ):
-        to.copy_(value)
-    return Participants(room.half, room.after.state, room.after.buffers), room.loss
+    for to, value in zip((*_carried(room.half), room.loss), (*_carried(done[0]), done[1]), strict=True):
+        if to is not value:
+            to.copy_(value)
+    return room.half, room.loss
 
 
 @contextmanager
@@ -205,23 +200,28 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def captured(run: Callable[..., Any], most: int = 16) -> Callable[..., Any]:
-    """On CUDA, `run(before, inputs, room)` captured as a graph for each set of addresses and replayed from then on.
+def captured(run: Work, most: int = 16) -> Work:
+    """`run` captured as a CUDA graph for each set of addresses it is called with, and replayed from then on.
 
     A launch costs more than a small kernel: for 32 MLPs a replay is five times as fast as the launches. The inputs are
     staged at fixed addresses; `before` and `room` come from a ring, so there are few sets. Past `most`, it just runs.
     """
-    graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Any]] = {}
+    graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Participants, Tensor]]] = {}
     stage: dict[tuple[Any, ...], Local] = {}
+    constant: dict[tuple[Any, ...], Tensor] = {}
 
-    def replay(before: Participants, inputs: Local, room: Room | None) -> Any:
-        if room is None or before.theta.device.type != "cuda":
+    def replay(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+        if room is None:
             return run(before, inputs, room)
-        form = _signature(inputs, address=False)
+        form = (inputs.x.shape, inputs.x.dtype, len(inputs.conduct))
         staged = stage.get(form) or stage.setdefault(form, tree_map(torch.clone, inputs))
-        for to, value in zip(tree_flatten(staged)[0], tree_flatten(inputs)[0], strict=True):
-            to.copy_(value, non_blocking=True)
-        key = (form, _signature((before, room), address=True))
+        for to, value in zip((staged.x, staged.y, *staged.conduct), (inputs.x, inputs.y, *inputs.conduct), strict=True):
+            to.copy_(value)
+        if constant.get(form) is not inputs.lr:  # most runs have one learning rate, and a launch is a launch
+            constant[form] = inputs.lr
+            staged.lr.copy_(inputs.lr)
+        # every address a graph reads or writes; pytree's generality would cost more than the launches saved
+        key = (form, *(p.data_ptr() for p in (*_carried(before), *_carried(room.half), room.loss)))
         if key not in graphs:
             if len(graphs) >= most:
                 return run(before, staged, room)
@@ -233,7 +233,11 @@ def captured(run: Callable[..., Any], most: int = 16) -> Callable[..., Any]:
     return replay
 
 
-def _capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+def _carried(participants: Participants) -> tuple[Tensor, ...]:
+    return (participants.theta, *participants.state.values(), *participants.buffers.values())
+
+
+def _capture(run: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -244,8 +248,3 @@ def _capture(run: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     with torch.cuda.graph(graph):
         result = run()
     return graph, result
-
-
-def _signature(tree: Any, address: bool) -> tuple[Any, ...]:
-    leaves = tree_flatten(tree)[0]
-    return tuple((leaf.shape, leaf.dtype, leaf.stride(), leaf.data_ptr() if address else 0) for leaf in leaves)

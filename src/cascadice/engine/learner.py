@@ -79,10 +79,14 @@ def forward(model: nn.Module, mine: dict[str, Tensor], x: Tensor, compute: torch
     return output
 
 
-def objective(
-    learner: Learner, parameters: dict[str, Tensor], buffers: Buffers, x: Tensor, y: Tensor
+def objective(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
+    """The training loss of one participant on one batch as a function of its row, and its buffers afterwards."""
+    return _loss(dict(unflatten(learner.training, theta)), learner, buffers, x, y)
+
+
+def _loss(
+    parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Buffers]:
-    """The training loss of one participant on one batch, and its buffers afterwards."""
     after = {name: value.clone() for name, value in buffers.items()}
     return learner.loss(forward(learner.training, {**parameters, **after}, x, learner.compute), y), after
 
@@ -98,11 +102,7 @@ class Gradient(Protocol):
 
 def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
     """The gradient by torch.func: can be vmapped, compiled and differentiated again."""
-
-    def loss(theta: Tensor) -> tuple[Tensor, Buffers]:
-        return objective(learner, dict(unflatten(learner.training, theta)), buffers, x, y)
-
-    slope, (value, after) = grad_and_value(loss, has_aux=True)(theta)
+    slope, (value, after) = grad_and_value(objective, has_aux=True)(theta, learner, buffers, x, y)
     return slope, value, after
 
 
@@ -114,7 +114,7 @@ def eager_gradient(
         x = x.contiguous(memory_format=torch.channels_last)  # twice as fast for convolutions and pooling on CPU
     with torch.enable_grad():
         leaves = {name: value.detach().requires_grad_() for name, value in unflatten(learner.training, theta)}
-        value, after = objective(learner, leaves, buffers, x, y)
+        value, after = _loss(leaves, learner, buffers, x, y)
         slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     after = {name: buffer.detach() for name, buffer in after.items()}
     return torch.cat([slope.reshape(-1) for slope in slopes]), value.detach(), after

@@ -48,6 +48,8 @@ def mix(W: Float[Tensor, "n n"], half: Participants, room: Participants | None =
     """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}. Real-valued buffers travel along, optimizer state stays."""
     theta = gossip(W, half.theta, out=None if room is None else room.theta)
     buffers = {name: _mixed(W, value) for name, value in half.buffers.items()}
+    if room is not None:
+        buffers = {name: room.buffers[name].copy_(value) for name, value in buffers.items()}
     return Participants(theta, half.state, buffers)
 
 
