@@ -12,6 +12,7 @@ from torch import Tensor
 from cascadice.topology.graphs import DiGraph
 
 SPARSE_FROM = 512  # participants; W is dense below, CSR from here on
+DENSE_FROM = 1 / 16  # of all pairs linked: a dense product is then faster than a sparse one, however large W is
 ROW_TOLERANCE = 1e-6
 
 
@@ -44,9 +45,9 @@ def from_links(
     sources: Int[Tensor, " links"],
     weights: Float[Tensor, " links"],
 ) -> Float[Tensor, "n n"]:
-    """W from its links, parallel ones added up; dense below `SPARSE_FROM` participants, CSR from there on."""
+    """W from its links, parallel ones added up; dense where participants are few or links many, else CSR."""
     weights = weights.double()
-    if nodes < SPARSE_FROM:
+    if nodes < SPARSE_FROM or len(weights) >= DENSE_FROM * nodes**2:
         return torch.zeros(nodes, nodes, dtype=torch.float64).index_put_((receivers, sources), weights, accumulate=True)
     place, slot = torch.unique(receivers * nodes + sources, return_inverse=True)
     values = torch.zeros(len(place), dtype=torch.float64).index_add_(0, slot, weights)
