@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -60,5 +61,7 @@ def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
 
 
 def consensus(theta: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²)."""
-    return (theta - theta.mean(0)).square().sum(-1).mean().sqrt()
+    """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²). Cost: one pass; on CPU in pieces that stay in cache."""
+    width = theta.shape[1] if theta.is_cuda else max(1, 2**20 // len(theta))
+    squares = [(piece - piece.mean(0)).square().sum() for piece in torch.split(theta, width, dim=1)]
+    return (torch.stack(squares).sum() / len(theta)).sqrt()
