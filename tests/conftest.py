@@ -1,4 +1,4 @@
-"""For every test: annotated shapes are enforced, properties are tried without a stopwatch, torch's own noise is hushed."""
+"""For every test: annotated shapes are enforced, properties are tried without a stopwatch, torch's noise is hushed."""
 
 import os
 import shutil

@@ -69,6 +69,7 @@ def evaluate(module, loss, x, y):
     """Loss and accuracy of one module, sample by sample."""
     module.eval()
     with torch.no_grad():
-        losses = [float(loss(module(x[i : i + 1]), y[i : i + 1])) for i in range(len(x))]
-        hits = [float((module(x[i : i + 1]).argmax(-1) == y[i : i + 1]).double().mean()) for i in range(len(x))]
+        outputs = [module(x[i : i + 1]) for i in range(len(x))]
+    losses = [float(loss(output, y[i : i + 1])) for i, output in enumerate(outputs)]
+    hits = [float((output.argmax(-1) == y[i : i + 1]).double().mean()) for i, output in enumerate(outputs)]
     return sum(losses) / len(x), sum(hits) / len(x)

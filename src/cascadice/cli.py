@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(1, str(error))
     except MemoryError as error:
         return _fail(1, f"out of memory: {error}")
-    except (ValueError, TypeError, OSError) as error:
+    except OSError as error:
+        return _fail(2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
+    except (ValueError, TypeError) as error:
         return _fail(2, str(error))
     return 0
 
@@ -82,13 +84,14 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
         if f.name not in names:
             continue
         flag, kinds = f"--{f.name.replace('_', '-')}", kinds_of_fields()[f.name]
-        more: dict[str, Any] = {"help": f.metadata["help"], "default": argparse.SUPPRESS}
+        usual = "" if f.default in (None, (), False) else f" [{f.default}]"
+        more: dict[str, Any] = {"help": f.metadata["help"] + usual, "default": argparse.SUPPRESS}
         if bool in kinds:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
         elif tuple in kinds:
             group.add_argument(flag, action="extend", nargs="*", metavar="TEXT", **more)
         else:
-            group.add_argument(flag, metavar=f.name.rpartition("_")[2].upper(), **more)
+            group.add_argument(flag, metavar="N" if int in kinds else "X" if float in kinds else "TEXT", **more)
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -246,7 +249,7 @@ def _base(recipe: str | None, resumed: Path | None) -> Config:
 
 
 def _add_topology(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topology", nargs="?", metavar="NAME", help="a name from `cascadice list topologies`")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a name from `cascadice list topologies`")
     parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help="draw it, as PNG or SVG (NAME-NODES.png)")
     parser.add_argument("--rounds", dest="over", type=int, metavar="N", help="look at the first N rounds of a schedule")
     _add_settings(parser, TOPOLOGY_SETTINGS)
@@ -257,14 +260,14 @@ def _topology(args: argparse.Namespace) -> None:
     from cascadice.topology import average, describe_schedule
 
     given = _settings(args)
-    if (given.pop("topology", None) is None) == (given.get("mixing") is None):
+    if (args.name is None) == (given.get("mixing") is None):
         raise ValueError("name a topology, or give --mixing FILE.csv; see cascadice list topologies.")
-    config = override(Config(), given if args.topology is None else {**given, "topology": args.topology})
+    config = override(Config(), given if args.name is None else {**given, "topology": args.name})
     found = schedule(config)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         description = describe_schedule(found, args.over)
-    name = args.topology or Path(config.mixing or "").stem
+    name = args.name or Path(config.mixing or "").stem
     print(f"{name}\n{description}")
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)

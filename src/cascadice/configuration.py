@@ -134,22 +134,23 @@ def to_json(config: Config) -> dict[str, Any]:
 
 def from_json(settings: Mapping[str, Any]) -> Config:
     """A configuration from the entries of config.json; what is absent has its default."""
-    for name in settings:
-        lookup(kinds_of_fields(), name, "setting")
-    return Config(**{name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()})
+    return override(Config(), {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
 
-# What may differ when a run goes on: where things are, how long it runs, how often it saves.
-INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every")
+# What may differ when a run goes on: where things are, how long it runs, what it keeps.
+INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "record")
+
+
+def determining(config: Config) -> dict[str, Any]:
+    """The settings on which the numbers of a round depend; the run's length is one if the learning rate sees it."""
+    sees_the_end = ("rounds", "epochs") if "cosine" in config.lr_schedule else ()
+    return {name: v for name, v in to_json(config).items() if name in sees_the_end or name not in INCIDENTAL}
 
 
 def fingerprint(config: Config) -> str:
     """A digest of all that determines the rounds of a run, the content of the mixing file included."""
-    settings = {name: value for name, value in to_json(config).items() if name not in INCIDENTAL}
-    if "cosine" in config.lr_schedule:
-        settings |= {"rounds": config.rounds, "epochs": config.epochs}
     content = Path(config.mixing).read_bytes() if config.mixing else b""
-    return blake2b(json.dumps(settings, sort_keys=True).encode() + content, digest_size=8).hexdigest()
+    return blake2b(json.dumps(determining(config), sort_keys=True).encode() + content, digest_size=8).hexdigest()
 
 
 def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Network":

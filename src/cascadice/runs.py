@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from cascadice import store
-from cascadice.configuration import Config, build, fingerprint, from_json, length, to_json
+from cascadice.configuration import Config, build, determining, fingerprint, from_json, length, to_json
 from cascadice.engine.learner import Participants
 from cascadice.engine.network import Network
 from cascadice.engine.rounds import Round, consensus
@@ -254,14 +254,11 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def _check_same(folder: Path, config: Config) -> None:
-    there, here = to_json(read_config(folder)), to_json(config)
-    free = {"data_root", "checkpoint_every", "mixing"}
-    if "cosine" not in config.lr_schedule:
-        free |= {"rounds", "epochs"}
-    for name, value in here.items():
-        if name not in free and value != there[name]:
+    there = to_json(read_config(folder))
+    for name, here in determining(config).items():
+        if here != there[name]:
             raise ValueError(
-                f"a run goes on with its own settings; {name} is {there[name]!r} in {folder}, {value!r} here. "
+                f"a run goes on with its own settings; {name} is {there[name]!r} in {folder}, {here!r} here. "
                 "Leave it out, or use another folder."
             )
 

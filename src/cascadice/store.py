@@ -78,9 +78,11 @@ def _write_tensors(path: Path, tensors: Tensors, note: Mapping[str, str]) -> Non
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    note = {"format": FORMAT, **note, "checksum": str(_checksum(plain))}
+    # one entry, because safetensors writes several in any order, and equal runs should make equal files
+    note = {"cascadice": json.dumps({"format": FORMAT, **note, "checksum": str(_checksum(plain))})}
     with aside(path) as draft:
         save_file(plain, draft, metadata=note)
+        draft.chmod(0o644)  # safetensors would hide it from everybody else
 
 
 def _read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, str]]:
@@ -91,7 +93,7 @@ def _read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, 
         raise FileNotFoundError(f"{path} is not there.")
     try:
         with safe_open(path, "pt") as file:
-            note = file.metadata() or {}
+            note = json.loads((file.metadata() or {}).get("cascadice", "{}"))
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise _damaged(path, " ".join(str(error).split())) from None
@@ -109,7 +111,8 @@ def _checksum(tensors: Tensors) -> int:
     """Of the bytes of all tensors, in the order of their names."""
     total = 0
     for name in sorted(tensors):
-        total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), zlib.crc32(name.encode(), total))
+        content = memoryview(tensors[name].reshape(-1).view(torch.uint8).numpy())
+        total = zlib.crc32(content, zlib.crc32(name.encode(), total))
     return total
 
 
@@ -243,7 +246,7 @@ def _matrix(tensors: Tensors, nodes: int) -> Tensor:
 
 
 class Measures(NamedTuple):
-    """What was measured in round t: losses on the batches, the distance from consensus and, now and then, how good all are."""
+    """What was measured in round t: loss on the batch, distance from consensus and, now and then, on the test data."""
 
     t: int
     train_loss: Float[Tensor, " n"]

@@ -47,13 +47,13 @@ def _accuracy(axes: Any, measures: Sequence[Measures]) -> None:
     if not judged or bool(torch.stack([a for _, a in judged]).isnan().all()):
         axes.text(0.5, 0.5, "not evaluated", ha="center", transform=axes.transAxes)
         return
-    _lines(axes, judged, COLOURS["accuracy"], "accuracy")
+    _lines(axes, judged, COLOURS["accuracy"], "mean; thin: each participant")
     axes.set_ylim(0, 1)
     axes.legend(loc="lower right", frameon=False)
 
 
 def _losses(axes: Any, measures: Sequence[Measures]) -> None:
-    _lines(axes, [(m.t, m.train_loss) for m in measures], COLOURS["training"], "on the batch")
+    _lines(axes, [(m.t, m.train_loss) for m in measures], COLOURS["training"], "on their batches")
     judged = [(m.t, m.evaluation.loss.mean()) for m in measures if m.evaluation is not None]
     if judged:
         rounds, values = zip(*judged, strict=True)
@@ -79,4 +79,4 @@ def _lines(axes: Any, points: list[tuple[int, Tensor]], colour: str, name: str) 
     else:
         axes.fill_between(rounds, values.min(1), values.max(1), color=colour, alpha=0.2, linewidth=0)
     marker = "o" if len(rounds) == 1 else ""
-    axes.plot(rounds, values.mean(1), color=colour, linewidth=2.4, marker=marker, label=f"{name}: mean, each")
+    axes.plot(rounds, values.mean(1), color=colour, linewidth=2.4, marker=marker, label=name)
