@@ -1,0 +1,164 @@
+"""Loop and sweep give the same; the automatic choice knows what can be vectorised; runs repeat bit for bit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from engine.cases import CLOSE, MODELS, equal, last, make, model, perceptron
+from torch import nn
+
+from cascadice import optimizers
+from cascadice.engine.execution import local_work
+from cascadice.engine.network import draw, load
+from cascadice.engine.simulation import simulate
+from cascadice.optimizers import OPTIMIZERS
+
+RULES = {**{name: name for name in OPTIMIZERS}, "clipped": optimizers.clip(optimizers.momentum(weight_decay=0.1), 0.3)}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", MODELS)
+def test_vectorised_is_loop(name, rule):
+    options = {"optimizer": RULES[rule], "lr": 0.02, "nodes": 2, "mixing": "complete", "batch_size": 2}
+    looped, swept = (last(make(name, strategy=s, **options), 2) for s in ("loop", "vmap"))
+    torch.testing.assert_close(swept.after.theta, looped.after.theta, **CLOSE)
+    torch.testing.assert_close(swept.after.state, looped.after.state, **CLOSE)
+    torch.testing.assert_close(swept.loss, looped.loss, **CLOSE)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_vectorised_is_loop_over_several_steps(rule):
+    looped, swept = (last(make(strategy=s, optimizer=RULES[rule], local_steps=3), 4) for s in ("loop", "vmap"))
+    torch.testing.assert_close(swept.after, looped.after, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_a_seed_repeats_bit_for_bit(strategy, dtype):
+    one, again, other = (
+        list(simulate(make("cnn", seed=seed, strategy=strategy, dtype=dtype, optimizer="adam"), 4))
+        for seed in (1, 1, 2)
+    )
+    for a, b in zip(one, again, strict=True):
+        assert equal(a.after, b.after)
+        assert torch.equal(a.loss, b.loss)
+    assert not torch.equal(one[-1].after.theta, other[-1].after.theta)
+
+
+def test_a_seed_repeats_compiled(compiler):
+    one, again = (last(make(strategy="compile"), 3) for _ in range(2))
+    assert equal(one.after, again.after)
+
+
+SCRIPT = """
+import hashlib, sys
+from engine.cases import last, make
+for name in ("mlp", "cnn"):
+    done = last(make(name, dtype="float32", batch_size=5), 3)
+    print(hashlib.sha256(done.after.theta.numpy().tobytes()).hexdigest())
+"""
+
+
+def elsewhere(script, threads):
+    """What a fresh interpreter with so many threads prints."""
+    tests = Path(__file__).parents[1]
+    setting = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": f"{tests}:{os.environ.get('PYTHONPATH', '')}",
+    }
+    done = subprocess.run([sys.executable, "-c", script], env=setting, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_a_loop_does_not_depend_on_the_number_of_threads():
+    assert elsewhere(SCRIPT, 1) == elsewhere(SCRIPT, 2)
+
+
+def test_a_loop_leaves_the_number_of_threads_alone():
+    before = torch.get_num_threads()
+    last(make())
+    assert torch.get_num_threads() == before
+
+
+def test_the_first_choice_of_a_process_is_the_later_one():
+    """torch warns about itself on first use of some parts; that must not pass for a model that cannot be vectorised."""
+    script = "from engine.cases import make\nprint(*[make(strategy='auto').strategy for _ in range(2)])"
+    assert elsewhere(script, 1).split() == ["vmap", "vmap"]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "expected"),
+    [("mlp", 3, "vmap"), ("transformer", 3, "vmap"), ("cnn", 3, "loop"), ("resnet18", 3, "loop")],
+)
+def test_automatic_choice(name, batch_size, expected):
+    assert make(name, batch_size=batch_size, strategy="auto").strategy == expected
+
+
+def test_large_models_run_as_a_loop():
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 25_000), nn.Linear(25_000, 4))
+    assert make(wide, strategy="auto", nodes=2, mixing="complete").strategy == "loop"
+
+
+class Undecided(nn.Module):
+    """Takes a way that depends on what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = perceptron(), perceptron()
+
+    def forward(self, x):
+        return self.one(x) if x.sum() > 0 else self.other(x)
+
+
+def test_control_flow_on_values_falls_back_to_a_loop():
+    net = make(Undecided(), strategy="auto")
+    assert net.strategy == "loop"
+    assert torch.isfinite(last(net).loss).all()
+
+
+def test_batch_statistics_run_by_the_automatic_choice():
+    net, looped = (make(perceptron(nn.BatchNorm1d(6)), strategy=s) for s in ("auto", "loop"))
+    torch.testing.assert_close(last(net).after.theta, last(looped).after.theta, **CLOSE)
+    torch.testing.assert_close(last(net).after.buffers, last(looped).after.buffers, **CLOSE)
+
+
+def test_dropout_is_noticed_and_repeats():
+    net = make(perceptron(nn.Dropout(0.5)), strategy="auto")
+    assert net.strategy == "loop"
+    assert net.learner.stochastic
+    state = torch.get_rng_state()
+    one, again = last(net), last(make(perceptron(nn.Dropout(0.5)), strategy="auto"))
+    assert equal(one.after, again.after)
+    assert torch.equal(torch.get_rng_state(), state)
+    plain = last(make(perceptron(nn.Dropout(0.0))))
+    assert not torch.allclose(one.after.theta, plain.after.theta)
+
+
+def test_dropout_masks_differ_between_participants_and_rounds():
+    index = torch.arange(3).expand(2, 4, 1, 3).contiguous()
+    net = make(perceptron(nn.Dropout(0.5)), batches=index, lr=0.0)
+    first, second = (done.loss for done in simulate(net, 2))
+    assert len(set(first.tolist())) == 4
+    assert not torch.equal(first, second)
+
+
+def test_dropout_masks_do_not_depend_on_who_else_is_there():
+    net = make(perceptron(nn.Dropout(0.5)))
+    drawn = draw(net, 5)
+    work = local_work("loop", net.learner)
+    everybody, _ = work(net.initial, load(net, drawn), None)
+    some = net.initial._replace(theta=net.initial.theta[[2, 0]])
+    two, _ = work(some, load(net, drawn, nodes=[2, 0]), None)
+    assert torch.equal(two.theta, everybody.theta[[2, 0]])
+
+
+def test_the_templates_are_copies():
+    """Training leaves the user's own module as it was."""
+    mine = model()
+    before = [p.clone() for p in mine.parameters()]
+    last(make(mine))
+    assert all(torch.equal(p, b) for p, b in zip(mine.parameters(), before, strict=True))
