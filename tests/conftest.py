@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from importlib.util import find_spec
 
 import jaxtyping
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import settings
 
 # Before anything imports cascadice: the checks are woven in while its modules are loaded.
 CHECKED = [f"cascadice.{part}" for part in ("data", "learning_rates", "losses", "models", "optimizers", "topology")]
-jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+if find_spec("beartype"):
+    jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 settings.register_profile("cascadice", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

@@ -2,7 +2,7 @@
 
 loop      plain autograd, participants sharded over threads with one intra-op thread each
 vmap      one vectorised sweep over all of them
-compile   the vectorised sweep compiled by torch.compile; on CUDA also captured as a graph
+compile   the vectorised sweep compiled by torch.compile; on CUDA, whole rounds are also captured as graphs
 
 All three compute `local_steps`; they differ in rounding only. The automatic choice depends on nothing but model, batch
 and device, never on a stopwatch: a run must have the same bits the next time.
@@ -128,7 +128,7 @@ def _looped(learner: Learner) -> Work:
 STRATEGIES: dict[str, Strategy] = {
     "loop": Strategy(_looped, "participants one by one, sharded over threads"),
     "vmap": Strategy(_vectorised, "all participants in one vectorised sweep"),
-    "compile": Strategy(_compiled, "the vectorised sweep compiled (on CUDA: and captured as a graph)"),
+    "compile": Strategy(_compiled, "the vectorised sweep compiled (on CUDA: and rounds captured as graphs)"),
 }
 
 
@@ -136,8 +136,7 @@ def local_work(strategy: str, learner: Learner) -> Work:
     """Everybody's `local_steps` by the named strategy, without gradients and deterministic on one device."""
     run = lookup(STRATEGIES, strategy, "strategy").make(learner)
     device = next(learner.training.parameters()).device
-    run = _deterministic(run) if device.type == "cuda" else torch.no_grad()(run)
-    return captured(run) if device.type == "cuda" and strategy == "compile" else run
+    return _deterministic(run) if device.type == "cuda" else torch.no_grad()(run)
 
 
 def _deterministic(run: Work) -> Work:
@@ -200,51 +199,5 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def captured(run: Work, most: int = 16) -> Work:
-    """`run` captured as a CUDA graph for each set of addresses it is called with, and replayed from then on.
-
-    A launch costs more than a small kernel: for 32 MLPs a replay is five times as fast as the launches. The inputs are
-    staged at fixed addresses; `before` and `room` come from a ring, so there are few sets. Past `most`, it just runs.
-    """
-    graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Participants, Tensor]]] = {}
-    stage: dict[tuple[Any, ...], Local] = {}
-    constant: dict[tuple[Any, ...], Tensor] = {}
-
-    def replay(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
-        if room is None:
-            return run(before, inputs, room)
-        form = (inputs.x.shape, inputs.x.dtype, len(inputs.conduct))
-        staged = stage.get(form) or stage.setdefault(form, tree_map(torch.clone, inputs))
-        for to, value in zip((staged.x, staged.y, *staged.conduct), (inputs.x, inputs.y, *inputs.conduct), strict=True):
-            to.copy_(value)
-        if constant.get(form) is not inputs.lr:  # most runs have one learning rate, and a launch is a launch
-            constant[form] = inputs.lr
-            staged.lr.copy_(inputs.lr)
-        # every address a graph reads or writes; pytree's generality would cost more than the launches saved
-        key = (form, *(p.data_ptr() for p in (*_carried(before), *_carried(room.half), room.loss)))
-        if key not in graphs:
-            if len(graphs) >= most:
-                return run(before, staged, room)
-            graphs[key] = _capture(partial(run, before, staged, room))
-        graph, result = graphs[key]
-        graph.replay()
-        return result
-
-    return replay
-
-
 def _carried(participants: Participants) -> tuple[Tensor, ...]:
     return (participants.theta, *participants.state.values(), *participants.buffers.values())
-
-
-def _capture(run: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):  # lets compilers and libraries settle before anything is recorded
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-    return graph, result

@@ -82,11 +82,19 @@ def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> L
     x, y = network.data.train.take(index)
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruptions_.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    lr = _rates(drawn.lr, len(rows), dtype, device)
+    lr = drawn.lr[pick] if isinstance(drawn.lr, Tensor) else _rates(drawn.lr, len(rows), dtype, device)
     conduct = tuple(part[pick].to(device, dtype) for part in drawn.conduct)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
     return Local(x, y, lr, conduct, dropout)
+
+
+def draws_inside(network: Network, t: int) -> bool:
+    """Whether round t draws more than batches and W on its way: corrupted data, or noise in place of updates."""
+    spoilt = any(c.applies(t, node) for c in network.corruptions for node in c.nodes)
+    return spoilt or any(
+        b.kind == "noise-sender" and b.applies(t, node) for b in network.behaviours for node in b.nodes
+    )
 
 
 @lru_cache(maxsize=16)

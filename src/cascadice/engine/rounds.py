@@ -16,7 +16,7 @@ class Draw(NamedTuple):
     t: int
     batch: Int[Tensor, "n steps size"]
     W: Float[Tensor, "n n"]
-    lr: float
+    lr: float | Float[Tensor, " n"]
     conduct: Conduct = ()
 
 

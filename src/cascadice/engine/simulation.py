@@ -1,6 +1,6 @@
 """All participants in one process: a generator of rounds, and what to measure on them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count, cycle, repeat
 from typing import Any, NamedTuple
@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
 from cascadice.engine import behaviour
-from cascadice.engine.execution import Room, each_row, local_work, make_room, stack
+from cascadice.engine.capture import captured
+from cascadice.engine.execution import Room, Work, each_row, local_work, make_room, stack
 from cascadice.engine.learner import Learner, Participants, score
-from cascadice.engine.network import Network, draw, load
+from cascadice.engine.network import Network, draw, draws_inside, load
 from cascadice.engine.rounds import Draw, Round, mix
 from cascadice.losses import accuracy
 
@@ -45,12 +46,12 @@ def simulate(
     rounds are yielded, and allocation, which on CPU can cost as much as the training of a small model, is saved.
     `participants` is where to go on from, as in `round.after`.
     """
-    work = local_work(network.strategy, network.learner)
+    play_on = _player(network)
     now = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []
     numbers = count(start) if rounds is None else range(start, rounds)
     for t, room in zip(numbers, _rooms(network, now, window), strict=False):
-        done = play(network, draw(network, t), now, work, room)
+        done = play_on(draw(network, t), now, room)
         if room is not None and window is None:
             done = done._replace(half=_kept(done.half), after=_kept(done.after), loss=done.loss.clone())
         unseen.append((t, done.loss if network.device.type == "cpu" else done.loss.clone()))
@@ -72,8 +73,8 @@ def _check_finite(unseen: list[tuple[int, Tensor]]) -> None:
     unseen.clear()
 
 
-def play(network: Network, drawn: Draw, before: Participants, work: Any, room: Room | None = None) -> Round:
-    """One round, a pure function of what was drawn and of the participants before it."""
+def play(network: Network, work: Work, drawn: Draw, before: Participants, room: Room | None = None) -> Round:
+    """One round, a pure function of what was drawn and of the participants before it; `work` does the local part."""
     half, loss = work(before, load(network, drawn), room)
     if network.behaviours:
         nodes = range(network.nodes)
@@ -83,9 +84,26 @@ def play(network: Network, drawn: Draw, before: Participants, work: Any, room: R
     return Round(drawn, before, half, after, loss)
 
 
+def _player(network: Network) -> Callable[[Draw, Participants, Room | None], Round]:
+    """`play`, captured where that pays and where a round draws nothing on the way."""
+    plain = partial(play, network, local_work(network.strategy, network.learner))
+    if not _captures(network):
+        return plain
+    replayed = captured(plain)
+
+    def choose(drawn: Draw, before: Participants, room: Room | None) -> Round:
+        clean = not draws_inside(network, drawn.t) and drawn.W.layout == torch.strided
+        return replayed(drawn, before, room) if clean and room is not None else plain(drawn, before, room)
+
+    return choose
+
+
+def _captures(network: Network) -> bool:
+    return network.strategy == "compile" and network.device.type == "cuda"
+
+
 def _rooms(network: Network, like: Participants, window: int | None) -> Iterator[Room | None]:
-    graphs = network.strategy == "compile" and network.device.type == "cuda"
-    if window is None and not graphs:
+    if window is None and not _captures(network):
         yield from repeat(None)
     yield from cycle([make_room(like) for _ in range((window or 0) + 2)])
 

@@ -1,0 +1,88 @@
+"""Whole rounds as CUDA graphs: a launch costs more than a small kernel, a replay costs one launch for all of them."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from cascadice.engine.execution import Room
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Draw, Round
+
+Play = Callable[[Draw, Participants, Room], Round]
+"""A round on the device: (drawn, before, room for the results) -> the round."""
+
+MOST = 16  # graphs; a ring of memory needs one for each of its places
+
+
+class _Stage:
+    """What was drawn, at fixed addresses: a graph reads from where it was recorded. Only what changed is copied."""
+
+    def __init__(self, drawn: Draw, device: torch.device, dtype: torch.dtype) -> None:
+        nodes = len(drawn.batch)
+        self.drawn = Draw(
+            drawn.t,
+            torch.empty_like(drawn.batch, device=device),
+            torch.empty(nodes, nodes, device=device, dtype=dtype),
+            torch.empty(nodes, device=device, dtype=dtype),
+            tuple(torch.empty(nodes, device=device, dtype=dtype) for _ in drawn.conduct),
+        )
+        self.W: Tensor | None = None
+        self.lr: object = None
+
+    def put(self, drawn: Draw) -> Draw:
+        staged = self.drawn
+        staged.batch.copy_(drawn.batch, non_blocking=True)
+        for to, value in zip(staged.conduct, drawn.conduct, strict=True):
+            to.copy_(value)
+        if self.W is not drawn.W:
+            self.W = drawn.W
+            staged.W.copy_(drawn.W)
+        if self.lr != drawn.lr:
+            self.lr = drawn.lr
+            torch.as_tensor(staged.lr).fill_(drawn.lr)
+        return staged
+
+
+def captured(play: Play) -> Play:
+    """`play`, recorded as a graph for each set of addresses it is given and replayed from then on.
+
+    The participants and the room come from a ring, so there are few sets; past `MOST` of them it just plays.
+    """
+    stages: dict[tuple[torch.Size, int], _Stage] = {}
+    graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Round]] = {}
+
+    def replay(drawn: Draw, before: Participants, room: Room) -> Round:
+        form = (drawn.batch.shape, len(drawn.conduct))
+        if form not in stages:
+            stages[form] = _Stage(drawn, before.theta.device, before.theta.dtype)
+        staged = stages[form].put(drawn)
+        key = (form, *_addresses(before), *_addresses(room.half), *_addresses(room.after), room.loss.data_ptr())
+        if key not in graphs:
+            if len(graphs) >= MOST:
+                return play(staged, before, room)._replace(drawn=drawn)
+            graphs[key] = _record(partial(play, staged, before, room))
+        graph, done = graphs[key]
+        graph.replay()
+        return done._replace(drawn=drawn)
+
+    return replay
+
+
+def _addresses(participants: Participants) -> tuple[int, ...]:
+    theta, state, buffers = participants
+    return (theta.data_ptr(), *(s.data_ptr() for s in state.values()), *(b.data_ptr() for b in buffers.values()))
+
+
+def _record(play: Callable[[], Round]) -> tuple[torch.cuda.CUDAGraph, Round]:
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # lets compilers and libraries settle before anything is recorded
+            play()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        done = play()
+    return graph, done
