@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args, unknown = _parser().parse_known_args(arguments)
         _check_known(unknown, args.parser)
         args.command(args)
+        sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as stop:
@@ -268,11 +269,12 @@ def _topology(args: argparse.Namespace) -> None:
         warnings.simplefilter("always")
         description = describe_schedule(found, args.over)
     name = args.name or Path(config.mixing or "").stem
-    print(f"{name}\n{description}")
+    path = None if args.plot is None else Path(args.plot or f"{name}-{description.nodes}.png")
+    if path is not None:
+        _plot(average(found, args.over or period(found)), path, name)
+    print(f"{name}\n{description}" + ("" if path is None else f"\n\ndrawn in {path}"))
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
-    if args.plot is not None:
-        _plot(average(found, args.over or period(found)), Path(args.plot or f"{name}-{description.nodes}.png"), name)
 
 
 def _plot(W: Any, path: Path, title: str) -> None:
@@ -283,4 +285,3 @@ def _plot(W: Any, path: Path, title: str) -> None:
         raise FileNotFoundError(f"{path.parent} is not a folder; make it first, or draw elsewhere.")
     with aside(path) as draft:
         draw(W, draft, title=title)
-    print(f"drawn in {path}")

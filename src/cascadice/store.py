@@ -78,14 +78,15 @@ def _write_tensors(path: Path, tensors: Tensors, note: Mapping[str, str]) -> Non
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # one entry, because safetensors writes several in any order, and equal runs should make equal files
-    note = {"cascadice": json.dumps({"format": FORMAT, **note, "checksum": str(_checksum(plain))})}
+    # safetensors sorts tensors in a way of its own; dictionaries of state are walked side by side, so order matters
+    content = {"format": FORMAT, **note, "names": list(plain), "checksum": _checksum(plain)}
     with aside(path) as draft:
-        save_file(plain, draft, metadata=note)
+        # one entry, because several are written in any order, and equal runs should make equal files
+        save_file(plain, draft, metadata={"cascadice": json.dumps(content)})
         draft.chmod(0o644)  # safetensors would hide it from everybody else
 
 
-def _read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, str]]:
+def _read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, Any]]:
     """Tensors in memory of their own (a mapped file may be misaligned, which can change the last bit of a product)."""
     from safetensors import SafetensorError, safe_open
 
@@ -94,14 +95,14 @@ def _read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, 
     try:
         with safe_open(path, "pt") as file:
             note = json.loads((file.metadata() or {}).get("cascadice", "{}"))
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).clone() for name in note.get("names", ())}
     except (SafetensorError, OSError) as error:
         raise _damaged(path, " ".join(str(error).split())) from None
     if note.get("format") != FORMAT:
         raise ValueError(
             f"{path} must be of format {FORMAT}; found {note.get('format')}. Use the version that wrote it."
         )
-    if note.get("checksum") != str(_checksum(tensors)):
+    if note.get("checksum") != _checksum(tensors):
         raise _damaged(path, "its checksum is wrong")
     _check_layout(path, note.get("layout", "{}"), expected)
     return tensors, note
@@ -111,7 +112,7 @@ def _checksum(tensors: Tensors) -> int:
     """Of the bytes of all tensors, in the order of their names."""
     total = 0
     for name in sorted(tensors):
-        content = memoryview(tensors[name].reshape(-1).view(torch.uint8).numpy())
+        content = tensors[name].reshape(-1).view(torch.uint8).numpy().data
         total = zlib.crc32(content, zlib.crc32(name.encode(), total))
     return total
 

@@ -1,8 +1,6 @@
 """Bad data on purpose: chosen participants, chosen rounds, drawn the same wherever the batch is computed."""
 
 import math
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +10,7 @@ from torch import Generator, Tensor
 
 from cascadice import seeds
 from cascadice.names import lookup
+from cascadice.spells import parse_spell
 
 Row = tuple[Tensor, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
 
@@ -109,32 +108,15 @@ def parse(text: str) -> Corruption:
     >>> parse("flip-labels:3,5:0.5@10-20")
     Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
-    form = re.fullmatch(r"([\w-]+):(\d+(?:,\d+)*)(?::([^:@]+))?(?:@(\d+)(-?)(\d*))?", text.strip())
-    if form is None or (form[6] and not form[5]):
-        raise ValueError(
-            f"a corruption reads kind:nodes[:strength][@from-to], e.g. noise:0,3:100@10-20; found {text!r}."
-        )
-    kind, nodes, strength, first, dash, last = form.groups()
+    kind, nodes, strength, rounds = parse_spell(text, "corruption")
     if strength is not None and lookup(KINDS, kind, "corruption").most == 0:
-        raise ValueError(f"{kind} takes no strength; found {strength!r} in {text!r}.")
-    rounds = None
-    if first is not None:
-        rounds = range(int(first), int(last) + 1 if last else sys.maxsize if dash else int(first) + 1)
-        if not rounds:
-            raise ValueError(f"rounds must run from a smaller to a larger number; found {first}-{last} in {text!r}.")
-    return Corruption(kind, tuple(int(n) for n in nodes.split(",")), rounds, _number(strength, text))
+        raise ValueError(f"{kind} takes no strength; found '{strength:g}' in {text!r}.")
+    return Corruption(kind, nodes, rounds, 1.0 if strength is None else strength)
 
 
 def _restacked(whole: Tensor, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
     same = all(old is new for old, new in zip(before, after, strict=True))
     return whole if same else torch.stack(list(after))
-
-
-def _number(strength: str | None, text: str) -> float:
-    try:
-        return 1.0 if strength is None else float(strength)
-    except ValueError:
-        raise ValueError(f"the strength must be a number; found {strength!r} in {text!r}.") from None
 
 
 def _check_possible(c: Corruption, x: Tensor, y: Tensor, classes: int) -> None:

@@ -1,0 +1,1 @@
+"""The experiments of the paper, each a module that can be run."""

@@ -1,0 +1,230 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from cascadice import runs, store
+from cascadice.cli import LISTS, main
+from cascadice.engine import DivergedError
+from cascadice.experiments import regimes
+from cascadice.recipes import RECIPES
+from cascadice.topology import read_csv, write_csv
+
+TINY = ["--nodes", "3", "--model-options", "hidden=[4]", "--rounds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "_draw", lambda journal: None)  # takes longer than training
+
+
+@pytest.fixture
+def cascadice(capsys):
+    def call(*arguments):
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_everything_there_is_can_be_listed(cascadice):
+    code, out, _ = cascadice("list")
+    assert code == 0
+    for name in (*RECIPES, "erdos-renyi", "tiny-imagenet", "resnet18", "adamw", "by-class", "free-rider", "vmap"):
+        assert name in out
+    for name in LISTS:
+        assert cascadice("list", name)[1].startswith(name)
+
+
+def test_help_and_version(capsys):
+    for arguments, words in ((["--version"], "cascadice 0."), (["run", "--help"], "--eval-every N")):
+        with pytest.raises(SystemExit) as leaving:
+            main(arguments)
+        assert leaving.value.code == 0
+        assert words in capsys.readouterr().out
+
+
+def test_flags_override_a_recipe(cascadice, tmp_path):
+    flags = ["--topology", "ring", "--lr", "0.3", "--per-node", "none", "--connected", "--behaviours", "free-rider:1"]
+    code, out, err = cascadice("run", "demo", *TINY, *flags, "--out", "a", "--behaviours", "absent:0@1")
+    assert (code, err) == (0, "")
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert (config["topology"], config["lr"], config["rounds"], config["epochs"]) == ("ring", 0.3, 2, None)
+    assert config["behaviours"] == ["free-rider:1", "absent:0@1"]
+    assert config["batch_size"] == RECIPES["demo"]().batch_size
+    assert "ring: 6 links" in out
+
+
+def test_a_run_is_repeated_from_its_folder_or_configuration(cascadice):
+    assert cascadice("run", "demo", *TINY, "--out", "a", "--quiet") == (0, "", "")
+    for source in ("a", "a/config.json"):
+        assert cascadice("run", source, "--out", "b", "--overwrite", "--quiet")[0] == 0
+        one, other = (store.load_checkpoint(folder).participants.theta for folder in ("a", "b"))
+        assert torch.equal(one, other)
+
+
+def test_a_run_goes_on_without_repeating_its_settings(cascadice):
+    cascadice("run", "demo", *TINY, "--out", "a", "--quiet")
+    assert cascadice("run", "--resume", "--out", "a", "--rounds", "4", "--quiet") == (0, "", "")
+    assert store.load_checkpoint("a").t == 4
+
+
+def test_without_a_folder_runs_are_collected(cascadice, tmp_path):
+    assert cascadice("run", "demo", *TINY, "--quiet")[0] == 0
+    assert (tmp_path / "runs" / "demo" / "manifest.json").exists()
+
+
+def test_a_mixing_file_can_be_used_from_anywhere(cascadice, tmp_path, monkeypatch):
+    write_csv(torch.tensor([[0.5, 0.5], [0.5, 0.5]], dtype=torch.float64), "W.csv")
+    assert cascadice("run", "demo", *TINY[2:], "--mixing", "W.csv", "--out", "a", "--quiet") == (0, "", "")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert cascadice("run", "../a", "--out", "b", "--quiet") == (0, "", "")
+
+
+MISTAKES = {
+    "no command": ([], "the following arguments are required: COMMAND"),
+    "unknown command": (["rn"], "invalid choice: 'rn'"),
+    "unknown list": (["list", "topology"], "unknown list 'topology'. Did you mean 'topologies'?"),
+    "unknown recipe": (["run", "dem"], "unknown recipe 'dem'. Did you mean 'demo'?"),
+    "unknown flag": (["run", "demo", "--topolgy", "ring"], "does not know '--topolgy'. Did you mean --topology?"),
+    "not a number": (["run", "demo", "--nodes", "many"], "--nodes must be a whole number or none; found 'many'"),
+    "no participants": (["run", "demo", "--nodes", "0"], "nodes must be at least 1; found 0"),
+    "both lengths": (["run", "demo", "--rounds", "3", "--epochs", "1"], "give either rounds or epochs"),
+    "unknown topology": (["run", "demo", "--topology", "rings"], "unknown topology 'rings'. Did you mean 'ring'?"),
+    "unknown data": (["run", "demo", "--data", "digit"], "unknown data set 'digit'. Did you mean 'digits'?"),
+    "unknown model": (["run", "demo", "--model", "mpl"], "unknown model 'mpl'. Did you mean 'mlp'?"),
+    "unknown option": (["run", "demo", "--model-options", "hiden=[3]"], "Did you mean 'hidden'?"),
+    "unknown optimizer": (["run", "demo", "--optimizer", "sdg"], "unknown optimizer 'sdg'"),
+    "unknown partition": (["run", "demo", "--partition", "iiid"], "unknown partition 'iiid'"),
+    "unknown loss": (["run", "demo", "--loss", "cross"], "unknown loss 'cross'"),
+    "unknown strategy": (["run", "demo", "--strategy", "vmp"], "unknown strategy 'vmp'"),
+    "unknown dtype": (["run", "demo", "--dtype", "float23"], "unknown dtype 'float23'"),
+    "unknown initialisation": (["run", "demo", "--init", "mine"], "unknown initialisation 'mine'"),
+    "unknown corruption": (["run", "demo", "--corruptions", "flip:3"], "unknown corruption 'flip'"),
+    "stranger": (["run", "demo", "--behaviours", "free-rider:99"], "names participant 99; there are 16"),
+    "too many participants": (["run", "demo", "--nodes", "2000"], "more participants (2000) than samples"),
+    "large batch": (["run", "demo", "--batch-size", "500"], "a batch must fit into each participant's data"),
+    "bad recording": (["run", "demo", "--record", "most"], "record must be none, all, last:N or FROM-TO"),
+    "no data": (["run", "demo", "--data", "cifar10"], "CIFAR-10 is not here: looked for"),
+    "unconnected": (["run", "demo", "--topology", "alone", "--connected"], "W must be strongly connected"),
+    "row sum": (["run", "demo", "--mixing", "row.csv"], "row 1 sums to 0.9"),
+    "negative": (["topology", "--mixing", "negative.csv"], "W must not be negative; W[0, 1] is -0.5"),
+    "nan": (["topology", "--mixing", "nan.csv"], "W must hold finite numbers; W[0, 0] is nan"),
+    "not square": (["topology", "--mixing", "flat.csv"], "W must be square"),
+    "no such file": (["topology", "--mixing", "none.csv"], "none.csv: No such file or directory"),
+    "no topology": (["topology"], "name a topology, or give --mixing FILE.csv"),
+    "two topologies": (["topology", "ring", "--mixing", "row.csv"], "name a topology, or give --mixing FILE.csv"),
+    "bad picture": (["topology", "ring", "--plot", "a.gif"], "a picture must end in .png or .svg"),
+    "picture nowhere": (["topology", "ring", "--plot", "no/a.png"], "no is not a folder"),
+    "no configuration": (["run", "none.json"], "none.json: No such file or directory"),
+    "bad configuration": (["run", "bad.json"], "bad.json: unknown setting 'node'"),
+    "not a folder": (["run", "demo", "--out", "row.csv/x"], "is not a folder that can be written to"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(cascadice, tmp_path, tmp_path_factory, monkeypatch, mistake):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("CASCADICE_DATA", raising=False)
+    files = {"row.csv": "0.5,0.5\n0.5,0.4", "negative.csv": "1.5,-0.5\n0,1", "nan.csv": "nan,1\n0,1", "flat.csv": "1,0"}
+    for name, content in {**files, "bad.json": '{"node": 3}'}.items():
+        (tmp_path / name).write_text(content)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    arguments, complaint = MISTAKES[mistake]
+    code, out, err = cascadice(*arguments)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert err.startswith("cascadice: ")
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
+def test_cuda_that_is_absent(cascadice):
+    code, _, err = cascadice("run", "demo", "--device", "cuda")
+    assert code == 2
+    assert "CUDA was asked for but torch finds no CUDA device" in err
+
+
+def test_a_diverged_run_fails_with_one_line(cascadice):
+    code, _, err = cascadice("run", "demo", *TINY, "--lr", "1e25", "--rounds", "9", "--out", "a", "--quiet")
+    assert code == 1
+    assert "became NaN or infinite in round 1" in err
+    assert err.count("\n") == 1
+    assert store.read_json(runs.Path("a") / "manifest.json")["status"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (DivergedError(3, 1), 1), (MemoryError("tensor"), 1), (OSError(), 2)],
+)
+def test_exit_codes(cascadice, monkeypatch, error, code):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(runs, "run", fail)
+    assert cascadice("run", "demo")[0] == code
+
+
+def test_ctrl_c_tells_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "cascadice", "run", "demo", *TINY[:4], "--rounds", "1000000", "--out", "a"]
+    process = subprocess.Popen([*command, "--checkpoint-every", "5"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "a" / store.CHECKPOINT).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.decode().strip() == "cascadice: stopped. Go on with: cascadice run --resume --out a"
+    assert store.read_json(tmp_path / "a" / "manifest.json")["status"] == "interrupted"
+
+
+def test_a_topology_is_described_and_drawn(cascadice, tmp_path):
+    code, out, _ = cascadice("topology", "ring", "--nodes", "5", "--plot")
+    assert code == 0
+    assert "spectral gap" in out
+    assert "drawn in ring-5.png" in out
+    assert (tmp_path / "ring-5.png").exists()
+    code, out, _ = cascadice("topology", "matching", "--nodes", "4", "--rounds", "3", "--plot", "m.svg")
+    assert "over 3 rounds" in out
+    assert (tmp_path / "m.svg").exists()
+
+
+def test_a_topology_from_a_file(cascadice):
+    write_csv(torch.eye(3, dtype=torch.float64), "W.csv")
+    code, out, err = cascadice("topology", "--mixing", "W.csv")
+    assert code == 0
+    assert "participants        3" in out
+    assert "warning: the network is not strongly connected" in err
+    assert read_csv("W.csv").shape == (3, 3)
+
+
+@pytest.mark.parametrize("command", ["list recipes", "topology ring"])
+def test_a_reader_that_leaves_early_is_no_error(command):
+    line = f"{sys.executable} -m cascadice {command} | true"
+    assert subprocess.run(["bash", "-c", line], capture_output=True, check=False).stderr == b""
+
+
+def test_the_regimes_fall_back_to_digits(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CASCADICE_DATA", raising=False)
+    settings = regimes.settings
+
+    def shorter(*given):
+        return [runs.from_json({**runs.to_json(config), "rounds": 1, "epochs": None}) for config in settings(*given)]
+
+    monkeypatch.setattr(regimes, "settings", shorter)
+    assert regimes.main(["--json", "--out", "out"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "using digits" in out[0]
+    results = json.loads(out[-1])["results"]
+    assert [(r["model"], r["init"]) for r in results] == [
+        ("mlp", "own"), ("mlp", "shared"), ("cnn", "own"), ("cnn", "shared"),
+    ]  # fmt: skip

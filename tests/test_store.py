@@ -1,0 +1,243 @@
+import json
+import shutil
+import stat
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from cascadice import data, models, store, topology
+from cascadice.engine import Behaviour, Evaluation, Participants, network, simulate
+from cascadice.store import Measures
+
+
+def small_network(nodes=4, **changes):
+    return network(lambda: models.mlp((1, 8, 8), 10, hidden=(5,)), data.digits(), nodes=nodes, batch_size=4, **changes)
+
+
+def same_bits(one, other):
+    ones, others = tree_flatten(one)[0], tree_flatten(other)[0]
+    assert len(ones) == len(others)
+    for a, b in zip(ones, others, strict=True):
+        if isinstance(a, torch.Tensor):
+            assert a.layout == b.layout
+            assert a.dtype == b.dtype
+            assert torch.equal(a.to_dense(), b.to_dense())
+        else:
+            assert a == b
+
+
+CASES = {
+    "sgd": {},
+    "adam": {"optimizer": "adam"},
+    "float64": {"dtype": "float64"},
+    "time-varying": {"mixing": "matching"},
+    "misbehaving": {"behaviours": [Behaviour("sign-flipper", (1,), strength=0.5), Behaviour("noise-sender", (2,))]},
+    "two local steps": {"local_steps": 2, "lr": 1 / 3},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_recorded_round_is_the_round_bit_for_bit(tmp_path, case):
+    rounds = list(simulate(small_network(**CASES[case]), 3))
+    for done in rounds:
+        store.record(tmp_path, done)
+    assert store.recorded(tmp_path) == [0, 1, 2]
+    for done, kept in zip(rounds, store.read(tmp_path), strict=True):
+        same_bits(done, kept)
+
+
+def test_a_sparse_w_is_recorded_as_it_is(tmp_path):
+    done = next(simulate(small_network(topology.SPARSE_FROM, partition="with-replacement", per_node=4), 1))
+    assert done.W.layout == torch.sparse_csr
+    store.record(tmp_path, done)
+    same_bits(done, store.load_round(tmp_path, 0))
+
+
+def test_buffers_are_recorded(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    done = list(simulate(network(model, data.digits(), nodes=3, batch_size=4), 2))[-1]
+    assert {"2.running_mean", "2.num_batches_tracked"} <= set(done.half.buffers)
+    store.record(tmp_path, done)
+    same_bits(done, store.load_round(tmp_path, 1))
+
+
+def test_a_checkpoint_is_the_participants_bit_for_bit(tmp_path):
+    done = list(simulate(small_network(optimizer="adam"), 2))[-1]
+    store.save_checkpoint(tmp_path, 2, done.after, run="abc")
+    found = store.load_checkpoint(tmp_path, run="abc")
+    assert found.t == 2
+    same_bits(done.after, found.participants)
+
+
+def test_equal_checkpoints_are_equal_files_that_others_may_read(tmp_path):
+    done = next(simulate(small_network(), 1))
+    files = []
+    for name in "ab":
+        store.save_checkpoint(tmp_path / name, 1, done.after, run="abc", layout='{"weight": [3]}')
+        files.append(tmp_path / name / store.CHECKPOINT)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert stat.S_IMODE(files[0].stat().st_mode) == 0o644
+
+
+def test_another_model_or_configuration_is_refused(tmp_path):
+    wide, narrow = (store.layout(models.mlp((4,), 3, hidden=(width,))) for width in (5, 2))
+    done = next(simulate(small_network(), 1))
+    store.save_checkpoint(tmp_path, 1, done.after, run="abc", layout=wide)
+    store.record(tmp_path, done, layout=wide)
+    with pytest.raises(ValueError, match=r"another model: 1.weight is \[5, 4\] there, \[2, 4\] here"):
+        store.load_checkpoint(tmp_path, layout=narrow)
+    with pytest.raises(ValueError, match=r"another model"):
+        store.load_round(tmp_path, 0, layout=narrow)
+    with pytest.raises(ValueError, match=r"belongs to another configuration"):
+        store.load_checkpoint(tmp_path, run="xyz")
+
+
+@pytest.mark.parametrize("cut", [0, 5, 100, -1])
+def test_a_truncated_file_is_reported_with_a_remedy(tmp_path, cut):
+    done = next(simulate(small_network(), 1))
+    store.save_checkpoint(tmp_path, 1, done.after)
+    path = tmp_path / store.CHECKPOINT
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors is damaged: .*Delete it") as error:
+        store.load_checkpoint(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    done = next(simulate(small_network(), 1))
+    store.record(tmp_path, done)
+    path = tmp_path / "rounds" / "000000.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged: its checksum is wrong"):
+        store.load_round(tmp_path, 0)
+
+
+def test_another_format_is_refused(tmp_path, monkeypatch):
+    done = next(simulate(small_network(), 1))
+    monkeypatch.setattr(store, "FORMAT", "cascadice-99")
+    store.save_checkpoint(tmp_path, 1, done.after)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"must be of format cascadice-1; found cascadice-99"):
+        store.load_checkpoint(tmp_path)
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"round 3 was not recorded in .*; found no round"):
+        store.load_round(tmp_path, 3)
+    store.record(tmp_path, next(simulate(small_network(), 1)))
+    with pytest.raises(FileNotFoundError, match=r"found 0 to 0"):
+        store.load_round(tmp_path, 3)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint.safetensors is not there"):
+        store.load_checkpoint(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"metrics.parquet is not there"):
+        store.read_metrics(tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.json"
+    store.write_json(path, {"old": 1})
+
+    def fail():
+        with store.aside(path) as draft:
+            draft.write_text("half")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match=r"power cut"):
+        fail()
+    assert store.read_json(path) == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_drafts_of_a_killed_process_are_swept(tmp_path):
+    (tmp_path / "rounds").mkdir()
+    drafts = [tmp_path / ".tmp-1-config.json", tmp_path / "rounds" / ".tmp-1-000001.safetensors"]
+    for draft in drafts:
+        draft.write_text("half")
+    assert store.recorded(tmp_path) == []
+    store.sweep(tmp_path)
+    assert not any(draft.exists() for draft in drafts)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [("{", "is not JSON"), ("[1]", "must hold a JSON object; found list")]
+)
+def test_bad_json_is_reported(tmp_path, content, complaint):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(ValueError, match=complaint):
+        store.read_json(tmp_path / "a.json")
+
+
+@given(nodes=st.integers(1, 4), seen=st.lists(st.booleans(), max_size=5), first=st.integers(0, 3))
+def test_metrics_come_back_as_they_were(tmp_path_factory, nodes, seen, first):
+    folder = tmp_path_factory.mktemp("metrics")
+
+    def row():
+        return torch.rand(nodes, dtype=torch.float64, generator=draw)
+
+    draw = torch.Generator().manual_seed(nodes)
+    rows = [
+        Measures(first + t, row(), row()[0], Evaluation(row(), row()) if judged else None)
+        for t, judged in enumerate(seen)
+    ]
+    store.write_metrics(folder, rows)
+    found = store.read_metrics(folder)
+    assert [m.t for m in found] == [m.t for m in rows]
+    for one, other in zip(rows, found, strict=True):
+        same_bits(one, other)
+    shutil.rmtree(folder)
+
+
+def test_metrics_are_a_tidy_table_with_nulls_where_nobody_looked(tmp_path):
+    from pyarrow import parquet
+
+    ones, nan = torch.ones(2), torch.full((2,), torch.nan)
+    rows = [Measures(0, ones, ones[0]), Measures(1, 2 * ones, ones[0], Evaluation(3 * ones, nan))]
+    store.write_metrics(tmp_path, rows)
+    table = parquet.read_table(tmp_path / store.METRICS)
+    assert tuple(table.column_names) == store.COLUMNS
+    assert table["round"].to_pylist() == [0, 0, 1, 1]
+    assert table["node"].to_pylist() == [0, 1, 0, 1]
+    assert table["eval_loss"].to_pylist() == [None, None, 3.0, 3.0]
+    assert table["eval_accuracy"].null_count == 2
+
+
+def test_damaged_metrics_are_reported(tmp_path):
+    store.write_metrics(tmp_path, [Measures(0, torch.ones(2), torch.ones(()))])
+    path = tmp_path / store.METRICS
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"metrics.parquet is damaged: .*Delete it"):
+        store.read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "most"),
+    [("none", [], None), ("all", [0, 1, 2, 3, 4], None), ("last:2", [0, 1, 2, 3, 4], 2), ("1-3", [1, 2, 3], None)],
+)
+def test_recordings_are_written_in_four_ways(text, kept, most):
+    found = store.recording(text)
+    assert [t for t in range(5) if t in found.rounds] == kept
+    assert found.most == most
+
+
+@pytest.mark.parametrize("text", ["", "some", "last:0", "last:-1", "3-1", "1-"])
+def test_other_recordings_are_refused(text):
+    with pytest.raises(ValueError, match=r"record must be none, all, last:N or FROM-TO"):
+        store.recording(text)
+
+
+def test_the_layout_names_parameters_and_buffers():
+    found = json.loads(store.layout(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
+    assert found["0.weight"] == [3, 2]
+    assert found["1.running_var"] == [3]
+
+
+def test_participants_without_state_have_none(tmp_path):
+    alone = Participants(torch.ones(1, 2), {}, {})
+    store.save_checkpoint(tmp_path, 0, alone)
+    same_bits(tree_map(torch.clone, alone), store.load_checkpoint(tmp_path).participants)
