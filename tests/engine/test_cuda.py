@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
     pytest.mark.usefixtures("unchecked"),
+    pytest.mark.filterwarnings("default"),  # of the compiler and its parts, which differ from machine to machine
 ]
 
 CLOSE = {"rtol": 0, "atol": 1e-9}
