@@ -18,10 +18,10 @@ def agree(name, optimizer, counters):
     torch.testing.assert_close(compiled.loss, looped.loss, **CLOSE)
 
 
-# each model and each optimizer once; the whole grid is slow
+# each optimizer once; ResNet-18 alone compiles for minutes, so it is left to the whole grid, which is slow
 @pytest.mark.parametrize(
     ("name", "optimizer"),
-    [("mlp", "nesterov"), ("cnn", "momentum"), ("resnet18", "sgd"), ("transformer", "adamw"), ("mlp", "adam")],
+    [("mlp", "nesterov"), ("cnn", "momentum"), ("transformer", "adamw"), ("mlp", "adam"), ("mlp", "sgd")],
 )
 def test_compiled_is_loop(name, optimizer, compiler):
     agree(name, optimizer, compiler)

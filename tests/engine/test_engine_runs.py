@@ -125,7 +125,7 @@ def test_precisions(name):
 
 def test_batch_statistics_are_kept_in_bfloat16():
     """The forward pass works on rounded copies; what it writes into them must not be lost."""
-    single, half = (last(make(perceptron(nn.BatchNorm1d(6)), dtype=dtype), 5) for dtype in ("float32", "bfloat16"))
+    single, half = (last(make(perceptron(nn.BatchNorm1d(6)), dtype=dtype), 1) for dtype in ("float32", "bfloat16"))
     mean = half.after.buffers["2.running_mean"]
     assert mean.dtype == torch.float32
     torch.testing.assert_close(mean, single.after.buffers["2.running_mean"], rtol=0.05, atol=0.02)
