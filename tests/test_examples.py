@@ -1,0 +1,63 @@
+"""Every example runs, and prints what it promises."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+# What a reader must find in the output; numbers in the pattern's groups must lie within the bounds beside it.
+PROMISES = {
+    "attackers": (r"nobody +(0\.\d+)[\s\S]*data +noise +(0\.\d+)[\s\S]*sign-flipper", [(0.92, 1), (0.4, 0.85)]),
+    "first_network": (r"alone +accuracy (0\.\d+)[\s\S]*exponential +accuracy (0\.\d+)", [(0.8, 0.92), (0.94, 1)]),
+    "language_model": (r"held-out loss: (\d\.\d+) before, (\d\.\d+) after", [(4.3, 5.2), (1.5, 3.2)]),
+    "own_data": (
+        r"spirals: mean accuracy (\d\.\d+)\ncurve, alone: .* (\d\.\d+)\ncurve, complete: .* (\d\.\d+)\n",
+        [(0.95, 1), (0.5, 9), (0, 0.05)],
+    ),
+    "own_model_and_loss": (
+        r"shared .*accuracy (0\.\d+)\nown .*accuracy (0\.\d+)\n.*Gated, eval mode True",
+        [(0.94, 1), (0.9, 1)],
+    ),
+    "own_topology": (
+        r"two cliques .*accuracy (0\.\d+)[\s\S]*away a while +accuracy (0\.\d+)[\s\S]*strongly connected  yes",
+        [(0.85, 1), (0.85, 1)],
+    ),
+    "replay_a_published_run": (r"same batches: True\nparticipant 3's batch of round 10 replaced: False\n", []),
+    "resume_from_python": (r"rounds on disk: \[0, 5, 10, 15\]\n[\s\S]*same parameters at round 40: True\n", []),
+}
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that wait for one another are slow on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_prints_what_it_promises(script, capsys, one_thread):
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    promise, bounds = PROMISES[script.stem]
+    found = re.search(promise, printed)
+    assert found, printed
+    for number, (least, most) in zip(found.groups(), bounds, strict=True):
+        assert least <= float(number) <= most, printed
+    assert printed.rstrip().endswith("."), "an example ends with a plain statement"
+
+
+def test_every_promise_has_its_example():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PROMISES)
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_is_short_and_says_what_it_shows(script):
+    text = script.read_text()
+    assert len(text.splitlines()) < 60
+    assert re.match(r'"""[\s\S]+?\b[Pp]rints\b[\s\S]+?"""\n', text), "the docstring says what is printed"
