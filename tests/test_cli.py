@@ -206,9 +206,8 @@ def test_a_topology_from_a_file(cascadice):
     assert read_csv("W.csv").shape == (3, 3)
 
 
-@pytest.mark.parametrize("command", ["list recipes", "topology ring"])
-def test_a_reader_that_leaves_early_is_no_error(command):
-    line = f"{sys.executable} -m cascadice {command} | true"
+def test_a_reader_that_leaves_early_is_no_error():
+    line = f"{sys.executable} -m cascadice topology ring | true"
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=False).stderr == b""
 
 

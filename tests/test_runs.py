@@ -79,6 +79,7 @@ def test_the_folder_says_what_was_done(tmp_path):
     manifest = store.read_json(tmp_path / "a" / "manifest.json")
     assert manifest["status"] == "finished"
     assert manifest["rounds"] == 6
+    assert manifest["started"] <= manifest["finished"]
     assert manifest["strategy"] == summary.strategy == "vmap"
     assert manifest["versions"]["torch"] == torch.__version__
     assert not list((tmp_path / "a").rglob(".tmp-*"))

@@ -10,7 +10,7 @@ from cascadice.configuration import Config
 
 def demo() -> Config:
     """16 participants on an exponential graph learn to read digits, in seconds"""
-    return Config(model_options=("hidden=[64,64]",), batch_size=16, lr=0.2, epochs=40.0, eval_every=5)
+    return Config(model_options=("hidden=[64,64]",), batch_size=16, lr=0.2, epochs=25.0, eval_every=5)
 
 
 def demo_skewed() -> Config:

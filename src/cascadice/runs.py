@@ -56,7 +56,7 @@ class _Journal:
     began: float = field(default_factory=monotonic)
     saved: float = field(default_factory=monotonic)
     status: str = "running"
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    started: str = field(default_factory=lambda: _now())
 
     @property
     def layout(self) -> str:
@@ -93,7 +93,8 @@ def run(
     if overwrite:
         _clear(folder)
     store.write_json(folder / CONFIG, to_json(config))
-    opening(console, network, rounds, config.mixing or config.topology)
+    if not quiet:
+        opening(console, network, rounds, config.mixing or config.topology)
     with _kept(journal):
         _train(journal, rounds, console)
     closing(console, journal.measures[-1])
@@ -200,7 +201,7 @@ def _manifest(journal: _Journal) -> dict[str, Any]:
         "rounds": journal.t,
         "seconds": round(journal.seconds, 3),
         "started": journal.started,
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": None if journal.status == "running" else _now(),
         "strategy": network.strategy,
         "nodes": network.nodes,
         "parameters": network.learner.size,
@@ -210,6 +211,10 @@ def _manifest(journal: _Journal) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": {**versions, "python": platform.python_version()},
     }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _point_to_files(console: "Console", journal: _Journal) -> None:
