@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import cascadice as cd
-from cascadice.engine.network import Network
+from cascadice.engine.networks import Network
 
 SHAPES = {"mlp": (3, 32, 32), "cnn": (3, 32, 32), "resnet18": (3, 32, 32), "digits": (1, 8, 8)}
 # ResNet-18 with batches of 128 takes half a minute a round on two cores; the ratio does not need that.
@@ -41,8 +41,8 @@ def images(shape: tuple[int, ...], nodes: int) -> cd.data.DataSet:
 
 def build(model: str, nodes: int, batch: int, strategy: str, device: str) -> Network:
     shape = SHAPES[model]
-    hidden = {"hidden": (64, 64)} if model == "digits" else {}
-    module = cd.models.build("mlp" if model == "digits" else model, shape, 10, **hidden)
+    small = model == "digits"
+    module = cd.models.build("mlp", shape, 10, hidden=(64, 64)) if small else cd.models.build(model, shape, 10)
     return cd.network(
         module, images(shape, nodes), nodes=nodes, batch_size=batch, lr=0.01, strategy=strategy, device=device
     )
@@ -60,7 +60,7 @@ def plain_loop(network: Network) -> Callable[[], None]:
         batch = network.batches(next(rounds))[:, 0].to(network.device)
         for k, (module, rule) in enumerate(zip(modules, rules, strict=True)):
             rule.zero_grad()
-            nn.functional.cross_entropy(module(x[batch[k]]), y[batch[k]]).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(module(x[batch[k]]), y[batch[k]]))
             rule.step()
         with torch.no_grad():
             for copies in zip(*(module.parameters() for module in modules), strict=True):
@@ -84,7 +84,7 @@ def operations(network: Network) -> int:
     module = deepcopy(network.learner.training)
     x, y = network.data.train.take(network.batches(0)[0, 0].to(network.device))
     with FlopCounterMode(display=False) as counter:
-        nn.functional.cross_entropy(module(x), y).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(module(x), y))
     return int(counter.get_total_flops()) * network.nodes
 
 
@@ -114,6 +114,12 @@ def measure(
         }  # fmt: skip
 
 
+def line(row: dict[str, Any]) -> str:
+    what = f"{row['model']:9} {row['nodes']:5} {row['batch']:5}  {row['strategy']:8}"
+    rates = f"{row['rounds_per_second']:10.2f} {row['plain_rounds_per_second']:10.2f}"
+    return f"{what} {rates}  {row['ratio']:6.2f}× ({row['low']:.2f}–{row['high']:.2f})  {row['of_matmul_rate']:8.1%}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -135,12 +141,7 @@ def main() -> None:
         for nodes in arguments.nodes:
             for row in measure(model, nodes, arguments.strategies, arguments.device, arguments.repeats, peak):
                 rows.append(row)
-                print(
-                    f"{row['model']:9} {row['nodes']:5} {row['batch']:5}  {row['strategy']:8} {row['rounds_per_second']:10.2f} "
-                    f"{row['plain_rounds_per_second']:10.2f}  {row['ratio']:6.2f}× ({row['low']:.2f}–{row['high']:.2f})"
-                    f"  {row['of_matmul_rate']:8.1%}",
-                    flush=True,
-                )
+                print(line(row), flush=True)
     result = {"benchmark": "training", "machine": machine(arguments.device), "precision": arguments.precision}
     finish({**result, "matmul_flops": peak, "rows": rows}, arguments.json)
 

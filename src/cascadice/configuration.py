@@ -14,7 +14,7 @@ from cascadice.names import lookup
 if TYPE_CHECKING:  # torch takes seconds to import; settings can be read, listed and changed without it
     from cascadice.data.partition import Partition
     from cascadice.engine.behaviour import Behaviour
-    from cascadice.engine.network import Network
+    from cascadice.engine.networks import Network
     from cascadice.optimizers import Optimizer
     from cascadice.topology import Schedule
 
@@ -160,7 +160,7 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
     from cascadice import data, learning_rates, losses, models
     from cascadice.data import corruption
     from cascadice.data import partition as partitions
-    from cascadice.engine.network import network
+    from cascadice.engine.assembly import network
 
     mixing = schedule(config)
     nodes = mixing(0).shape[0]

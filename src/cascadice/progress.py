@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from cascadice.data import partition
-from cascadice.engine.network import Network
+from cascadice.engine.networks import Network
 from cascadice.store import Measures
 from cascadice.topology import describe_schedule
 

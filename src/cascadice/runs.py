@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from cascadice import store
 from cascadice.configuration import Config, build, determining, fingerprint, from_json, length, to_json
 from cascadice.engine.learner import Participants
-from cascadice.engine.network import Network
+from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, simulate
 from cascadice.progress import closing, opening, progress

@@ -5,7 +5,7 @@ from torch import nn
 
 from cascadice import models
 from cascadice.data import from_tensors
-from cascadice.engine.network import network
+from cascadice.engine.assembly import network
 from cascadice.engine.simulation import simulate
 
 CLASSES, SAMPLES = 4, 60

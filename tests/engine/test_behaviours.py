@@ -10,7 +10,7 @@ from cascadice import topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine.behaviour import KINDS, Behaviour, conduct
 from cascadice.engine.execution import local_work
-from cascadice.engine.network import draw, load
+from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
 
 WIDE = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.Linear(100, 4))

@@ -12,7 +12,7 @@ from torch.optim import SGD
 from cascadice import models, topology
 from cascadice.data import from_tensors
 from cascadice.engine.learner import flatten
-from cascadice.engine.network import draw, module_of
+from cascadice.engine.networks import draw, module_of
 from cascadice.engine.simulation import simulate
 
 DIMENSION = sum(p.numel() for p in model().parameters())

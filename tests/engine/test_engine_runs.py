@@ -5,7 +5,7 @@ import torch
 from engine.cases import equal, last, make, perceptron
 from torch import nn
 
-from cascadice.engine.network import draw
+from cascadice.engine.networks import draw
 from cascadice.engine.rounds import consensus, mix
 from cascadice.engine.simulation import DivergedError, simulate
 

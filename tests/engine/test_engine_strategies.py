@@ -12,7 +12,7 @@ from torch import nn
 
 from cascadice import optimizers
 from cascadice.engine.execution import local_work
-from cascadice.engine.network import draw, load
+from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
 from cascadice.optimizers import OPTIMIZERS
 

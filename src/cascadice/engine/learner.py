@@ -87,8 +87,14 @@ def objective(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: T
 def _loss(
     parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Buffers]:
-    after = {name: value.clone() for name, value in buffers.items()}
-    return learner.loss(forward(learner.training, {**parameters, **after}, x, learner.compute), y), after
+    # in the precision of the pass, or what it writes into them (running statistics) would go into copies and be lost
+    after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}
+    loss = learner.loss(forward(learner.training, {**parameters, **after}, x, learner.compute), y)
+    return loss, {name: value.to(buffers[name].dtype) for name, value in after.items()}
+
+
+def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
+    return learner.compute if learner.compute is not None and buffer.is_floating_point() else buffer.dtype
 
 
 @runtime_checkable

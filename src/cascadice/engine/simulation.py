@@ -16,7 +16,7 @@ from cascadice.engine import behaviour
 from cascadice.engine.capture import captured
 from cascadice.engine.execution import Room, Work, each_row, local_work, make_room, stack
 from cascadice.engine.learner import Learner, Participants, score
-from cascadice.engine.network import Network, draw, draws_inside, load
+from cascadice.engine.networks import Network, draw, draws_inside, load
 from cascadice.engine.rounds import Draw, Round, mix
 from cascadice.losses import accuracy
 

@@ -1,105 +1,33 @@
-"""A network: everything that determines a run. From it, training is a pure replay."""
+"""From what a user has at hand, a model and data or as much more as they like, to a network."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from cascadice import learning_rates, optimizers, seeds, topology
-from cascadice.data import DataSet
+from cascadice.data import DataSet, corruption
 from cascadice.data import batches as batch_plans
-from cascadice.data import corruption as corruptions_
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
-from cascadice.engine import behaviour as behaviours_
+from cascadice.engine import behaviour
 from cascadice.engine.behaviour import Behaviour
 from cascadice.engine.execution import STRATEGIES, Local, choose, seeded
 from cascadice.engine.learner import Learner, Participants, flatten, forward, learner, unflatten
-from cascadice.engine.rounds import Draw
+from cascadice.engine.networks import Network, draw, load
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
 from cascadice.optimizers import Optimizer
 
 Model = nn.Module | Callable[[], nn.Module]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, eq=False)
-class Network:
-    """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round)."""
-
-    learner: Learner
-    initial: Participants
-    data: DataSet
-    batches: Batches
-    mixing: topology.Schedule
-    lr: learning_rates.Schedule
-    q: Float[Tensor, " n"]
-    seed: int
-    strategy: str
-    partition: Partition | None = None
-    corruptions: tuple[Corruption, ...] = ()
-    behaviours: tuple[Behaviour, ...] = ()
-
-    @property
-    def nodes(self) -> int:
-        """How many participants there are."""
-        return len(self.initial.theta)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the participants live."""
-        return self.initial.theta.device
-
-
-def draw(network: Network, t: int) -> Draw:
-    """What chance and schedules say for round t."""
-    nodes = range(network.nodes)
-    return Draw(
-        t,
-        network.batches(t),
-        network.mixing(t),
-        network.lr(t),
-        behaviours_.conduct(network.behaviours, t, nodes),
-    )
-
-
-def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> Local:
-    """The inputs of the local work of these participants (all, unless said) in the round that was drawn."""
-    rows = list(range(network.nodes)) if nodes is None else list(nodes)
-    device, dtype = network.device, network.initial.theta.dtype
-    pick: Any = slice(None) if nodes is None else torch.tensor(rows)
-    index = drawn.batch[pick].to(device, non_blocking=True)
-    x, y = network.data.train.take(index)
-    x = x.to(dtype) if x.is_floating_point() else x
-    x, y = corruptions_.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    lr = drawn.lr[pick] if isinstance(drawn.lr, Tensor) else _rates(drawn.lr, len(rows), dtype, device)
-    conduct = tuple(part[pick].to(device, dtype) for part in drawn.conduct)
-    stochastic = network.learner.stochastic
-    dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
-    return Local(x, y, lr, conduct, dropout)
-
-
-def draws_inside(network: Network, t: int) -> bool:
-    """Whether round t draws more than batches and W on its way: corrupted data, or noise in place of updates."""
-    spoilt = any(c.applies(t, node) for c in network.corruptions for node in c.nodes)
-    return spoilt or any(
-        b.kind == "noise-sender" and b.applies(t, node) for b in network.behaviours for node in b.nodes
-    )
-
-
-@lru_cache(maxsize=16)
-def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((rows,), lr, dtype=dtype, device=device)
 
 
 def network(
@@ -135,9 +63,9 @@ def network(
     device, dtype = _device(device), lookup(DTYPES, str(dtype).removeprefix("torch."), "dtype")
     parameters, compute = (torch.float32, dtype) if dtype == torch.bfloat16 else (dtype, None)
     schedule, nodes = _schedule(mixing, nodes, seed)
-    behaviours_.check(behaviours, nodes)
-    corruptions_.check(corruptions, nodes)
-    if away := behaviours_.absent(behaviours):
+    behaviour.check(behaviours, nodes)
+    corruption.check(corruptions, nodes)
+    if away := behaviour.absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
     shares = None if batches is not None else _partition(partition, data, nodes, per_node, seed)
     plan = _batches(batches, shares, batch_size, local_steps, seed, len(data.train))
@@ -156,6 +84,9 @@ def network(
 def _settled(network: Network) -> Network:
     """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
     drawn = draw(network, 0)
+    if drawn.batch.dim() != 3:
+        shape = list(drawn.batch.shape)
+        raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {shape}.")
     inputs = load(network, drawn)
     if inputs.y.shape[0] != network.nodes or drawn.W.shape[0] != network.nodes:
         found = f"{drawn.W.shape[0]} in W and {inputs.y.shape[0]} in the batches"
@@ -187,7 +118,10 @@ def _draws(network: Network, inputs: Local) -> bool:
 
 
 def _device(name: str | torch.device) -> torch.device:
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}. Use 'cpu' or 'cuda'.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use device='cpu'.")
     return device
@@ -199,7 +133,7 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
             raise ValueError(f"topology {mixing!r} needs a number of participants: give nodes=.")
         return topology.build(mixing, nodes, seed=seed), nodes
     if isinstance(mixing, nx.Graph):
-        mixing = topology.from_graph(mixing)
+        mixing = topology.from_graph(mixing) if nx.is_weighted(mixing) else topology.uniform(mixing)
     schedule = mixing if callable(mixing) else topology.constant(topology.matrix(mixing))
     found = schedule(0).shape[0]
     if nodes not in (None, found):
@@ -234,7 +168,7 @@ def _batches(
 
 
 def _weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
-    weights = torch.full((nodes,), 1 / nodes, dtype=torch.float64) if q is None else torch.as_tensor(q).double()
+    weights = torch.as_tensor([1 / nodes] * nodes if q is None else q, dtype=torch.float64)
     if weights.shape != (nodes,) or not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > 1e-6:
         raise ValueError(
             f"q must be {nodes} weights, at least 0, that sum to 1; found shape {tuple(weights.shape)}, "
@@ -252,13 +186,21 @@ def _initial(
         rows = [flatten(made)] if owners == 1 else [flatten(_made(model, seed, k)) for k in range(nodes)]
         theta = torch.stack(rows).expand(nodes, -1)
     else:
-        theta = init if isinstance(init, Tensor) else torch.stack([flatten(module) for module in init])
+        theta = init if isinstance(init, Tensor) else _stacked([flatten(module) for module in init])
     if theta.shape != (nodes, template.size):
         needed = f"[{nodes}, {template.size}], a row for each participant"
         raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
     theta = theta.to(like).clone(memory_format=torch.contiguous_format)
-    buffers = {name: torch.stack([b.detach()] * nodes) for name, b in template.training.named_buffers()}
+    holders = [template.training] * nodes if isinstance(init, (str, Tensor)) else list(init)
+    buffers = {
+        name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
+        for name, b in template.training.named_buffers()
+    }
     return Participants(theta, template.optimizer.init(theta), buffers)
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    return torch.stack(rows) if rows else torch.empty(0, 0)
 
 
 def _made(model: Model, seed: int, node: int) -> nn.Module:
@@ -277,11 +219,3 @@ def _made(model: Model, seed: int, node: int) -> nn.Module:
                 "init='own' must draw new parameters; this model has no reset_parameters. Give a function making one."
             )
         return fresh
-
-
-def module_of(network: Network, participants: Participants, k: int) -> nn.Module:
-    """Participant k's model as an ordinary module, in evaluation mode."""
-    module = deepcopy(network.learner.judging)
-    values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
-    module.load_state_dict({**module.state_dict(), **values})
-    return module
