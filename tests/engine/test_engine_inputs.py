@@ -173,11 +173,12 @@ class Bare(nn.Module):
 
 
 LOOP_ONLY = r"a model that draws at random \(dropout\) must run as a loop.*found strategy 'vmap'. Use 'loop' or 'auto'"
+HALF_WEIGHTED = nx.Graph([(0, 1, {"weight": 0.5}), (1, 2)])
 BAD = {
     "nodes and W": ({"mixing": torch.eye(3), "nodes": 4}, "the mixing matrix has 3 participants, nodes is 4"),
     "no nodes": ({"mixing": "ring"}, "topology 'ring' needs a number of participants: give nodes="),
     "unknown topology": ({"mixing": "rign", "nodes": 4}, "unknown topology 'rign'. Did you mean 'ring'"),
-    "no weights": ({"mixing": nx.path_graph(4)}, r"edge \(0, 1\) has no 'weight'. Set it, or use topology.uniform"),
+    "half weights": ({"mixing": HALF_WEIGHTED}, r"edge \(1, 2\) has no 'weight'. Set it, or use topology.uniform"),
     "W rows": ({"mixing": torch.full((2, 2), 0.4)}, "rows summing to 1; row 0 sums to 0.8"),
     "q size": ({"q": [0.5, 0.5]}, r"q must be 4 weights, at least 0, that sum to 1; found shape \(2,\), sum 1"),
     "q sum": ({"q": [0.5] * 4}, r"q must be 4 weights.*sum 2"),
@@ -245,3 +246,8 @@ def test_regression_and_integers_as_targets():
     x, y = torch.randn(60, 64, generator=draw_), torch.randn(60, CLASSES, generator=draw_)
     net = make(perceptron(), data=from_tensors(x, y, x, y), loss=lambda a, b: (a - b).square().mean())
     assert torch.isfinite(last(net).loss).all()
+
+
+def test_a_graph_without_weights_is_uniform():
+    graph = nx.path_graph(4)
+    assert torch.equal(make(mixing=graph).mixing(0), topology.uniform(graph))

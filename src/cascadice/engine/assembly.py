@@ -133,7 +133,8 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
             raise ValueError(f"topology {mixing!r} needs a number of participants: give nodes=.")
         return topology.build(mixing, nodes, seed=seed), nodes
     if isinstance(mixing, nx.Graph):
-        mixing = topology.from_graph(mixing) if nx.is_weighted(mixing) else topology.uniform(mixing)
+        weighted = nx.get_edge_attributes(mixing, "weight")
+        mixing = topology.from_graph(mixing) if weighted else topology.uniform(mixing)
     schedule = mixing if callable(mixing) else topology.constant(topology.matrix(mixing))
     found = schedule(0).shape[0]
     if nodes not in (None, found):

@@ -25,7 +25,7 @@ from cascadice.names import lookup
 
 R = TypeVar("R")
 
-# Parameters × batch up to which one vectorised sweep beats a loop on CPU (benchmarks/training.py --strategies loop vmap)
+# Parameters × batch up to which one sweep beats a loop on CPU: benchmarks/training.py --strategies loop vmap
 SMALL = 2**22
 
 
