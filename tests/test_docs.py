@@ -1,0 +1,121 @@
+"""The documentation tells the truth: its code runs and prints what it says, its commands exist, its links resolve."""
+
+import re
+import shlex
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from cascadice.cli import _parser, _settings
+from cascadice.configuration import Config, override
+from cascadice.recipes import RECIPES
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+FENCE = re.compile(r"^(<!-- not run.*-->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"`((?:cascadice (?:list|run|topology)|make )[^`]*)`")
+
+
+class Block(NamedTuple):
+    """A piece of a page between fences; `printed` is what stands below code as its output."""
+
+    language: str
+    text: str
+    run: bool
+    printed: str | None
+
+
+def blocks(page):
+    text = page.read_text()
+    found = list(FENCE.finditer(text))
+    for this, following in zip_longest(found, found[1:]):
+        below = following is not None and following[2] == "text" and not text[this.end() : following.start()].strip()
+        yield Block(this[2], this[3], this[1] is None, following[3] if below else None)
+
+
+def form(printed):
+    """Numbers differ with processors, in their last digits; everything around them must not."""
+    return re.sub(r" +", " ", re.sub(r"-?\d+(\.\d*)?", "0", printed)).strip()
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that wait for one another are slow on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+WITH_CODE = [page for page in PAGES if any(b.language == "python" and b.run for b in blocks(page))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
+def test_code_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys, one_thread):
+    monkeypatch.chdir(tmp_path)
+    names = {"folder": tmp_path, "__name__": "__main__"}
+    for block in blocks(page):
+        if block.language == "python" and block.run:
+            exec(compile(block.text, str(page), "exec"), names)
+            printed = capsys.readouterr().out
+            assert block.printed is not None or not printed, f"{page.name} does not show what it prints: {printed}"
+            assert form(printed) == form(block.printed or "")
+
+
+def test_tutorial_and_how_to_have_code():
+    assert {"tutorial", "howto", "index"} <= {page.stem for page in WITH_CODE}
+
+
+def commands(program):
+    """Every command line of this program that is quoted, in a block or in a sentence."""
+    for text in (text for text in TEXTS if text.exists()):
+        lines = [line for block in blocks(text) if block.language == "sh" for line in block.text.splitlines()]
+        for line in lines + QUOTED.findall(FENCE.sub("", text.read_text())):
+            if line.startswith(f"{program} "):
+                yield pytest.param(line, id=f"{text.stem}: {line}")
+
+
+@pytest.mark.parametrize("line", list(commands("cascadice")))
+def test_commands_are_those_of_the_program(line):
+    arguments = shlex.split(line, comments=True)[1:]
+    if "--help" in arguments:
+        with pytest.raises(SystemExit, match="0"):
+            _parser().parse_args(arguments)
+        return
+    args = _parser().parse_args(arguments)
+    override(Config(), _settings(args))
+    recipe = getattr(args, "recipe", None)
+    assert recipe in (None, "RECIPE", *RECIPES) or recipe.startswith("runs/")
+
+
+@pytest.mark.parametrize("line", list(commands("make")))
+def test_make_knows_its_targets(line):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert line.split()[1] in targets
+
+
+def links():
+    for text in (text for text in TEXTS if text.exists()):
+        without_code = FENCE.sub("", text.read_text())
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code):
+            if "://" not in target:
+                yield pytest.param(text, target, id=f"{text.stem}: {target}")
+
+
+@pytest.mark.parametrize(("text", "target"), list(links()))
+def test_links_resolve(text, target):
+    path, _, anchor = target.partition("#")
+    there = text.parent / path if path else text
+    assert there.exists()
+    if anchor:
+        headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert all(f": {page.name}" in navigation for page in PAGES)
