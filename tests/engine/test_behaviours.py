@@ -1,5 +1,7 @@
 """Misbehaving and absent participants, and corrupted data: what they do, in which rounds, and to nobody else."""
 
+from functools import partial
+
 import pytest
 import torch
 from engine.cases import CLOSE, equal, last, make
@@ -121,18 +123,18 @@ def test_honest_conduct_is_no_conduct(optimizer, steps, strategy):
     net = make(optimizer=optimizer, local_steps=steps, strategy=strategy)
     work = local_work(strategy, net.learner)
     before = last(net, 2).after
-    inputs = load(net, draw(net, 2))
-    honest = inputs._replace(conduct=(torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)))
-    assert equal(work(before, inputs, None), work(before, honest, None))
+    drawn = draw(net, 2)
+    honest = drawn._replace(conduct=(torch.ones(4), torch.ones(4)))
+    assert equal(work(before, partial(load, net, drawn), None), work(before, partial(load, net, honest), None))
 
 
 @STRATEGIES
 def test_half_a_step_is_half_the_update_and_half_the_change_of_state(strategy):
     net = make(optimizer="adam", strategy=strategy)
     work = local_work(strategy, net.learner)
-    inputs, one = load(net, draw(net, 0)), torch.ones(4, dtype=torch.float64)
-    whole, _ = work(net.initial, inputs, None)
-    half, _ = work(net.initial, inputs._replace(conduct=(0.5 * one, one)), None)
+    drawn, one = draw(net, 0), torch.ones(4)
+    whole, _ = work(net.initial, partial(load, net, drawn), None)
+    half, _ = work(net.initial, partial(load, net, drawn._replace(conduct=(0.5 * one, one))), None)
     torch.testing.assert_close(half, tree_map(lambda a, b: (a + b) / 2, net.initial, whole), **CLOSE)
 
 

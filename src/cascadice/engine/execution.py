@@ -25,8 +25,8 @@ from cascadice.names import lookup
 
 R = TypeVar("R")
 
-# Parameters × batch up to which one sweep beats a loop on CPU: benchmarks/training.py --strategies loop vmap
-SMALL = 2**22
+# Parameters up to which one sweep beats a loop on CPU: benchmarks/training.py --strategies loop vmap
+SMALL = 2**18
 
 
 class Local(NamedTuple):
@@ -53,8 +53,11 @@ def make_room(like: Participants) -> Room:
     return Room(half, after._replace(state=half.state), like.theta.new_empty(len(like.theta)))
 
 
-Work = Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]
-"""(before, inputs, room) -> participants at t + ½, in `room` if given, and their losses."""
+Fetch = Callable[[list[int] | None], Local]
+"""The inputs of these rows of participants, of all if None. A loop fetches row by row, while they are in cache."""
+
+Work = Callable[[Participants, Fetch, Room | None], tuple[Participants, Tensor]]
+"""(before, fetch, room) -> participants at t + ½, in `room` if given, and their losses."""
 
 
 class Strategy(NamedTuple):
@@ -70,8 +73,7 @@ def choose(learner: Learner, before: Participants, inputs: Local) -> str:
         return "loop"
     if before.theta.device.type == "cpu":
         convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
-        batch = inputs.y.shape[2]
-        if convolves or learner.size * batch > SMALL:
+        if convolves or learner.size > SMALL:
             return "loop"
     if not _vectorises(learner, before, inputs):
         return "loop"
@@ -83,41 +85,49 @@ def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
     two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
-            _vectorised(learner)(two, inputs, None)
+            _vectorised(learner)(two, lambda rows: inputs, None)
     except Exception:
         return False
     return True
 
 
 def _vectorised(learner: Learner) -> Work:
-    sweep = vmap(partial(local_steps, learner, gradient=gradient))
-
-    def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
-        done = sweep(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
-        return done if room is None else _put(done, room)
-
-    return run
+    sweep = _sweep(learner)
+    return lambda before, fetch, room: sweep(before, fetch(None), room)
 
 
 def _compiled(learner: Learner) -> Work:
-    return torch.compile(_vectorised(learner), dynamic=False)
+    sweep = torch.compile(_sweep(learner), dynamic=False)
+    return lambda before, fetch, room: sweep(before, fetch(None), room)
+
+
+def _sweep(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
+    everybody = vmap(partial(local_steps, learner, gradient=gradient))
+
+    def sweep(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+        done = everybody(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+        return done if room is None else _put(done, room)
+
+    return sweep
 
 
 def _looped(learner: Learner) -> Work:
     twins: dict[int, Learner] = {}
 
-    def run(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+    def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
         half = torch.empty_like(before.theta) if room is None else room.half.theta
 
         def work(worker: int, k: int) -> tuple[Participants, Tensor]:
             own = twins[worker] if worker in twins else twins.setdefault(worker, learner.twin())
-            mine, conduct = tree_map(lambda tensor: tensor[k], (before, inputs.conduct))
-            with seeded(inputs.seeds[k] if inputs.seeds else None, before.theta.device):
+            mine = tree_map(lambda tensor: tensor[k], before)
+            x, y, lr, conduct, seed = fetch([k])
+            with seeded(seed[0] if seed else None, half.device):
                 return local_steps(
-                    own, mine, inputs.x[k], inputs.y[k], inputs.lr[k], conduct, gradient=eager_gradient, into=half[k]
+                    own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), gradient=eager_gradient, into=half[k]
                 )
 
-        rows = each_row(work, len(half), half.device, workers=1 if inputs.seeds else None)
+        # torch's generator, which dropout draws from, is one for all threads
+        rows = each_row(work, len(half), half.device, workers=1 if learner.stochastic else None)
         state, buffers = stack([(row.state, row.buffers) for row, _ in rows])
         done = Participants(half, state, buffers), torch.stack([loss for _, loss in rows])
         return done if room is None else _put(done, room)
@@ -140,11 +150,11 @@ def local_work(strategy: str, learner: Learner) -> Work:
 
 
 def _deterministic(run: Work) -> Work:
-    def exactly(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
+    def exactly(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
         tf32 = torch.backends.cudnn.allow_tf32
         flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
         with torch.no_grad(), flags:
-            return run(before, inputs, room)
+            return run(before, fetch, room)
 
     return exactly
 

@@ -75,7 +75,7 @@ def _check_finite(unseen: list[tuple[int, Tensor]]) -> None:
 
 def play(network: Network, work: Work, drawn: Draw, before: Participants, room: Room | None = None) -> Round:
     """One round, a pure function of what was drawn and of the participants before it; `work` does the local part."""
-    half, loss = work(before, load(network, drawn), room)
+    half, loss = work(before, partial(load, network, drawn), room)
     if network.behaviours:
         nodes = range(network.nodes)
         for row, noise in behaviour.noise(network.behaviours, drawn.t, nodes, half.theta, network.seed).items():
