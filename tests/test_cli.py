@@ -1,3 +1,4 @@
+import errno
 import json
 import signal
 import subprocess
@@ -227,3 +228,12 @@ def test_the_regimes_fall_back_to_digits(capsys, tmp_path, monkeypatch):
     assert [(r["model"], r["init"]) for r in results] == [
         ("mlp", "own"), ("mlp", "shared"), ("cnn", "own"), ("cnn", "shared"),
     ]  # fmt: skip
+
+
+def test_a_full_disk_is_a_failed_run_not_a_mistake(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "metrics.parquet"))
+
+    monkeypatch.setattr("cascadice.store.write_metrics", full)
+    assert main(["run", "demo", "--rounds", "2", "--quiet", "--out", str(tmp_path / "run")]) == 1
+    assert "metrics.parquet: No space left on device." in capsys.readouterr().err

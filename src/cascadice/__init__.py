@@ -1,19 +1,23 @@
 """Data influence in decentralised learning: whose data helped whom, by how much, how many hops away."""
 
-from cascadice import data, learning_rates, losses, models, optimizers, topology
-from cascadice.data.corruption import Corruption
-from cascadice.engine import (
-    Behaviour,
-    DivergedError,
-    Network,
-    Participants,
-    Round,
-    consensus,
-    evaluate,
-    module_of,
-    network,
-    simulate,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cascadice import data, learning_rates, losses, models, optimizers, store, topology
+    from cascadice.data.corruption import Corruption
+    from cascadice.engine import (
+        Behaviour,
+        DivergedError,
+        Network,
+        Participants,
+        Round,
+        consensus,
+        evaluate,
+        module_of,
+        network,
+        simulate,
+    )
 
 __version__ = "0.1.0"
 
@@ -34,5 +38,23 @@ __all__ = [
     "network",
     "optimizers",
     "simulate",
+    "store",
     "topology",
 ]
+
+_MODULES = ("data", "learning_rates", "losses", "models", "optimizers", "store", "topology")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is used when it is used: torch takes seconds, and `cascadice --help` should not."""
+    if name not in __all__:
+        raise AttributeError(f"module 'cascadice' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"cascadice.{name}")
+    found = getattr(import_module("cascadice.data.corruption" if name == "Corruption" else "cascadice.engine"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

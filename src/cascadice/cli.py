@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 sto
 """
 
 import argparse
+import errno
 import os
 import sys
 import warnings
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _fail(1, f"out of memory: {error}")
     except OSError as error:
-        return _fail(2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # nothing that was asked for is at fault
+        return _fail(1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
     except (ValueError, TypeError) as error:
         return _fail(2, str(error))
     return 0
