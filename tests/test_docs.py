@@ -11,6 +11,7 @@ import torch
 
 from cascadice.cli import _parser, _settings
 from cascadice.configuration import Config, override
+from cascadice.engine.execution import SMALL
 from cascadice.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -119,3 +120,7 @@ def test_links_resolve(text, target):
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert all(f": {page.name}" in navigation for page in PAGES)
+
+
+def test_the_automatic_choice_is_as_described():
+    assert f"more than {SMALL:,} parameters" in (ROOT / "docs" / "performance.md").read_text()
