@@ -125,6 +125,11 @@ def _measure(done: Round, evaluation: Evaluation | None) -> Measures:
     return Measures(done.t, done.loss.to(torch.float64, copy=True), consensus(done.after.theta), evaluation)
 
 
+def _land(journal: _Journal) -> None:
+    """Bring the measures to the CPU, all at once: doing so as they come would stall a GPU every round."""
+    journal.measures = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, journal.measures)
+
+
 def _due(journal: _Journal) -> bool:
     if journal.config.checkpoint_every is not None:
         return journal.t % journal.config.checkpoint_every == 0
@@ -133,6 +138,7 @@ def _due(journal: _Journal) -> bool:
 
 def _save(journal: _Journal) -> None:
     """Metrics, then the checkpoint: whatever moment the process dies, the checkpoint's past is all there."""
+    _land(journal)
     fresh = [m.train_loss for m in journal.measures if m.t >= journal.safe]
     # on CUDA the engine looks for divergence only now and then; nobody wants to go on from NaN
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
@@ -167,6 +173,7 @@ def _kept(journal: _Journal) -> Iterator[None]:
 
 def _end(journal: _Journal, status: str, t: int) -> None:
     """Keep the rounds before t."""
+    _land(journal)
     journal.status, journal.t = status, t
     journal.measures = [m for m in journal.measures if m.t < t]
     store.forget(journal.folder, [kept for kept in store.recorded(journal.folder) if kept >= t])

@@ -281,7 +281,7 @@ def write_metrics(folder: Folder, measures: Sequence[Measures]) -> None:
 
 
 def _column(rows: list[Tensor]) -> Any:
-    return torch.cat(rows).double().cpu().numpy() if rows else torch.zeros(0, dtype=torch.float64).numpy()
+    return torch.cat(rows).double().numpy() if rows else torch.zeros(0, dtype=torch.float64).numpy()
 
 
 def read_metrics(folder: Folder) -> list[Measures]:
