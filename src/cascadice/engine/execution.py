@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cascadice.engine.learner import Conduct, Learner, Participants, eager_gradient, gradient, local_steps
+from cascadice.engine.learner import Conduct, Gradient, Learner, Participants, eager_gradient, local_steps
 from cascadice.names import lookup
 
 R = TypeVar("R")
@@ -102,35 +102,40 @@ def _compiled(learner: Learner) -> Work:
 
 
 def _sweep(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
-    everybody = vmap(partial(local_steps, learner, gradient=gradient))
+    everybody = vmap(partial(local_steps, learner))
 
     def sweep(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
         done = everybody(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
-        return done if room is None else _put(done, room)
+        return done if room is None else _put(done, room.half, room.loss)
 
     return sweep
 
 
 def _looped(learner: Learner) -> Work:
-    twins: dict[int, Learner] = {}
+    twins: dict[int, tuple[Learner, Gradient]] = {}
+
+    def twin(worker: int) -> tuple[Learner, Gradient]:
+        if worker not in twins:
+            own = learner.twin()
+            twins[worker] = own, eager_gradient(own)
+        return twins[worker]
 
     def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
-        half = torch.empty_like(before.theta) if room is None else room.half.theta
+        half, _, loss = make_room(before) if room is None else room
 
-        def work(worker: int, k: int) -> tuple[Participants, Tensor]:
-            own = twins[worker] if worker in twins else twins.setdefault(worker, learner.twin())
-            mine = tree_map(lambda tensor: tensor[k], before)
+        def work(worker: int, k: int) -> None:
+            own, slope = twin(worker)
+            mine, to = tree_map(lambda tensor: tensor[k], (before, half))
             x, y, lr, conduct, seed = fetch([k])
-            with seeded(seed[0] if seed else None, half.device):
-                return local_steps(
-                    own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), gradient=eager_gradient, into=half[k]
+            with seeded(seed[0] if seed else None, loss.device):
+                done = local_steps(
+                    own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), slope=slope, into=to.theta
                 )
+            _put(done, to, loss[k])
 
         # torch's generator, which dropout draws from, is one for all threads
-        rows = each_row(work, len(half), half.device, workers=1 if learner.stochastic else None)
-        state, buffers = stack([(row.state, row.buffers) for row, _ in rows])
-        done = Participants(half, state, buffers), torch.stack([loss for _, loss in rows])
-        return done if room is None else _put(done, room)
+        each_row(work, len(loss), loss.device, workers=1 if learner.stochastic else None)
+        return half, loss
 
     return run
 
@@ -191,11 +196,16 @@ def stack(rows: list[Any]) -> Any:
     return shape.unflatten([torch.stack(columns) for columns in zip(*leaves, strict=True)]) if leaves[0] else rows[0]
 
 
-def _put(done: tuple[Participants, Tensor], room: Room) -> tuple[Participants, Tensor]:
-    for to, value in zip((*_carried(room.half), room.loss), (*_carried(done[0]), done[1]), strict=True):
-        if to is not value:
-            to.copy_(value)
-    return room.half, room.loss
+def _put(done: tuple[Participants, Tensor], half: Participants, loss: Tensor) -> tuple[Participants, Tensor]:
+    """Copy results into their room, and give that."""
+    (theta, state, buffers), value = done
+    loss.copy_(value)
+    if theta is not half.theta:
+        half.theta.copy_(theta)
+    for to, values in ((half.state, state), (half.buffers, buffers)):
+        for name, value in values.items():
+            to[name].copy_(value)
+    return half, loss
 
 
 @contextmanager
@@ -207,7 +217,3 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-def _carried(participants: Participants) -> tuple[Tensor, ...]:
-    return (participants.theta, *participants.state.values(), *participants.buffers.values())

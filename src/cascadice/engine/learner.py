@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -99,11 +100,9 @@ def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
 
 @runtime_checkable
 class Gradient(Protocol):
-    """(learner, theta, buffers, x, y) -> gradient, loss, buffers afterwards."""
+    """(theta, buffers, x, y) -> gradient, loss, buffers afterwards."""
 
-    def __call__(
-        self, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor, Buffers]: ...
+    def __call__(self, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]: ...
 
 
 def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
@@ -112,18 +111,31 @@ def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Te
     return slope, value, after
 
 
-def eager_gradient(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor, Buffers]:
-    """The same gradient by plain autograd: for loops, where torch.func costs as much again as a small model."""
-    if x.dim() == 4 and x.device.type == "cpu":
-        x = x.contiguous(memory_format=torch.channels_last)  # twice as fast for convolutions and pooling on CPU
-    with torch.enable_grad():
-        leaves = {name: value.detach().requires_grad_() for name, value in unflatten(learner.training, theta)}
-        value, after = _loss(leaves, learner, buffers, x, y)
-        slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-    after = {name: buffer.detach() for name, buffer in after.items()}
-    return torch.cat([slope.reshape(-1) for slope in slopes]), value.detach(), after
+def eager_gradient(learner: Learner) -> Gradient:
+    """The same gradient by plain autograd, for loops, where torch.func costs as much again as a small model.
+
+    The learner must be a twin of its own: its modules are lent the parameters. What it returns is overwritten by the
+    next call, because fresh memory costs more than the concatenation that fills it.
+    """
+    module = learner.training
+    own = dict(module.named_parameters())
+    row = torch.cat([p.detach().reshape(-1) for p in own.values()])
+
+    def slope(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
+        if x.dim() == 4 and x.device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)  # twice as fast for convolutions and pooling on CPU
+        for name, value in unflatten(module, theta):
+            own[name].data = value
+        with torch.enable_grad():
+            if buffers or learner.compute is not None:
+                loss, after = _loss(dict(own), learner, buffers, x, y)
+            else:
+                loss, after = learner.loss(module(x), y), {}
+            slopes = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        torch.cat([piece.reshape(-1) for piece in slopes], out=row)
+        return row, loss.detach(), {name: buffer.detach() for name, buffer in after.items()}
+
+    return slope
 
 
 def local_steps(
@@ -134,20 +146,21 @@ def local_steps(
     lr: Float[Tensor, ""],
     conduct: Conduct = (),
     *,
-    gradient: Gradient = gradient,
+    slope: Gradient | None = None,
     into: Tensor | None = None,
 ) -> tuple[Participants, Float[Tensor, ""]]:
     """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step for each of its batches.
 
     `conduct` is how much of it was really done and sent: θ^{t+½} = θ^t + taken · factor · Δ, and `taken` of the change
     of the optimizer's state. (1, 1) is the honest step, bit for bit; taken = 0 skips it, which is how the influence of
-    an update is defined. `into` receives θ^{t+½}.
+    an update is defined. `slope` is another way to find the gradient; `into` receives θ^{t+½}.
     """
     theta, state, buffers = mine
+    slope = partial(gradient, learner) if slope is None else slope
     losses = []
     for step in range(x.shape[0]):
-        slope, loss, buffers = gradient(learner, theta, buffers, x[step], y[step])
-        delta, state = learner.optimizer.update(slope, state, theta, lr)
+        downhill, loss, buffers = slope(theta, buffers, x[step], y[step])
+        delta, state = learner.optimizer.update(downhill, state, theta, lr)
         last = step == x.shape[0] - 1
         theta = torch.add(theta, delta, out=into if last and not conduct else None)
         losses.append(loss)
