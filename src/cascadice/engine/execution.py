@@ -9,11 +9,12 @@ and device, never on a stopwatch: a run must have the same bits the next time.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -112,19 +113,14 @@ def _sweep(learner: Learner) -> Callable[[Participants, Local, Room | None], tup
 
 
 def _looped(learner: Learner) -> Work:
-    twins: dict[int, tuple[Learner, Gradient]] = {}
-
-    def twin(worker: int) -> tuple[Learner, Gradient]:
-        if worker not in twins:
-            own = learner.twin()
-            twins[worker] = own, eager_gradient(own)
-        return twins[worker]
+    slopes: dict[int, Gradient] = {}
 
     def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
         half, _, loss = make_room(before) if room is None else room
 
         def work(worker: int, k: int) -> None:
-            own, slope = twin(worker)
+            own = twin(learner, worker)
+            slope = slopes.get(worker) or slopes.setdefault(worker, eager_gradient(own))
             mine, to = tree_map(lambda tensor: tensor[k], (before, half))
             x, y, lr, conduct, seed = fetch([k])
             with seeded(seed[0] if seed else None, loss.device):
@@ -182,6 +178,31 @@ def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, wor
 
     shards = [iter(shard) for shard in pool.map(shard, range(workers))]
     return [next(shards[k % workers]) for k in range(rows)]
+
+
+def over_rows(row: Callable[..., Any], strategy: str, learner: Learner, *shared: Any) -> Callable[..., Any]:
+    """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads."""
+    if strategy != "loop":
+        return torch.no_grad()(vmap(lambda *arguments: row(learner, *arguments, *shared)))
+
+    def run(*stacked: Any) -> Any:
+        leaf: Tensor = tree_flatten(stacked)[0][0]
+
+        def work(worker: int, k: int) -> Any:
+            return row(twin(learner, worker), *tree_map(lambda tensor: tensor[k], stacked), *shared)
+
+        return stack(each_row(work, len(leaf), leaf.device))
+
+    return torch.no_grad()(run)
+
+
+def twin(learner: Learner, worker: int) -> Learner:
+    """The learner that this worker, and nobody else at the same time, may use."""
+    twins = _twins.setdefault(learner, {})
+    return twins.get(worker) or twins.setdefault(worker, learner.twin())
+
+
+_twins: MutableMapping[Learner, dict[int, Learner]] = WeakKeyDictionary()
 
 
 @cache

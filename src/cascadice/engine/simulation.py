@@ -3,19 +3,18 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count, cycle, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
 from cascadice.engine import behaviour
 from cascadice.engine.capture import captured
-from cascadice.engine.execution import Room, Work, each_row, local_work, make_room, stack
-from cascadice.engine.learner import Learner, Participants, score
+from cascadice.engine.execution import Room, Work, local_work, make_room, over_rows
+from cascadice.engine.learner import Participants, score
 from cascadice.engine.networks import Network, draw, draws_inside, load
 from cascadice.engine.rounds import Draw, Round, mix
 from cascadice.losses import accuracy
@@ -134,22 +133,7 @@ def evaluate(
         for index in torch.split(torch.arange(len(samples), device=network.device), chunk):
             x, y = samples.take(index)
             x = x.to(participants.theta.dtype) if x.is_floating_point() else x
-            part = torch.stack(_scores(network, participants, x, y, measures)) * (len(index) / len(samples))
-            totals.append(part)
+            part = torch.stack(over_rows(score, network.strategy, network.learner, x, y, measures)(participants))
+            totals.append(part * (len(index) / len(samples)))
     loss, *rest = torch.stack(totals).sum(0)
     return Evaluation(loss, rest[0] if rest else torch.full_like(loss, torch.nan))
-
-
-def _scores(network: Network, participants: Participants, x: Tensor, y: Tensor, measures: Any) -> tuple[Tensor, ...]:
-    if network.strategy != "loop":
-        one = partial(score, network.learner, measures=measures)
-        found: tuple[Tensor, ...] = vmap(one, in_dims=(0, None, None))(participants, x, y)
-        return found
-    twins: dict[int, Learner] = {}
-
-    def work(worker: int, k: int) -> tuple[Tensor, ...]:
-        own = twins.setdefault(worker, network.learner.twin())
-        return score(own, tree_map(lambda tensor: tensor[k], participants), x, y, measures)
-
-    rows: tuple[Tensor, ...] = stack(each_row(work, network.nodes, network.device))
-    return rows

@@ -38,7 +38,7 @@ def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
 
 
 def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """The weights written on the edges: W[v, u] = graph[u][v]["weight"].
+    """The weights written on the edges: `W[v, u] = graph[u][v]["weight"]`.
 
     A participant without a self-loop keeps what it does not give to others; `normalize` divides each row by its sum.
     """
