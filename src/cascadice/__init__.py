@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cascadice import data, learning_rates, losses, models, optimizers, store, topology
+    from cascadice import data, influence, learning_rates, losses, models, optimizers, store, topology
     from cascadice.data.corruption import Corruption
     from cascadice.engine import (
         Behaviour,
@@ -31,6 +31,7 @@ __all__ = [
     "consensus",
     "data",
     "evaluate",
+    "influence",
     "learning_rates",
     "losses",
     "models",
@@ -42,7 +43,7 @@ __all__ = [
     "topology",
 ]
 
-_MODULES = ("data", "learning_rates", "losses", "models", "optimizers", "store", "topology")
+_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "store", "topology")
 
 
 def __getattr__(name: str) -> Any:

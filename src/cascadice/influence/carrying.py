@@ -1,0 +1,130 @@
+"""Perturbations on their way through the network: who has been reached, and what the rounds do to what arrived."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.func import jvp
+from torch.utils._pytree import tree_map
+
+from cascadice.engine import behaviour
+from cascadice.engine.execution import Local, local_work, over_rows
+from cascadice.engine.learner import Learner, Participants, local_steps
+from cascadice.engine.networks import Network, load
+from cascadice.engine.rounds import Round
+from cascadice.optimizers import State
+from cascadice.topology import links
+
+
+class Carried(NamedTuple):
+    """A change of (parameters, optimizer state) for every (receiver, source) pair inside the sources' light cones."""
+
+    nodes: Int[Tensor, " p"]
+    sources: Int[Tensor, " p"]
+    theta: Float[Tensor, "p d"]
+    state: State
+
+
+def spread(W: Float[Tensor, "n n"], half: Carried) -> Carried:
+    """Gossip: δ_k = Σ_l W[k, l] δ_l for everyone whom a source has now reached; state stays. Cost: links × d."""
+    n, device = W.shape[0], half.theta.device
+    nodes, sources = half.nodes.cpu(), half.sources.cpu()
+    row, weights, receivers = _outgoing(W, nodes)
+    had = sources * n + nodes
+    reached, to = torch.unique(sources[row] * n + receivers, return_inverse=True)
+    where, size = torch.stack([to, row]), (len(reached), len(nodes))
+    mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)
+    state = {name: _kept(value, had, reached) for name, value in half.state.items()}
+    theta = torch.sparse.mm(mixing, half.theta)
+    return Carried((reached % n).to(device), (reached // n).to(device), theta, state)
+
+
+def _outgoing(W: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For every link that leaves one of `nodes`: which entry of `nodes` it leaves, its weight, whom it reaches."""
+    receivers, senders, weights = (column.cpu() for column in links(W))
+    order = senders.argsort(stable=True)
+    degree = senders.bincount(minlength=W.shape[0])
+    row = torch.arange(len(nodes)).repeat_interleave(degree[nodes])
+    within = torch.arange(len(row)) - (degree[nodes].cumsum(0) - degree[nodes])[row]
+    link = order[(degree.cumsum(0) - degree)[nodes][row] + within]
+    return row, weights[link], receivers[link]
+
+
+def _kept(value: Tensor, had: Tensor, reached: Tensor) -> Tensor:
+    """State does not travel: a pair has what it had, and one just reached has none."""
+    fresh = value.new_zeros(len(reached), *value.shape[1:])
+    place = torch.searchsorted(reached, had).clamp(max=len(reached) - 1)
+    still = reached[place] == had
+    fresh[place[still].to(value.device)] = value[still.to(value.device)]
+    return fresh
+
+
+def moved(done: Round, change: Carried) -> Participants:
+    """The participants before this round with the change added, a row for each pair."""
+    here: Participants = tree_map(lambda tensor: tensor[change.nodes], done.before)
+    state = {name: value + change.state[name] for name, value in here.state.items()}
+    return Participants(here.theta + change.theta, state, here.buffers)
+
+
+def replay(network: Network, done: Round, change: Carried) -> Carried:
+    """What the local work of the round makes of the change: exactly, by doing it again. Cost: a step a pair."""
+    nodes = change.nodes.tolist()
+    fetch = _fetch(network, done, nodes)
+    again, _ = local_work(row_strategy(network), network.learner)(moved(done, change), fetch, None)
+    once: Participants = tree_map(lambda tensor: tensor[change.nodes], done.half)
+    noise = behaviour.noise(network.behaviours, done.t, nodes, once.theta, network.seed) if network.behaviours else {}
+    theta = again.theta - once.theta
+    for row, added in noise.items():  # it is added to both, after the step
+        theta[row] += added
+    return change._replace(theta=theta, state={name: again.state[name] - value for name, value in once.state.items()})
+
+
+def push(network: Network, done: Round, at: Carried, tangent: Carried) -> Carried:
+    """What the local work makes of an infinitesimal change: the derivative of the whole step at (before + at), applied.
+
+        δ^{t+½} = (I − η H) δ^t       for SGD; for optimizers with state, of the pair (θ, state)
+
+    Cost: a Hessian-vector product a pair.
+    """
+    check_differentiable(network)
+    inputs = _fetch(network, done, at.nodes.tolist())(None)
+    rows = over_rows(_pushed, network.strategy, network.learner)
+    theta, state = rows(moved(done, at), tangent.theta, tangent.state, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+    return tangent._replace(theta=theta, state=state)
+
+
+def _pushed(
+    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any
+) -> Any:
+    step = step_of(learner, mine, x, y, lr, conduct)
+    return jvp(step, (mine.theta, mine.state), (theta, state))[1]
+
+
+def step_of(learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr: Tensor, conduct: Any) -> Callable[..., Any]:
+    """(θ, state) -> (θ, state): one participant's local work as a function of what it carries."""
+
+    def step(theta, state):  # type: ignore[no-untyped-def]
+        done, _ = local_steps(learner, Participants(theta, state, mine.buffers), x, y, lr, conduct)
+        return done.theta, done.state
+
+    return step
+
+
+def check_differentiable(network: Network) -> None:
+    """Derivatives need the same masks twice in one pass; a model that draws inside its passes has none."""
+    if network.learner.stochastic:
+        raise ValueError(
+            "derivatives of a model that draws at random (dropout) are not defined; use the ground truth, "
+            "which replays the recorded seeds, or a model without dropout."
+        )
+
+
+def row_strategy(network: Network) -> str:
+    """How to replay: the number of pairs changes from hop to hop, and would be compiled for again and again."""
+    return "loop" if network.strategy == "loop" else "vmap"
+
+
+def _fetch(network: Network, done: Round, nodes: Sequence[int]) -> Callable[[list[int] | None], Local]:
+    return lambda rows: load(network, done.drawn, nodes if rows is None else [nodes[row] for row in rows])

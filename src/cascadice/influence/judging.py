@@ -1,0 +1,95 @@
+"""What influence is measured on: a function of outputs on evaluation data z', which need not be the training loss."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import grad_and_value
+from torch.utils._pytree import tree_map
+
+from cascadice.data import Samples
+from cascadice.engine.execution import over_rows
+from cascadice.engine.learner import Buffers, Learner, Participants, forward, unflatten
+from cascadice.engine.networks import Network
+from cascadice.losses import Loss
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """L(θ_k; z'): `x, y` are shared by all, or, if `own`, participant k is judged on its own `x[k], y[k]`."""
+
+    x: Tensor
+    y: Tensor
+    measure: Loss
+    own: bool = False
+
+
+def judge(
+    network: Network,
+    samples: Samples | Sequence[Samples] | None = None,
+    measure: Loss | None = None,
+) -> Judge:
+    """Judge participants on `samples` (the test data), or each on its own from a sequence of equally many samples.
+
+    `measure(outputs, targets)` must give a scalar; it is the training loss unless given.
+    """
+    chosen = network.data.test if samples is None else samples
+    parts = [chosen] if isinstance(chosen, Samples) else list(chosen)
+    if not isinstance(chosen, Samples) and len(parts) != network.nodes:
+        raise ValueError(f"there must be evaluation data for each of {network.nodes} participants; found {len(parts)}.")
+    if len({len(part) for part in parts}) > 1 or len(parts[0]) == 0:
+        sizes = sorted({len(part) for part in parts})
+        raise ValueError(f"evaluation sets must have one size, at least 1; found {sizes}. Use subset(index).")
+    taken = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
+    x, y = (torch.stack(column) for column in zip(*taken, strict=True))
+    x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
+    own = not isinstance(chosen, Samples)
+    found = Judge(x if own else x[0], y if own else y[0], measure or network.learner.loss, own)
+    first: Participants = tree_map(lambda tensor: tensor[0], network.initial)
+    value = _value(first.theta, network.learner, first.buffers, x[0], y[0], found.measure)
+    if value.dim() != 0:
+        raise ValueError(f"a measured function must give a scalar; found shape {tuple(value.shape)}. Use e.g. .mean().")
+    return found
+
+
+def _value(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:
+    tensors = {**dict(unflatten(learner.judging, theta)), **buffers}
+    return measure(forward(learner.judging, tensors, x, learner.compute), y)
+
+
+def _value_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> Tensor:
+    return _value(theta, learner, buffers, *rest)
+
+
+def _slope_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> tuple[Tensor, Tensor]:
+    slope, value = grad_and_value(_value)(theta, learner, buffers, *rest)
+    return value, slope
+
+
+def values(
+    network: Network, judge: Judge, theta: Float[Tensor, "p d"], buffers: Buffers, nodes: Sequence[int]
+) -> Float[Tensor, " p"]:
+    """L(θ_p; z') for rows of parameters that stand for these participants. Cost: a forward pass each."""
+    found: Tensor = _judged(_value_row, network, judge, theta, buffers, nodes)
+    return found
+
+
+def slopes(
+    network: Network, judge: Judge, theta: Float[Tensor, "p d"], buffers: Buffers, nodes: Sequence[int]
+) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
+    """L(θ_p; z') and ∇L(θ_p; z'). Cost: a forward and a backward pass each."""
+    found: tuple[Tensor, Tensor] = _judged(_slope_row, network, judge, theta, buffers, nodes)
+    return found
+
+
+def _judged(row: Any, network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int]) -> Any:
+    if not judge.own:
+        shared = (judge.x, judge.y, judge.measure)
+        return over_rows(row, network.strategy, network.learner, *shared)(theta, buffers)
+    rows = torch.as_tensor(list(nodes), device=judge.x.device)
+    return over_rows(row, network.strategy, network.learner, judge.measure)(
+        theta, buffers, judge.x[rows], judge.y[rows]
+    )
