@@ -180,8 +180,13 @@ def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, wor
     return [next(shards[k % workers]) for k in range(rows)]
 
 
-def over_rows(row: Callable[..., Any], strategy: str, learner: Learner, *shared: Any) -> Callable[..., Any]:
-    """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads."""
+def over_rows(
+    row: Callable[..., Any], strategy: str, learner: Learner, *shared: Any, workers: int | None = None
+) -> Callable[..., Any]:
+    """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
+
+    Forward-mode derivatives need workers=1: torch counts their levels in one place for all threads.
+    """
     if strategy != "loop":
         return torch.no_grad()(vmap(lambda *arguments: row(learner, *arguments, *shared)))
 
@@ -191,7 +196,7 @@ def over_rows(row: Callable[..., Any], strategy: str, learner: Learner, *shared:
         def work(worker: int, k: int) -> Any:
             return row(twin(learner, worker), *tree_map(lambda tensor: tensor[k], stacked), *shared)
 
-        return stack(each_row(work, len(leaf), leaf.device))
+        return stack(each_row(work, len(leaf), leaf.device, workers))
 
     return torch.no_grad()(run)
 

@@ -90,7 +90,7 @@ def push(network: Network, done: Round, at: Carried, tangent: Carried) -> Carrie
     """
     check_differentiable(network)
     inputs = _fetch(network, done, at.nodes.tolist())(None)
-    rows = over_rows(_pushed, network.strategy, network.learner)
+    rows = over_rows(_pushed, network.strategy, network.learner, workers=1)
     theta, state = rows(moved(done, at), tangent.theta, tangent.state, inputs.x, inputs.y, inputs.lr, inputs.conduct)
     return tangent._replace(theta=theta, state=state)
 

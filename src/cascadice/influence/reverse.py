@@ -93,7 +93,7 @@ def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float
     inputs = load(network, first.drawn)
     if (steps := inputs.x.shape[1]) != 1:
         raise ValueError(f"scores of samples need one local step a round; found {steps}. Score participants instead.")
-    rows = over_rows(_scored, network.strategy, network.learner)
+    rows = over_rows(_scored, network.strategy, network.learner, workers=1)
     found: Tensor = rows(first.before, *sensitivity, inputs.x[:, 0], inputs.y[:, 0], inputs.lr)
     return found
 
