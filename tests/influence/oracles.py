@@ -64,7 +64,7 @@ def slope_in_scale(network, rounds, source, step=1e-3):
     """dΦ/dα at α = 1, α of the source's update, to fourth order in the step; hops from 1 on."""
 
     def at(alpha):
-        scale = torch.ones(network.nodes)
+        scale = torch.ones(network.nodes, dtype=torch.float64)
         scale[source] = alpha
         return along(network, rounds, scale)[1:]
 
@@ -86,24 +86,27 @@ def batch_of(network, done, k):
     return network.data.train.x[index], network.data.train.y[index]
 
 
-def by_paths(network, rounds, source):
-    """[hop, receiver] of Theorem 2 for SGD: a sum over all walks, with the Hessian of each participant that passes on."""
-    test, n, lr = network.data.test, network.nodes, rounds[0].drawn.lr
+def by_paths(network, rounds):
+    """[hop, source, receiver] of Theorem 2 for SGD: a sum over all walks, with the Hessian of whoever passes it on."""
+    test, n = network.data.test, network.nodes
     slope = grad(lambda theta: loss_of(network, test.x, test.y, theta))
-    curved = [[_hessian(network, done, k) for k in range(n)] for done in rounds]
-    found = torch.zeros(len(rounds) + 1, n, dtype=torch.float64)
-    delta = rounds[0].half.theta[source] - rounds[0].before.theta[source]
-    found[0, source] = slope(rounds[0].before.theta[source]) @ delta
-    for hop in range(1, len(rounds) + 1):
-        for walk in product(range(n), repeat=hop):
-            carried = rounds[0].W[walk[0], source] * delta
-            for s in range(1, hop):
-                giver, taker = walk[s - 1], walk[s]
-                carried = rounds[s].W[taker, giver] * (carried - lr * curved[s][giver] @ carried)
-            found[hop, walk[-1]] += slope(rounds[hop - 1].after.theta[walk[-1]]) @ carried
+    slopes = [[slope(theta) for theta in rows] for rows in (rounds[0].before.theta, *(r.after.theta for r in rounds))]
+    passing = [[_passing(network, done, k) for k in range(n)] for done in rounds]
+    found = torch.zeros(len(rounds) + 1, n, n, dtype=torch.float64)
+    for source in range(n):
+        delta = rounds[0].half.theta[source] - rounds[0].before.theta[source]
+        found[0, source, source] = slopes[0][source] @ delta
+        for hop in range(1, len(rounds) + 1):
+            for walk in product(range(n), repeat=hop):
+                carried = rounds[0].W[walk[0], source] * delta
+                for s in range(1, hop):
+                    carried = rounds[s].W[walk[s], walk[s - 1]] * (passing[s][walk[s - 1]] @ carried)
+                found[hop, source, walk[-1]] += slopes[hop][walk[-1]] @ carried
     return network.q * found
 
 
-def _hessian(network, done, k):
+def _passing(network, done, k):
+    """I − η H of participant k in this round."""
     x, y = batch_of(network, done, k)
-    return hessian(lambda theta: loss_of(network, x, y, theta))(done.before.theta[k])
+    curved = hessian(lambda theta: loss_of(network, x, y, theta))(done.before.theta[k])
+    return torch.eye(len(curved), dtype=curved.dtype) - done.drawn.lr * curved

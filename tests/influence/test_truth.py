@@ -30,7 +30,7 @@ NETWORKS = {
     "free-rider": {"optimizer": "momentum", "behaviours": [Behaviour("free-rider", (3,), range(3))]},
     "absent": {"optimizer": "adam", "lr": 0.05, "behaviours": [Behaviour("absent", (0,), range(3, 4))]},
     "absent source": {"behaviours": [Behaviour("absent", (1,), range(1, 3))]},
-    "vmap": {"strategy": "vmap", "optimizer": "adam", "local_steps": 2, "lr": 0.05},
+    "loop": {"strategy": "loop", "optimizer": "adam", "local_steps": 2, "lr": 0.05},
     "rates": {"lr": lambda t: torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64) / (1 + t)},
     "sparse": {"mixing": topology.exponential(NODES)},
 }
@@ -64,7 +64,7 @@ def test_truth_of_other_models(name):
 
 
 def test_truth_of_dropout_replays_the_same_masks():
-    network = small(smooth(nn.Dropout(0.5)))
+    network = small(smooth(nn.Dropout(0.5)), strategy="loop")
     rounds = window(network, HOPS)
     found = same(network, rounds)
     assert torch.equal(found.value, truth(network, rounds, judge(network)).value)

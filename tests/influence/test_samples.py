@@ -1,0 +1,131 @@
+"""Single samples: the parts of an update, without a gradient of a sample ever being formed."""
+
+import pytest
+import torch
+from engine import cases as engine_cases
+from influence.cases import CLOSE, NODES, small, smooth, window
+from influence.oracles import batch_of, loss_of
+from torch import nn
+from torch.func import grad
+
+from cascadice import losses, optimizers
+from cascadice.data.corruption import Corruption
+from cascadice.engine import Behaviour
+from cascadice.influence import by_participant, by_sample, first_order, judge, reverse_gossip, truth
+
+
+def scored(network, hops=2):
+    rounds = window(network, hops)
+    worth = reverse_gossip(network, rounds, judge(network))
+    return rounds[0], worth, by_sample(network, rounds[0], worth)
+
+
+def materialised(network, first, worth):
+    """A_jᵀ (−η/B ∇ℓ_i), gradient by gradient."""
+    found = torch.zeros(first.drawn.batch.shape[0], first.drawn.batch.shape[2], dtype=torch.float64)
+    for j in range(network.nodes):
+        x, y = batch_of(network, first, j)
+        for i in range(len(y)):
+            slope = grad(lambda theta, at=slice(i, i + 1), x=x, y=y: loss_of(network, x[at], y[at], theta))
+            found[j, i] = -first.drawn.lr / len(y) * worth.theta[j] @ slope(first.before.theta[j])
+    return found
+
+
+def others(name):
+    return engine_cases.make(name, lr=0.3, strategy="vmap" if name == "transformer" else "loop")
+
+
+NETWORKS = {
+    "mlp": small,
+    "squared error": lambda: small(loss=losses.mse),
+    "transformer": lambda: others("transformer"),
+    "cnn": lambda: others("cnn"),
+}
+
+
+@pytest.fixture
+def one_thread():
+    """Forward-mode differentiation keeps its level in a global: two threads that differentiate crash the process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_a_score_is_what_the_samples_own_gradient_is_worth(make, one_thread):
+    network = make()
+    first, worth, found = scored(network)
+    torch.testing.assert_close(found, materialised(network, first, worth), **CLOSE)
+    torch.testing.assert_close(found.sum(1), by_participant(first, worth), **CLOSE)
+    assert found.std(1).min() > 1e-7
+
+
+def test_scores_of_corrupted_data_add_up():
+    network = small(corruptions=[Corruption("flip-labels", (0, 1)), Corruption("noise", (2,), strength=2.0)])
+    first, worth, found = scored(network)
+    torch.testing.assert_close(found.sum(1), by_participant(first, worth), **CLOSE)
+
+
+RULES = {
+    "momentum": optimizers.momentum(weight_decay=0.1),
+    "nesterov": optimizers.nesterov(),
+    "adam": optimizers.adam(eps=1e-3),
+    "clip": optimizers.clip(optimizers.sgd(), 0.2),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_score_is_the_derivative_in_the_weight_of_the_sample(rule):
+    """With any optimizer: what A_j makes of a step in which the sample counts a little more, parameters and state."""
+    network = small(optimizer=rule, lr=0.05)
+    first, worth, found = scored(network)
+    for j, i in ((0, 1), (3, 2)):
+        x, y = batch_of(network, first, j)
+        own = {name: value[j] for name, value in first.before.state.items()}
+        slopes = [
+            grad(lambda theta, at=slice(s, s + 1), x=x, y=y: loss_of(network, x[at], y[at], theta))
+            for s in range(len(y))
+        ]
+        each = torch.stack([slope(first.before.theta[j]) for slope in slopes])
+
+        def judged(extra, each=each, own=own, j=j, i=i):
+            lr = torch.tensor(first.drawn.lr, dtype=torch.float64)
+            delta, state = rule.update(each.mean(0) + extra * each[i] / len(each), own, first.before.theta[j], lr)
+            return worth.theta[j] @ delta + sum((worth.state[name][j] * state[name]).sum() for name in state)
+
+        step = 1e-5
+        torch.testing.assert_close(found[j, i], (judged(step) - judged(-step)) / (2 * step), rtol=1e-6, atol=1e-11)
+
+
+BENT = {"free-rider": Behaviour("free-rider", (1,)), "sign flipper": Behaviour("sign-flipper", (1,), strength=2.0)}
+
+
+@pytest.mark.xfail(strict=True, reason="by_sample does not know how much of the work was really done and sent")
+@pytest.mark.parametrize("behaviour", BENT.values(), ids=BENT)
+def test_samples_of_the_dishonest_count_as_they_were_used(behaviour):
+    first, worth, found = scored(small(behaviours=[behaviour]))
+    torch.testing.assert_close(found.sum(1), by_participant(first, worth), **CLOSE)
+
+
+def test_batch_norm_has_no_scores_of_samples_but_of_participants():
+    network = small(smooth(nn.BatchNorm1d(4)))
+    rounds = window(network, 2)
+    worth = reverse_gossip(network, rounds, judge(network))
+    with pytest.raises(ValueError, match=r"'2' is a BatchNorm: .* depend on the whole batch.* use GroupNorm"):
+        by_sample(network, rounds[0], worth)
+    assert by_participant(rounds[0], worth).isfinite().all()
+    for way in (truth, first_order):
+        assert way(network, rounds, judge(network)).value[0].abs().sum(1).min() > 0
+
+
+def test_several_local_steps_have_no_scores_of_samples():
+    network = small(local_steps=2)
+    rounds = window(network, 2)
+    worth = reverse_gossip(network, rounds, judge(network))
+    with pytest.raises(ValueError, match=r"need one local step a round; found 2\. Score participants"):
+        by_sample(network, rounds[0], worth)
+
+
+def test_there_is_a_score_for_each_sample_of_each_batch():
+    assert scored(small(batch_size=5))[2].shape == (NODES, 5)
