@@ -1,0 +1,100 @@
+"""What influence is measured on, and what is refused with a reason."""
+
+import pytest
+import torch
+from influence.cases import CLOSE, NODES, small, smooth, window
+from influence.oracles import losses
+from torch import nn
+
+from cascadice.engine import module_of
+from cascadice.influence import first_order, judge, path_integrated, reverse_gossip, shares, truth
+from cascadice.influence.judging import slopes, values
+from cascadice.losses import cross_entropy
+
+CASCADES = pytest.mark.parametrize("way", [truth, first_order, path_integrated])
+
+
+def one_class(outputs, targets):
+    """The loss on the samples of class 1 alone."""
+    mine = (targets == 1).to(outputs.dtype)
+    each = -outputs.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    return (mine * each).sum() / mine.sum()
+
+
+@pytest.mark.parametrize("measure", [None, one_class])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_values_and_slopes_are_those_of_ordinary_modules(measure, own, strategy):
+    network = small(strategy=strategy)
+    sets = [network.data.train.subset(torch.arange(k, k + 9)) for k in range(NODES)] if own else None
+    judged, people = judge(network, sets, measure), network.initial
+    expected = losses(network, people, sets, measure)
+    torch.testing.assert_close(values(network, judged, people.theta, {}, range(NODES)), expected, **CLOSE)
+    found, slope = slopes(network, judged, people.theta[[2, 0]], {}, [2, 0])
+    torch.testing.assert_close(found, expected[[2, 0]], **CLOSE)
+    module, samples = module_of(network, people, 2), sets[2] if own else network.data.test
+    (measure or cross_entropy)(module(samples.x), samples.y).backward()
+    torch.testing.assert_close(slope[0], torch.cat([p.grad.flatten() for p in module.parameters()]), **CLOSE)
+
+
+def test_evaluation_data_must_not_be_empty():
+    network = small()
+    nothing = network.data.test.subset(torch.arange(0))
+    with pytest.raises(ValueError, match=r"must have one size, at least 1; found \[0\]"):
+        judge(network, nothing)
+
+
+def test_sets_must_be_equally_large():
+    network = small()
+    sets = [network.data.test.subset(torch.arange(1 + k % 2)) for k in range(NODES)]
+    with pytest.raises(ValueError, match=r"must have one size, at least 1; found \[1, 2\]"):
+        judge(network, sets)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_there_must_be_a_set_for_each_participant(count):
+    network = small()
+    with pytest.raises(ValueError, match=f"each of 4 participants; found {count}"):
+        judge(network, [network.data.test] * count)
+
+
+def test_a_measure_must_be_scalar():
+    with pytest.raises(ValueError, match=r"must give a scalar; found shape \(7, 3\).*mean"):
+        judge(small(), measure=lambda outputs, targets: outputs)
+
+
+@CASCADES
+@pytest.mark.parametrize("source", [-1, NODES])
+def test_sources_must_be_participants(way, source):
+    network = small()
+    with pytest.raises(ValueError, match=f"sources must be from 0 to 3; found {source}"):
+        way(network, window(network, 1), judge(network), [0, source])
+
+
+UNCHECKED = pytest.mark.xfail(strict=True, raises=(IndexError, pytest.fail.Exception), reason="sweeps check no rounds")
+ROUNDS = [
+    *(truth, first_order, path_integrated),
+    *(pytest.param(way, marks=UNCHECKED) for way in (reverse_gossip, shares)),
+]
+
+
+@pytest.mark.parametrize("way", ROUNDS)
+def test_rounds_must_follow_one_another(way):
+    network = small()
+    rounds = window(network, 3)
+    with pytest.raises(ValueError, match=r"rounds must follow one another; found \[2, 4\]"):
+        way(network, [rounds[0], rounds[2]], judge(network))
+
+
+@pytest.mark.parametrize("way", ROUNDS)
+def test_there_must_be_a_round(way):
+    network = small()
+    with pytest.raises(ValueError, match="at least one round is needed"):
+        way(network, [], judge(network))
+
+
+@pytest.mark.parametrize("way", [first_order, path_integrated, reverse_gossip, shares])
+def test_dropout_has_no_derivatives(way):
+    network = small(smooth(nn.Dropout(0.5)), strategy="loop")
+    with pytest.raises(ValueError, match=r"draws at random \(dropout\).*use the ground truth"):
+        way(network, window(network, 2), judge(network))
