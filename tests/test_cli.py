@@ -237,3 +237,23 @@ def test_a_full_disk_is_a_failed_run_not_a_mistake(monkeypatch, tmp_path, capsys
     monkeypatch.setattr("cascadice.store.write_metrics", full)
     assert main(["run", "demo", "--rounds", "2", "--quiet", "--out", str(tmp_path / "run")]) == 1
     assert "metrics.parquet: No space left on device." in capsys.readouterr().err
+
+
+def test_nothing_to_resume_is_a_mistake(tmp_path, capsys):
+    assert main(["run", "--resume", "--out", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere holds no run to go on with" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--model-options", "hidden=abc"], "the options of mlp do not fit"),
+        (["--optimizer", "adam", "--optimizer-options", "betas=3"], "the options of adam do not fit"),
+        (["--device", "meta"], "participants live on 'cpu' or 'cuda'"),
+    ],
+)
+def test_options_of_the_wrong_kind(flags, complaint, tmp_path, capsys):
+    assert main(["run", "demo", *flags, "--quiet", "--out", str(tmp_path / "run")]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -261,3 +261,13 @@ def test_a_killed_process_can_be_gone_on_with(tmp_path):
     assert (tmp_path / "cut" / store.METRICS).read_bytes() == (tmp_path / "whole" / store.METRICS).read_bytes()
     assert store.recorded(tmp_path / "cut") == [done + 1, done + 2, done + 3]
     assert not list((tmp_path / "cut").rglob(".tmp-*"))
+
+
+def test_a_run_goes_on_without_its_metrics(tmp_path):
+    config = replace(demo(), rounds=4, epochs=None)
+    run(config, tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "metrics.parquet").unlink()
+    with pytest.raises(ValueError, match="is finished, and its metrics are gone"):
+        run(config, tmp_path / "run", resume=True, quiet=True)
+    run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)
+    assert [m.t for m in store.read_metrics(tmp_path / "run")] == [4, 5]

@@ -241,3 +241,15 @@ def test_participants_without_state_have_none(tmp_path):
     alone = Participants(torch.ones(1, 2), {}, {})
     store.save_checkpoint(tmp_path, 0, alone)
     same_bits(tree_map(torch.clone, alone), store.load_checkpoint(tmp_path).participants)
+
+
+def test_a_file_is_replaced_not_rewritten(tmp_path):
+    """Whoever has the old file open goes on reading it whole; at no moment is there half of the new one."""
+    path = tmp_path / "config.json"
+    store.write_json(path, {"old": 1})
+    first = path.stat().st_ino
+    with path.open() as reader:
+        store.write_json(path, {"new": 2})
+        assert json.load(reader) == {"old": 1}
+    assert path.stat().st_ino != first
+    assert store.read_json(path) == {"new": 2}

@@ -101,8 +101,9 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of Config that were given as flags."""
     given = {name: value for name, value in vars(args).items() if name in kinds_of_fields()}
     read = {name: reader(name)(value) if isinstance(value, str) else value for name, value in given.items()}
-    if read.get("mixing"):
-        read["mixing"] = str(Path(read["mixing"]).absolute())  # config.json must mean the same from anywhere
+    for name in ("mixing", "data_root"):  # config.json must mean the same from anywhere
+        if read.get(name):
+            read[name] = str(Path(read[name]).absolute())
     return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
 
 
@@ -245,7 +246,9 @@ def _base(recipe: str | None, resumed: Path | None) -> Config:
     from cascadice.runs import CONFIG, read_config
 
     if recipe is None:
-        return read_config(resumed) if resumed and (resumed / CONFIG).exists() else Config()
+        if resumed and not (resumed / CONFIG).exists():
+            raise ValueError(f"{resumed} holds no run to go on with. Check --out, or name a recipe to start one.")
+        return read_config(resumed) if resumed else Config()
     if recipe not in RECIPES and (recipe.endswith(".json") or Path(recipe, CONFIG).exists()):
         return read_config(recipe)
     return lookup(RECIPES, recipe, "recipe")()

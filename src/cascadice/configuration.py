@@ -174,7 +174,7 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
     loss, _ = lookup(losses.LOSSES, config.loss, "loss")
     return network(
         # the engine seeds torch for each participant whose parameters are drawn; models seed themselves
-        lambda: models.build(config.model, shape, classes, seed=torch.initial_seed(), **options),
+        lambda: _fitting(models.build, config.model, shape, classes, seed=torch.initial_seed(), **options),
         dataset, mixing=mixing, partition=shares, batch_size=config.batch_size, local_steps=config.local_steps,
         optimizer=_optimizer(config), lr=learning_rates.parse(config.lr_schedule, config.lr, length(config, shares)),
         loss=loss, init=config.init, corruptions=list(corruptions), behaviours=list(behaviours), seed=config.seed,
@@ -219,11 +219,19 @@ def length(config: Config, shares: "Partition") -> int:
     return max(1, round((config.epochs or 0) * rounds_per_epoch(shares, config.batch_size, config.local_steps)))
 
 
+def _fitting(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
+    """`build(name, …)`; an option of the wrong kind is a mistake in the settings."""
+    try:
+        return build(name, *arguments, **options)
+    except TypeError as error:
+        raise ValueError(f"the options of {name} do not fit: {error}.") from error
+
+
 def _optimizer(config: Config) -> "Optimizer":
     from cascadice import optimizers
 
     decay = {} if config.weight_decay is None else {"weight_decay": config.weight_decay}
-    found = optimizers.build(config.optimizer, **(read_options(config.optimizer_options) | decay))
+    found = _fitting(optimizers.build, config.optimizer, **(read_options(config.optimizer_options) | decay))
     return found if config.clip is None else optimizers.clip(found, config.clip)
 
 

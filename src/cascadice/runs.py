@@ -240,7 +240,7 @@ def _check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -
     _check_writable(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not (folder / CONFIG).exists():
+    if not ((folder / CONFIG).exists() and (folder / MANIFEST).exists()):
         raise ValueError(f"{folder} holds files that are not a run's. Choose another folder with --out.")
     if not (resume or overwrite):
         raise ValueError(
@@ -262,7 +262,8 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     try:
         return from_json(store.read_json(path))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
+        text = str(error)
+        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
 def _check_same(folder: Path, config: Config) -> None:
@@ -284,12 +285,21 @@ def _resumed(folder: Path, config: Config, network: Network, rounds: int) -> _Jo
             raise ValueError(f"{folder} has {found.t} rounds already; {rounds} were asked for. Ask for more.")
         journal.t = journal.safe = found.t
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), found.participants)
-        journal.measures = [m for m in store.read_metrics(folder) if m.t < found.t]
+        journal.measures = _earlier(folder, found.t, rounds)
         manifest = store.read_json(folder / MANIFEST)
         journal.earlier, journal.started = manifest["seconds"], manifest["started"]
     store.forget(folder, [t for t in store.recorded(folder) if t >= journal.t])
     store.sweep(folder)
     return journal
+
+
+def _earlier(folder: Path, t: int, rounds: int) -> list[Measures]:
+    """The measures of the rounds before t; they are not needed to go on, but there must be some in the end."""
+    if (folder / store.METRICS).exists():
+        return [m for m in store.read_metrics(folder) if m.t < t]
+    if t == rounds:
+        raise ValueError(f"{folder} is finished, and its metrics are gone. Ask for more rounds, or use --overwrite.")
+    return []
 
 
 def _clear(folder: Path) -> None:

@@ -168,3 +168,10 @@ def test_pydoc_refuses_impossible_contexts() -> None:
         data.pydoc(context=0)
     with pytest.raises(ValueError, match="shorter than the held-out text"):
         data.pydoc(context=10**6)
+
+
+def test_features_must_be_finite():
+    x = torch.ones(4, 3)
+    x[2, 1] = torch.nan
+    with pytest.raises(ValueError, match="x must be finite; sample 2 has NaN or infinite entries"):
+        from_tensors(x, torch.zeros(4, dtype=torch.int64), torch.ones(1, 3), torch.zeros(1, dtype=torch.int64))

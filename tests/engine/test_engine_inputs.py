@@ -1,10 +1,11 @@
 """Whatever is drawn can be given; what cannot be right is refused in one line."""
 
 import networkx as nx
+import numpy as np
 import oracles
 import pytest
 import torch
-from engine.cases import CLASSES, CLOSE, IMAGE, data, last, make, model, perceptron
+from engine.cases import CLASSES, CLOSE, IMAGE, data, equal, last, make, model, perceptron
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -251,3 +252,57 @@ def test_regression_and_integers_as_targets():
 def test_a_graph_without_weights_is_uniform():
     graph = nx.path_graph(4)
     assert torch.equal(make(mixing=graph).mixing(0), topology.uniform(graph))
+
+
+NOT_STOCHASTIC = torch.tensor([[0.5, 0.5], [0.5, 0.7]])
+SPOILT = {
+    "row of the first W": (lambda t: NOT_STOCHASTIC, "in round 0, W must have rows summing to 1; row 1 sums to 1.2"),
+    "NaN in a later W": (lambda t: torch.full((4, 4), torch.nan if t else 0.25), r"in round 1, W must hold finite numbers; W\[0, 0\] is nan"),
+    "size of a later W": (lambda t: torch.eye(5 if t else 4), "keep its 4 participants; in round 1 it has 5"),
+}
+
+
+@pytest.mark.parametrize(("schedule", "complaint"), SPOILT.values(), ids=SPOILT)
+def test_a_schedule_that_is_given_is_checked_every_round(schedule, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        last(make(mixing=schedule), 3)
+
+
+def test_a_schedule_may_give_arrays_and_is_read_once_while_it_gives_the_same():
+    W = np.full((4, 4), 0.25)
+    net = make(mixing=lambda t: W)
+    assert net.mixing(0) is net.mixing(7)
+    assert torch.equal(last(net).after.theta, last(make(mixing="complete", nodes=4)).after.theta)
+
+
+UNFIT = {
+    "outputs": (
+        {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 2))},
+        "targets .* below 4; they said: Target 3 is out of bounds",
+    ),
+    "inputs": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(5, 4))}, r"batch of inputs \[3, 1, 8, 8\].*they said"),
+    "loss": ({"loss": lambda outputs, y: outputs.sum(-1)}, r"the loss must be a scalar; found shape \[3\]"),
+    "part": ({"partition": [torch.arange(9)] * 3 + [torch.arange(55, 64)]}, r"indices in 0\.\.59.*participant 3 has"),
+    "batch": ({"batches": lambda t: torch.full((4, 1, 3), 60)}, r"must lie in 0\.\.59.*round 0 has 60\.\.60"),
+    "device": ({"device": "meta"}, "participants live on 'cpu' or 'cuda'; found device 'meta'"),
+}
+
+
+@pytest.mark.parametrize(("options", "complaint"), UNFIT.values(), ids=UNFIT)
+def test_what_does_not_fit_is_said_before_training(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        make(options.pop("model", "mlp"), **options)
+
+
+def test_a_partition_may_be_lists():
+    lists = [list(range(15 * k, 15 * k + 15)) for k in range(4)]
+    tensors = [torch.tensor(part) for part in lists]
+    assert equal(last(make(partition=lists)).after, last(make(partition=tensors)).after)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_kinds_are_named():
+    with pytest.raises(TypeError, match=r"lr must be a number or a function of the round; found '0\.1'"):
+        make(lr="0.1")
+    with pytest.raises(TypeError, match=r"nodes must be a whole number; found 4\.0"):
+        make(mixing="ring", nodes=4.0)

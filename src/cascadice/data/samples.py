@@ -114,6 +114,9 @@ def from_tensors(
     for part, array in zip(("x", "y", "x_test", "y_test"), (inputs[0], targets[0], inputs[1], targets[1]), strict=True):
         if array.dim() == 0 or len(array) == 0:
             raise ValueError(f"{part} must hold at least one sample; its shape is {tuple(array.shape)}.")
+        if array.is_floating_point() and not bool(array.isfinite().all()):
+            bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
+            raise ValueError(f"{part} must be finite; sample {bad} has NaN or infinite entries.")
     if inputs[0].shape[1:] != inputs[1].shape[1:]:
         found = f"{tuple(inputs[0].shape[1:])} and {tuple(inputs[1].shape[1:])}"
         raise ValueError(f"training and test inputs must have one shape; found {found}.")

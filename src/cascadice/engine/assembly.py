@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -36,7 +37,7 @@ def network(
     *,
     nodes: int | None = None,
     mixing: Any = "exponential",
-    partition: Partition | str = "iid",
+    partition: Sequence[Any] | str = "iid",
     per_node: int | None = None,
     batch_size: int = 32,
     local_steps: int = 1,
@@ -69,7 +70,7 @@ def network(
         schedule = topology.presence(schedule, topology.absences(away, nodes))
     shares = None if batches is not None else _partition(partition, data, nodes, per_node, seed)
     plan = _batches(batches, shares, batch_size, local_steps, seed, len(data.train))
-    rate = learning_rates.constant(lr) if isinstance(lr, (int, float)) else lr
+    rate = lr if callable(lr) else learning_rates.constant(_number(lr))
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
     rule = optimizers.build(optimizer) if isinstance(optimizer, str) else optimizer
     template = learner(deepcopy(made).to(device, parameters), loss, rule, compute)
@@ -107,14 +108,33 @@ def _settled(network: Network) -> Network:
 def _draws(network: Network, inputs: Local) -> bool:
     """Whether the model's training output depends on chance: two seeds, one batch."""
     first: Participants = tree_map(lambda tensor: tensor[0], network.initial)
-    template = network.learner
-    outputs = []
-    for seed in (1, 2):
-        with torch.no_grad(), seeded(seed, network.device):
-            parameters = dict(unflatten(template.training, first.theta))
-            buffers = {name: buffer.clone() for name, buffer in first.buffers.items()}
-            outputs.append(forward(template.training, {**parameters, **buffers}, inputs.x[0, 0], template.compute))
+    template, labels, outputs = network.learner, len(network.data.classes), []
+    try:
+        for seed in (1, 2):
+            with torch.no_grad(), seeded(seed, network.device):
+                parameters = dict(unflatten(template.training, first.theta))
+                buffers = {name: buffer.clone() for name, buffer in first.buffers.items()}
+                outputs.append(forward(template.training, {**parameters, **buffers}, inputs.x[0, 0], template.compute))
+                value = template.loss(outputs[-1], inputs.y[0, 0])
+                if labels:  # one that few batches hold would otherwise be out of bounds in the middle of the run
+                    template.loss(outputs[-1], torch.full_like(inputs.y[0, 0], labels - 1))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        below = f" below {labels}" if labels else ""
+        shapes = f"inputs {list(inputs.x.shape[2:])} and targets {list(inputs.y.shape[2:])}{below}"
+        raise ValueError(f"model and loss must take a batch of {shapes}; they said: {_first_line(error)}") from error
+    if value.dim() != 0:
+        raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
     return not torch.equal(*outputs)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _number(lr: Any) -> float:
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)):
+        raise TypeError(f"lr must be a number or a function of the round; found {lr!r}.")
+    return float(lr)
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -122,12 +142,16 @@ def _device(name: str | torch.device) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}. Use 'cpu' or 'cuda'.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"participants live on 'cpu' or 'cuda'; found device {str(name)!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use device='cpu'.")
+        raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use the device 'cpu'.")
     return device
 
 
 def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Schedule, int]:
+    if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int)):
+        raise TypeError(f"nodes must be a whole number; found {nodes!r}.")
     if isinstance(mixing, str):
         if nodes is None:
             raise ValueError(f"topology {mixing!r} needs a number of participants: give nodes=.")
@@ -135,7 +159,9 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
     if isinstance(mixing, nx.Graph):
         weighted = nx.get_edge_attributes(mixing, "weight")
         mixing = topology.from_graph(mixing) if weighted else topology.uniform(mixing)
-    schedule = mixing if callable(mixing) else topology.constant(topology.matrix(mixing))
+    if not callable(mixing):
+        mixing = topology.constant(topology.matrix(mixing))
+    schedule = mixing if isinstance(mixing, topology.Cycle) else _Checked(mixing)
     found = schedule(0).shape[0]
     if nodes not in (None, found):
         raise ValueError(
@@ -144,12 +170,37 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
     return schedule, found
 
 
-def _partition(given: Partition | str, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition:
+class _Checked:
+    """A schedule of whose W we know nothing: each new one is checked, and must be of the first one's size."""
+
+    def __init__(self, schedule: Callable[[int], Any]) -> None:
+        self.schedule, self.nodes = schedule, 0
+        self.seen: Any = None
+
+    def __call__(self, t: int) -> Tensor:
+        given = self.schedule(t)
+        if given is not self.seen:
+            try:
+                self.W = topology.matrix(given)
+            except (ValueError, TypeError) as error:
+                raise type(error)(f"in round {t}, {error}") from None
+            self.seen, self.nodes = given, self.nodes or self.W.shape[0]
+            if self.W.shape[0] != self.nodes:
+                raise ValueError(f"W must keep its {self.nodes} participants; in round {t} it has {self.W.shape[0]}.")
+        return self.W
+
+
+def _partition(given: Sequence[Any] | str, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition:
     if isinstance(given, str):
         return partitions.build(given, data.train.y, nodes, per_node=per_node, seed=seed)
     if len(given) != nodes:
         raise ValueError(f"the partition must have one part per participant; found {len(given)} parts for {nodes}.")
-    return given
+    parts = [torch.as_tensor(part, dtype=torch.int64) for part in given]
+    for node, part in enumerate(parts):
+        if len(part) and not 0 <= int(part.min()) <= int(part.max()) < len(data.train):
+            limit = f"0..{len(data.train) - 1}, the training samples"
+            raise ValueError(f"a partition must hold indices in {limit}; participant {node} has others.")
+    return parts
 
 
 def _batches(
@@ -165,7 +216,15 @@ def _batches(
     if isinstance(given, Tensor):
         return batch_plans.given(given, n_samples=samples)
     assert given is not None
-    return given
+    return partial(_within, given, samples)
+
+
+def _within(batches: Batches, samples: int, t: int) -> Tensor:
+    batch = batches(t)
+    if batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < samples:
+        found = f"{int(batch.min())}..{int(batch.max())}"
+        raise ValueError(f"batch indices must lie in 0..{samples - 1}, the training samples; round {t} has {found}.")
+    return batch
 
 
 def _weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:

@@ -29,7 +29,7 @@ class _Stage:
             tuple(torch.empty(nodes, device=device, dtype=dtype) for _ in drawn.conduct),
         )
         self.W: Tensor | None = None
-        self.lr: object = None
+        self.lr: float | None = None
 
     def put(self, drawn: Draw) -> Draw:
         staged = self.drawn
@@ -39,9 +39,11 @@ class _Stage:
         if self.W is not drawn.W:
             self.W = drawn.W
             staged.W.copy_(drawn.W)
-        if self.lr != drawn.lr:
-            self.lr = drawn.lr
+        if isinstance(drawn.lr, Tensor):
+            torch.as_tensor(staged.lr).copy_(drawn.lr)
+        elif self.lr != drawn.lr:
             torch.as_tensor(staged.lr).fill_(drawn.lr)
+        self.lr = None if isinstance(drawn.lr, Tensor) else drawn.lr
         return staged
 
 

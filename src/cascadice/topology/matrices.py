@@ -149,7 +149,7 @@ def _check_rows(sums: Float[Tensor, " n"]) -> None:
         found = f"{sums[row]:.4g}" if abs(sums[row] - 1) > 1e-3 else f"{sums[row]:.8f}"
         raise ValueError(
             f"W must have rows summing to 1; row {row} sums to {found}. "
-            "Use topology.metropolis(graph), or normalize=True."
+            "Use topology.metropolis(graph), or normalise them (normalize=True, --normalize)."
         )
 
 
