@@ -110,7 +110,6 @@ def test_one_hop_and_no_further():
     torch.testing.assert_close(swept(network, rounds), found.total, **TIGHT)
 
 
-@pytest.mark.xfail(strict=True, reason="spread drops a pair whose parameters are unchanged though its state is not")
 def test_backwards_is_forwards_without_self_loops():
     network = small(mixing=torch.eye(NODES, dtype=torch.float64).roll(1, 0), optimizer="momentum")
     rounds = window(network, 3)
@@ -154,7 +153,6 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.xfail(run=False, reason="jvp is not safe in threads: segmentation fault, or wrong numbers")
 def test_loop_and_vmap_agree_over_threads():
     for one, other in zip(
         *(everything(small(strategy=strategy, **LOCAL)) for strategy in ("loop", "vmap")), strict=True

@@ -64,14 +64,9 @@ INSIDE = {
     "corrupted": {"corruptions": [Corruption("permute-labels", (0, 2))]},
     "noise sender": {"behaviours": [Behaviour("noise-sender", (1,), strength=0.01)]},
 }
-NOISE = pytest.mark.xfail(
-    strict=True, reason="scaled adds the whole noise at every α, by_participant counts its change"
-)
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param(INSIDE[name], id=name, marks=NOISE if "noise" in name else ()) for name in INSIDE]
-)
+@pytest.mark.parametrize("options", INSIDE.values(), ids=INSIDE)
 def test_shares_add_up_whatever_participants_do(options):
     network = small(lr=0.1, **options)
     rounds = window(network, 3)

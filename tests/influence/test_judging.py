@@ -71,11 +71,7 @@ def test_sources_must_be_participants(way, source):
         way(network, window(network, 1), judge(network), [0, source])
 
 
-UNCHECKED = pytest.mark.xfail(strict=True, raises=(IndexError, pytest.fail.Exception), reason="sweeps check no rounds")
-ROUNDS = [
-    *(truth, first_order, path_integrated),
-    *(pytest.param(way, marks=UNCHECKED) for way in (reverse_gossip, shares)),
-]
+ROUNDS = [truth, first_order, path_integrated, reverse_gossip, shares]
 
 
 @pytest.mark.parametrize("way", ROUNDS)

@@ -101,7 +101,6 @@ def test_a_score_is_the_derivative_in_the_weight_of_the_sample(rule):
 BENT = {"free-rider": Behaviour("free-rider", (1,)), "sign flipper": Behaviour("sign-flipper", (1,), strength=2.0)}
 
 
-@pytest.mark.xfail(strict=True, reason="by_sample does not know how much of the work was really done and sent")
 @pytest.mark.parametrize("behaviour", BENT.values(), ids=BENT)
 def test_samples_of_the_dishonest_count_as_they_were_used(behaviour):
     first, worth, found = scored(small(behaviours=[behaviour]))

@@ -112,7 +112,6 @@ def test_total_is_the_sum_over_hops_and_receivers():
     torch.testing.assert_close(found.total, torch.tensor(expected, dtype=torch.float64))
 
 
-@pytest.mark.xfail(strict=True, reason="spread drops a pair whose parameters are unchanged though its state is not")
 def test_a_state_that_outlives_a_change_of_parameters_is_not_forgotten():
     """Without self-loops a source hears only others: its parameters are as if nothing was, its momentum is not."""
     cycle = torch.eye(NODES, dtype=torch.float64).roll(1, 0)

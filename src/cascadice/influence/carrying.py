@@ -33,7 +33,10 @@ def spread(W: Float[Tensor, "n n"], half: Carried) -> Carried:
     nodes, sources = half.nodes.cpu(), half.sources.cpu()
     row, weights, receivers = _outgoing(W, nodes)
     had = sources * n + nodes
-    reached, to = torch.unique(sources[row] * n + receivers, return_inverse=True)
+    hears = sources[row] * n + receivers
+    # whose state changed stays in the cone, even where nothing of its parameters comes back to it
+    reached = torch.unique(torch.cat([hears, had]) if half.state else hears)
+    to = torch.searchsorted(reached, hears)
     where, size = torch.stack([to, row]), (len(reached), len(nodes))
     mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)
     state = {name: _kept(value, had, reached) for name, value in half.state.items()}

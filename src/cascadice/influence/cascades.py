@@ -37,7 +37,8 @@ def truth(network: Network, rounds: Sequence[Round], judge: Judge, sources: Sequ
         truth[0, j] = q_j (L(θ_j^{t+½}) − L(θ_j^t))        truth[h, k] = q_k (L(θ_k^{t+h}) − L(θ_{k∖j}^{t+h}))
 
     `rounds` are consecutive, from the round of the update on; their number is the number of hops. Cost: for each
-    source, a training step for everyone it reached in each round, and an evaluation.
+    source, a training step for everyone it reached in each round, and an evaluation. Buffers (running statistics of
+    BatchNorm) are held as they were.
     """
 
     def entries(group: list[int]) -> Iterator[tuple[int, Carried, Tensor]]:
@@ -142,11 +143,16 @@ def _collected(
     return Cascade(kind, rounds[0].t, tuple(chosen), found)
 
 
-def _check(network: Network, rounds: Sequence[Round], sources: Sequence[int] | None) -> list[int]:
+def check_rounds(rounds: Sequence[Round]) -> None:
+    """There must be at least the round of the update, and the others must follow it one by one."""
     if not rounds:
         raise ValueError("at least one round is needed: that of the update; found none.")
     if any(later.t != earlier.t + 1 for earlier, later in pairwise(rounds)):
         raise ValueError(f"rounds must follow one another; found {[done.t for done in rounds]}.")
+
+
+def _check(network: Network, rounds: Sequence[Round], sources: Sequence[int] | None) -> list[int]:
+    check_rounds(rounds)
     chosen = list(range(network.nodes)) if sources is None else list(sources)
     for source in chosen:
         if not 0 <= source < network.nodes:

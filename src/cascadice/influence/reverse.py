@@ -12,10 +12,10 @@ from torch.func import jvp, vjp, vmap
 from cascadice.engine.execution import local_work, over_rows
 from cascadice.engine.learner import Learner, Participants, forward, gradient, unflatten
 from cascadice.engine.networks import Network, load
-from cascadice.engine.rounds import Round
+from cascadice.engine.rounds import Round, mix
 from cascadice.engine.simulation import play
 from cascadice.influence.carrying import check_differentiable, row_strategy, step_of
-from cascadice.influence.cascades import gauss_legendre
+from cascadice.influence.cascades import check_rounds, gauss_legendre
 from cascadice.influence.judging import Judge, slopes
 from cascadice.optimizers import State
 from cascadice.topology import gossip_transposed
@@ -39,6 +39,7 @@ def reverse_gossip(
     the pair (θ, state) is pulled back. `direct` is where the effect on oneself is differentiated: θ^t unless given.
     Cost: a Hessian-vector product and an evaluation gradient a participant and hop.
     """
+    check_rounds(rounds)
     check_differentiable(network)
     first, final = rounds[0], rounds[-1].after
     lam = Sensitivity(_weighted_slopes(network, judge, final), _zeros(final.state))
@@ -94,7 +95,7 @@ def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float
     if (steps := inputs.x.shape[1]) != 1:
         raise ValueError(f"scores of samples need one local step a round; found {steps}. Score participants instead.")
     rows = over_rows(_scored, network.strategy, network.learner, workers=1)
-    found: Tensor = rows(first.before, *sensitivity, inputs.x[:, 0], inputs.y[:, 0], inputs.lr)
+    found: Tensor = rows(first.before, *sensitivity, inputs.x[:, 0], inputs.y[:, 0], inputs.lr, inputs.conduct)
     return found
 
 
@@ -108,8 +109,11 @@ def _check_samples_are_apart(model: nn.Module) -> None:
 
 
 def _scored(
-    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor
+    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any
 ) -> Tensor:
+    if conduct:
+        taken, factor = conduct
+        theta, state = taken * factor * theta, {name: taken * lam for name, lam in state.items()}
     slope, _, _ = gradient(learner, mine.theta, mine.buffers, x, y)
     _, back = vjp(partial(_updated, learner, mine, lr), slope)
     (worth,) = back((theta, state))
@@ -135,6 +139,7 @@ def shares(network: Network, rounds: Sequence[Round], judge: Judge, points: int 
 
     Cost: `points` × (a replay of the rounds and a sweep of reverse gossip).
     """
+    check_rounds(rounds)
     total = torch.zeros(network.nodes, dtype=torch.float64, device=network.device)
     for alpha, weight in gauss_legendre(points):
         along = scaled(network, rounds, alpha)
@@ -145,10 +150,11 @@ def shares(network: Network, rounds: Sequence[Round], judge: Judge, points: int 
 def scaled(network: Network, rounds: Sequence[Round], alpha: float) -> list[Round]:
     """These rounds again, with `alpha` of everybody's local work in the first."""
     work = local_work(row_strategy(network), network.learner)
-    drawn = rounds[0].drawn
-    ones = torch.ones(network.nodes)
-    taken, factor = drawn.conduct or (ones, ones)
-    played = [play(network, work, drawn._replace(conduct=(alpha * taken, factor)), rounds[0].before)]
+    first = rounds[0]
+    theta = first.before.theta + alpha * first.update
+    state = {name: torch.lerp(first.before.state[name], value, alpha) for name, value in first.half.state.items()}
+    half = Participants(theta, state, first.half.buffers)
+    played = [first._replace(half=half, after=mix(first.W, half))]
     for done in rounds[1:]:
         played.append(play(network, work, done.drawn, played[-1].after))
     return played
