@@ -48,3 +48,14 @@ def compiler(unchecked):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     return torch._dynamo.utils.counters
+
+
+@pytest.fixture
+def one_thread():
+    """One intra-op thread: threads that wait for one another are slow on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

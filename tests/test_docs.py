@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
 from cascadice.cli import _parser, _settings
 from cascadice.configuration import Config, override
@@ -41,15 +40,6 @@ def blocks(page):
 def form(printed):
     """Numbers differ with processors, in their last digits; everything around them must not."""
     return re.sub(r" +", " ", re.sub(r"-?\d+(\.\d*)?", "0", printed)).strip()
-
-
-@pytest.fixture
-def one_thread():
-    """Threads that wait for one another are slow on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 WITH_CODE = [page for page in PAGES if any(b.language == "python" and b.run for b in blocks(page))]

@@ -5,7 +5,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -29,15 +28,6 @@ PROMISES = {
     "replay_a_published_run": (r"same batches: True\nparticipant 3's batch of round 10 replaced: False\n", []),
     "resume_from_python": (r"rounds on disk: \[0, 5, 10, 15\]\n[\s\S]*same parameters at round 40: True\n", []),
 }
-
-
-@pytest.fixture
-def one_thread():
-    """Threads that wait for one another are slow on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cascadice
-from cascadice.configuration import Config, kinds_of_fields, override, period, reader, schedule
+from cascadice.configuration import Config, kinds_of_fields, override, reader, schedule
 from cascadice.names import lookup
 from cascadice.recipes import RECIPES, describe
 
@@ -263,7 +263,7 @@ def _add_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def _topology(args: argparse.Namespace) -> None:
-    from cascadice.topology import average, describe_schedule
+    from cascadice.topology import average, describe_schedule, period
 
     given = _settings(args)
     if (args.name is None) == (given.get("mixing") is None):

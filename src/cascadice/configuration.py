@@ -199,15 +199,8 @@ def schedule(config: Config) -> "Schedule":
     if config.link_loss:
         found = topology.link_loss(found, config.link_loss, seed=config.seed)
     if config.connected:
-        topology.check(topology.average(found, period(found)), connected=True)
+        topology.check(topology.average(found, topology.period(found)), connected=True)
     return found
-
-
-def period(schedule: "Schedule") -> int:
-    """After how many rounds a schedule has shown all it does; 100 where it is drawn at random."""
-    from cascadice import topology
-
-    return len(schedule.matrices) if isinstance(schedule, topology.Cycle) else 100
 
 
 def length(config: Config, shares: "Partition") -> int:

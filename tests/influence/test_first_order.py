@@ -144,15 +144,6 @@ def everything(network):
     return (*ways, swept(network, rounds))
 
 
-@pytest.fixture
-def one_thread():
-    """Forward-mode differentiation keeps its level in a global: two threads that differentiate crash the process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_loop_and_vmap_agree_over_threads():
     for one, other in zip(
         *(everything(small(strategy=strategy, **LOCAL)) for strategy in ("loop", "vmap")), strict=True

@@ -43,15 +43,6 @@ NETWORKS = {
 }
 
 
-@pytest.fixture
-def one_thread():
-    """Forward-mode differentiation keeps its level in a global: two threads that differentiate crash the process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 def test_a_score_is_what_the_samples_own_gradient_is_worth(make, one_thread):
     network = make()

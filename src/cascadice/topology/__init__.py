@@ -1,6 +1,6 @@
 """Who gossips with whom: graphs, weights, mixing matrices `W[k, j]`, and schedules of them over the rounds."""
 
-from cascadice.topology.description import Description, describe, describe_schedule
+from cascadice.topology.description import Description, describe, describe_schedule, period
 from cascadice.topology.dominance import dominant
 from cascadice.topology.files import read_csv, write_csv
 from cascadice.topology.finite import base
@@ -72,6 +72,7 @@ __all__ = [
     "metropolis",
     "one_peer_exponential",
     "pairwise_gossip",
+    "period",
     "presence",
     "random_matching",
     "random_regular",

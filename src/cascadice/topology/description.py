@@ -48,14 +48,18 @@ def describe(W: Float[Tensor, "n n"]) -> Description:
     return describe_schedule(Cycle((W,)))
 
 
+def period(schedule: Schedule) -> int:
+    """After how many rounds a schedule has shown all it does; 100 where it has no cycle."""
+    return len(schedule.matrices) if isinstance(schedule, Cycle) else RANDOM_ROUNDS
+
+
 def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Description:
     """Describe the first `rounds` (a whole cycle, or 100 where there is none); warns where their union is unconnected.
 
     Cost: below 512 participants n³ per round; above, restarted Arnoldi with at most 5,000 products with each W, which
     overstates the gap where it is nearly nothing (a ring of 4,096: 1.1e-6 for 0.8e-6).
     """
-    if rounds is None:
-        rounds = len(schedule.matrices) if isinstance(schedule, Cycle) else RANDOM_ROUNDS
+    rounds = period(schedule) if rounds is None else rounds
     W = average(schedule, rounds)
     if gap := disconnection(W):
         over = f" over {rounds} rounds" if rounds > 1 else ""
