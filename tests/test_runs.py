@@ -87,7 +87,8 @@ def test_the_folder_says_what_was_done(tmp_path):
 
 def test_the_folder_holds_a_figure(tmp_path):
     run(SMALL, tmp_path / "a", quiet=True)
-    assert (tmp_path / "a" / "training.png").read_bytes().startswith(b"\x89PNG")
+    for figure in ("training.png", "partition.png"):
+        assert (tmp_path / "a" / figure).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -26,8 +26,8 @@ from cascadice.store import Measures
 if TYPE_CHECKING:
     from rich.console import Console
 
-CONFIG, MANIFEST, FIGURE = "config.json", "manifest.json", "training.png"
-MADE = (CONFIG, MANIFEST, FIGURE, store.METRICS, store.CHECKPOINT, "rounds")
+CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
+MADE = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds")
 CHECKPOINT_SECONDS = 60.0
 
 
@@ -183,8 +183,14 @@ def _end(journal: _Journal, status: str, t: int) -> None:
 
 
 def _draw(journal: _Journal) -> None:
+    from cascadice.data import partition
+    from cascadice.report.partition import draw as draw_holdings
     from cascadice.report.training import draw
 
+    parts, data = journal.network.partition, journal.network.data
+    if parts is not None and data.classes and data.train.y.dim() == 1:
+        counts = partition.counts(parts, data.train.y, len(data.classes))
+        draw_holdings(counts, journal.folder / HOLDINGS, data.classes)
     if journal.measures:
         c = journal.config
         title = f"{journal.network.nodes} participants, {c.mixing or c.topology}: {c.model} on {c.data}"
