@@ -176,12 +176,17 @@ def test_exit_codes(cascadice, monkeypatch, error, code):
 
 def test_ctrl_c_tells_how_to_go_on(tmp_path):
     command = [sys.executable, "-m", "cascadice", "run", "demo", *TINY[:4], "--rounds", "1000000", "--out", "a"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, and inherited, in the background
     process = subprocess.Popen([*command, "--checkpoint-every", "5"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "a" / store.CHECKPOINT).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    signal.signal(signal.SIGINT, before)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "a" / store.CHECKPOINT).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert err.decode().strip() == "cascadice: stopped. Go on with: cascadice run --resume --out a"
     assert store.read_json(tmp_path / "a" / "manifest.json")["status"] == "interrupted"

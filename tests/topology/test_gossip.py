@@ -67,6 +67,7 @@ def test_converted_copies_are_reused_and_forgotten_with_their_matrix(nodes):
     converted = _fitting(W, theta, transposed=False)
     assert _fitting(W, theta, transposed=False) is converted
     assert converted.dtype == torch.float32
+    gc.collect()  # of what other tests left
     gone, before = weakref.ref(converted), len(_copies)
     del W, converted
     gc.collect()
