@@ -25,6 +25,8 @@ class Optimizer(NamedTuple):
     """theta -> state"""
     update: Callable[[Tensor, State, Tensor, Tensor], tuple[Tensor, State]]
     """(gradient, state, theta, lr) -> (delta, state)"""
+    elementwise: bool = False
+    """Whether every parameter is updated by itself, so that pieces of a row may be updated one after another."""
 
 
 def sgd(weight_decay: float = 0.0) -> Optimizer:
@@ -34,7 +36,7 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         return _scale(_decayed(gradient, theta, weight_decay), -lr), state
 
-    return Optimizer(lambda theta: {}, update)
+    return Optimizer(lambda theta: {}, update, elementwise=True)
 
 
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
@@ -154,7 +156,8 @@ def _scale(rows: Tensor, factor: Tensor) -> Tensor:
 
 def _column(per_row: Tensor, like: Tensor) -> Tensor:
     """Broadcastable over the row, and of its dtype: float32 rates must not promote bfloat16 parameters."""
-    return per_row[..., None].to(like.dtype)
+    column = per_row[..., None] if per_row.dim() else per_row  # a scalar is faster than a row of one
+    return column.to(like.dtype)
 
 
 def _require_at_least_zero(**values: float) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cascadice.engine.learner import Conduct, Gradient, Learner, Participants, eager_gradient, local_steps
+from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps
 from cascadice.names import lookup
 
 R = TypeVar("R")
@@ -113,20 +113,18 @@ def _sweep(learner: Learner) -> Callable[[Participants, Local, Room | None], tup
 
 
 def _looped(learner: Learner) -> Work:
-    slopes: dict[int, Gradient] = {}
+    steps: dict[int, Step] = {}
 
     def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
         half, _, loss = make_room(before) if room is None else room
 
         def work(worker: int, k: int) -> None:
             own = twin(learner, worker)
-            slope = slopes.get(worker) or slopes.setdefault(worker, eager_gradient(own))
+            step = steps.get(worker) or steps.setdefault(worker, eager_step(own))
             mine, to = tree_map(lambda tensor: tensor[k], (before, half))
             x, y, lr, conduct, seed = fetch([k])
             with seeded(seed[0] if seed else None, loss.device):
-                done = local_steps(
-                    own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), slope=slope, into=to.theta
-                )
+                done = local_steps(own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), step=step, into=to.theta)
             _put(done, to, loss[k])
 
         # torch's generator, which dropout draws from, is one for all threads

@@ -99,10 +99,12 @@ def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
 
 
 @runtime_checkable
-class Gradient(Protocol):
-    """(theta, buffers, x, y) -> gradient, loss, buffers afterwards."""
+class Step(Protocol):
+    """(theta, state, buffers, x, y, lr, room for the new theta) -> theta, state, buffers, loss: an optimizer's step."""
 
-    def __call__(self, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]: ...
+    def __call__(
+        self, theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, into: Tensor | None
+    ) -> tuple[Tensor, State, Buffers, Tensor]: ...
 
 
 def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
@@ -111,17 +113,33 @@ def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Te
     return slope, value, after
 
 
-def eager_gradient(learner: Learner) -> Gradient:
-    """The same gradient by plain autograd, for loops, where torch.func costs as much again as a small model.
+def pure_step(
+    learner: Learner,
+    theta: Tensor,
+    state: State,
+    buffers: Buffers,
+    x: Tensor,
+    y: Tensor,
+    lr: Tensor,
+    into: Tensor | None,
+) -> tuple[Tensor, State, Buffers, Tensor]:
+    """One step by torch.func: can be vmapped, compiled and differentiated again."""
+    slope, loss, buffers = gradient(learner, theta, buffers, x, y)
+    delta, state = learner.optimizer.update(slope, state, theta, lr)
+    return torch.add(theta, delta, out=into), state, buffers, loss
 
-    The learner must be a twin of its own: its modules are lent the parameters. What it returns is overwritten by the
-    next call, because fresh memory costs more than the concatenation that fills it.
+
+def eager_step(learner: Learner) -> Step:
+    """The same step by plain autograd, for loops, where torch.func costs as much again as a small model.
+
+    The learner must be a twin of its own: its modules are lent the parameters.
     """
     module = learner.training
     own = dict(module.named_parameters())
-    row = torch.cat([p.detach().reshape(-1) for p in own.values()])
+    sizes = [p.numel() for p in own.values()]
+    row = torch.cat([p.detach().reshape(-1) for p in own.values()])  # fresh memory costs more than what fills it
 
-    def slope(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
+    def slopes(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor, Buffers]:
         if x.dim() == 4 and x.device.type == "cpu":
             x = x.contiguous(memory_format=torch.channels_last)  # twice as fast for convolutions and pooling on CPU
         for name, value in unflatten(module, theta):
@@ -131,11 +149,23 @@ def eager_gradient(learner: Learner) -> Gradient:
                 loss, after = _loss(dict(own), learner, buffers, x, y)
             else:
                 loss, after = learner.loss(module(x), y), {}
-            slopes = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-        torch.cat([piece.reshape(-1) for piece in slopes], out=row)
-        return row, loss.detach(), {name: buffer.detach() for name, buffer in after.items()}
+            pieces = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        return [p.reshape(-1) for p in pieces], loss.detach(), {name: b.detach() for name, b in after.items()}
 
-    return slope
+    def step(
+        theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, into: Tensor | None
+    ) -> tuple[Tensor, State, Buffers, Tensor]:
+        pieces, loss, buffers = slopes(theta, buffers, x, y)
+        update = learner.optimizer.update
+        if state or not learner.optimizer.elementwise:
+            delta, state = update(torch.cat(pieces, out=row), state, theta, lr)
+            return torch.add(theta, delta, out=into), state, buffers, loss
+        into = torch.empty_like(theta) if into is None else into
+        for slope, old, new in zip(pieces, theta.split(sizes), into.split(sizes), strict=True):
+            torch.add(old, update(slope, state, old, lr)[0], out=new)  # while the slope is in cache
+        return into, state, buffers, loss
+
+    return step
 
 
 def local_steps(
@@ -146,23 +176,22 @@ def local_steps(
     lr: Float[Tensor, ""],
     conduct: Conduct = (),
     *,
-    slope: Gradient | None = None,
+    step: Step | None = None,
     into: Tensor | None = None,
 ) -> tuple[Participants, Float[Tensor, ""]]:
     """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step for each of its batches.
 
     `conduct` is how much of it was really done and sent: θ^{t+½} = θ^t + taken · factor · Δ, and `taken` of the change
     of the optimizer's state. (1, 1) is the honest step, bit for bit; taken = 0 skips it, which is how the influence of
-    an update is defined. `slope` is another way to find the gradient; `into` receives θ^{t+½}.
+    an update is defined. `step` is another way to make a step; `into` receives θ^{t+½}.
     """
     theta, state, buffers = mine
-    slope = partial(gradient, learner) if slope is None else slope
+    step = partial(pure_step, learner) if step is None else step
     losses = []
-    for step in range(x.shape[0]):
-        downhill, loss, buffers = slope(theta, buffers, x[step], y[step])
-        delta, state = learner.optimizer.update(downhill, state, theta, lr)
-        last = step == x.shape[0] - 1
-        theta = torch.add(theta, delta, out=into if last and not conduct else None)
+    for i in range(x.shape[0]):
+        last = i == x.shape[0] - 1
+        room = into if last and not conduct else None
+        theta, state, buffers, loss = step(theta, state, buffers, x[i], y[i], lr, room)
         losses.append(loss)
     done = Participants(theta, state, buffers)
     return (_conducted(mine, done, conduct, into) if conduct else done), torch.stack(losses).mean()
