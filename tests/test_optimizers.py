@@ -107,6 +107,21 @@ def test_stacked_equals_row_by_row_equals_vmap(name):
         torch.testing.assert_close(value, torch.stack([s[key] for _, s in rows]), rtol=1e-13, atol=0)
 
 
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name].descend])
+def test_descending_piece_by_piece_equals_the_update(name):
+    theta, gradient = draw(2, D)
+    lr = torch.tensor(0.3, dtype=torch.float64)
+    out = torch.empty_like(theta)
+    for piece in (slice(0, 4), slice(4, D)):
+        ALL[name].descend(gradient[piece], theta[piece], lr, out[piece])
+    delta, _ = ALL[name].update(gradient, {}, theta, lr)
+    torch.testing.assert_close(out, theta + delta, rtol=1e-14, atol=1e-16)
+
+
+def test_only_optimizers_without_state_descend():
+    assert {name for name in ALL if ALL[name].descend} == {"sgd", "sgd, decay"}
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_inputs_are_left_alone(name):
     optimizer, theta, lr = ALL[name], draw(NODES, D), torch.full((NODES,), 0.1, dtype=torch.float64)

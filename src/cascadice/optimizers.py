@@ -25,8 +25,10 @@ class Optimizer(NamedTuple):
     """theta -> state"""
     update: Callable[[Tensor, State, Tensor, Tensor], tuple[Tensor, State]]
     """(gradient, state, theta, lr) -> (delta, state)"""
-    elementwise: bool = False
-    """Whether every parameter is updated by itself, so that pieces of a row may be updated one after another."""
+    descend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    """(gradient, theta, lr, out) -> out: the same step of one participant in one pass, a piece of its row at a time.
+
+    For optimizers that keep no state and update every parameter by itself."""
 
 
 def sgd(weight_decay: float = 0.0) -> Optimizer:
@@ -36,7 +38,11 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         return _scale(_decayed(gradient, theta, weight_decay), -lr), state
 
-    return Optimizer(lambda theta: {}, update, elementwise=True)
+    def descend(gradient: Tensor, theta: Tensor, lr: Float[Tensor, ""], out: Tensor) -> Tensor:
+        gradient = _decayed(gradient, theta, weight_decay)
+        return torch.addcmul(theta, gradient, lr.to(theta.dtype), value=-1, out=out)
+
+    return Optimizer(lambda theta: {}, update, descend)
 
 
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
@@ -156,8 +162,7 @@ def _scale(rows: Tensor, factor: Tensor) -> Tensor:
 
 def _column(per_row: Tensor, like: Tensor) -> Tensor:
     """Broadcastable over the row, and of its dtype: float32 rates must not promote bfloat16 parameters."""
-    column = per_row[..., None] if per_row.dim() else per_row  # a scalar is faster than a row of one
-    return column.to(like.dtype)
+    return per_row[..., None].to(like.dtype)
 
 
 def _require_at_least_zero(**values: float) -> None:

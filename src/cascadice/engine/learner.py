@@ -157,14 +157,14 @@ def eager_step(learner: Learner) -> Step:
         theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, into: Tensor | None
     ) -> tuple[Tensor, State, Buffers, Tensor]:
         pieces, loss, buffers = slopes(theta, buffers, x, y)
-        update = learner.optimizer.update
-        if state or not learner.optimizer.elementwise:
-            delta, state = update(torch.cat([p.reshape(-1) for p in pieces], out=row), state, theta, lr)
+        descend = learner.optimizer.descend
+        if descend is None:
+            slope = torch.cat([p.reshape(-1) for p in pieces], out=row)
+            delta, state = learner.optimizer.update(slope, state, theta, lr)
             return torch.add(theta, delta, out=into), state, buffers, loss
         into = torch.empty_like(theta) if into is None else into
-        for slope, old, new in zip(pieces, theta.split(sizes), into.split(sizes), strict=True):
-            old, new = old.view(slope.shape), new.view(slope.shape)
-            torch.add(old, update(slope, state, old, lr)[0], out=new)  # while the slope is in cache
+        for slope, old, new in zip(pieces, torch.split(theta, sizes), torch.split(into, sizes), strict=True):
+            descend(slope, old.view(slope.shape), lr, new.view(slope.shape))
         return into, state, buffers, loss
 
     return step
