@@ -10,8 +10,9 @@
 """
 
 from cascadice.influence.cascades import Cascade, first_order, path_integrated, truth
+from cascadice.influence.integrated import shares
 from cascadice.influence.judging import Judge, judge
-from cascadice.influence.reverse import Sensitivity, by_participant, by_sample, reverse_gossip, shares
+from cascadice.influence.reverse import Sensitivity, by_participant, by_sample, reverse_gossip
 
 __all__ = [
     "Cascade",
