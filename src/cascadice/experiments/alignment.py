@@ -19,14 +19,8 @@ from torch import Tensor
 from cascadice.configuration import build, length
 from cascadice.engine import Round, evaluate, simulate
 from cascadice.experiments.regimes import find
-from cascadice.influence import Judge, first_order, judge, path_integrated, truth
+from cascadice.influence import Judge, agreement, first_order, judge, path_integrated, truth
 from cascadice.recipes import paper
-
-
-def agreement(true: Tensor, estimate: Tensor) -> dict[str, float]:
-    """Pearson's correlation, and the root mean square of the error relative to that of the truth."""
-    error = (estimate - true).square().mean().sqrt() / true.square().mean().sqrt()
-    return {"pearson": float(torch.corrcoef(torch.stack([true, estimate]))[0, 1]), "relative_rmse": float(error)}
 
 
 def measure(model: str, batch_size: int, epochs: float, hops: int, every: int, root: str | None) -> dict[str, Any]:
@@ -51,7 +45,7 @@ def measure(model: str, batch_size: int, epochs: float, hops: int, every: int, r
     true = found.pop("truth")
     accuracy = float(evaluate(network, done.after).accuracy.mean())
     setting = {"data": source, "model": model, "batch_size": config.batch_size, "hops": hops, "points": len(true)}
-    return {**setting, "test_accuracy": accuracy, **{name: agreement(true, value) for name, value in found.items()}}
+    return {**setting, "test_accuracy": accuracy, **{name: agreement(true, value)._asdict() for name, value in found.items()}}
 
 
 def _scores(network: Any, rounds: list[Round], yardstick: Judge) -> dict[str, Tensor]:

@@ -12,18 +12,50 @@
 from cascadice.influence.cascades import Cascade, first_order, path_integrated, truth
 from cascadice.influence.integrated import shares
 from cascadice.influence.judging import Judge, judge
+from cascadice.influence.readings import (
+    Agreement,
+    Contributions,
+    Extremes,
+    accumulate,
+    agreement,
+    by_hop,
+    by_receiver,
+    contributions,
+    extremes,
+    neighbourhood_reciprocity,
+    one_hop,
+    proximal,
+    r_hop,
+    reciprocity,
+    sample_contributions,
+)
 from cascadice.influence.reverse import Sensitivity, by_participant, by_sample, reverse_gossip
 
 __all__ = [
+    "Agreement",
     "Cascade",
+    "Contributions",
+    "Extremes",
     "Judge",
     "Sensitivity",
+    "accumulate",
+    "agreement",
+    "by_hop",
     "by_participant",
+    "by_receiver",
     "by_sample",
+    "contributions",
+    "extremes",
     "first_order",
     "judge",
+    "neighbourhood_reciprocity",
+    "one_hop",
     "path_integrated",
+    "proximal",
+    "r_hop",
+    "reciprocity",
     "reverse_gossip",
+    "sample_contributions",
     "shares",
     "truth",
 ]
