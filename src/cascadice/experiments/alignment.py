@@ -45,7 +45,8 @@ def measure(model: str, batch_size: int, epochs: float, hops: int, every: int, r
     true = found.pop("truth")
     accuracy = float(evaluate(network, done.after).accuracy.mean())
     setting = {"data": source, "model": model, "batch_size": config.batch_size, "hops": hops, "points": len(true)}
-    return {**setting, "test_accuracy": accuracy, **{name: agreement(true, value)._asdict() for name, value in found.items()}}
+    agreements = {name: agreement(true, value)._asdict() for name, value in found.items()}
+    return {**setting, "test_accuracy": accuracy, **agreements}
 
 
 def _scores(network: Any, rounds: list[Round], yardstick: Judge) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -202,5 +203,5 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 
 def _ranks(values: Tensor) -> Tensor:
     """Places in order, from 1; equal values share the mean of their places."""
-    _, which, counts = values.unique(return_inverse=True, return_counts=True)
-    return (counts.cumsum(0) - (counts - 1) / 2).double()[which]
+    _, which, counts = np.unique(values.cpu().numpy(), return_inverse=True, return_counts=True)
+    return torch.from_numpy((counts.cumsum() - (counts - 1) / 2)[which])
