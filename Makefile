@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench reproduce docs clean
+.PHONY: help demo test test-slow peers lint bench reproduce docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -23,6 +23,10 @@ test: lint  ## linters, types and the whole fast test suite
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+peers: $(READY)  ## other libraries of data attribution, which some tests and benchmarks compare with
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt captum accelerate einconv einops opt_einsum tqdm
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps kronfluence
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
