@@ -1,0 +1,235 @@
+"""One tidy table of influence, a row for each number: in memory as columns, on disk as Parquet parts, one a round.
+
+A folder of influence
+    influence.json           the settings: hops, kinds, points, judge
+    part-00000007.parquet    the rows of round 7; written aside, then renamed: all there or not at all
+    NAME.safetensors         an array, where a table would be too big
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cascadice import store
+from cascadice.engine.rounds import Round
+from cascadice.influence.cascades import Cascade
+from cascadice.influence.readings import samples_of
+from cascadice.names import lookup
+from cascadice.store import Folder
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+ALL = -1  # in sample, hop and receiver: summed over
+NOTE = "influence.json"
+PART = re.compile(r"part-(\d{8,})\.parquet")
+TYPES: dict[str, type[np.generic]] = {
+    "round": np.int32,
+    "source": np.int32,
+    "sample": np.int64,
+    "hop": np.int16,
+    "receiver": np.int32,
+    "kind": np.object_,  # strings that rows share: 8 bytes a row
+    "value": np.float64,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Influence as columns of one length. -1 in `sample`, `hop` or `receiver` means: all of them, summed."""
+
+    round: NDArray[np.int32]
+    source: NDArray[np.int32]
+    sample: NDArray[np.int64]
+    hop: NDArray[np.int16]
+    receiver: NDArray[np.int32]
+    kind: NDArray[np.object_]
+    value: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name, column in self.columns.items():
+            if column.dtype != TYPES[name] or column.shape != (len(self),):
+                raise ValueError(
+                    f"column {name!r} must be {np.dtype(TYPES[name])} of shape ({len(self)},); found {column.dtype} of "
+                    f"shape {column.shape}. Use table_of, table_of_participants or table_of_samples."
+                )
+
+    def __len__(self) -> int:
+        return self.value.size
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in order."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def select(self, **wanted: Any) -> "Table":
+        """The rows whose columns equal what is wanted, or are among it: `select(kind="truth", hop=[0, 1])`."""
+        keep = np.ones(len(self), dtype=bool)
+        for name, values in wanted.items():
+            among = np.atleast_1d(list(values) if isinstance(values, Set) else values)
+            keep &= np.isin(lookup(self.columns, name, "column"), among)
+        return Table(**{name: column[keep] for name, column in self.columns.items()})
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """As an Arrow table, `kind` dictionary-encoded."""
+        import pyarrow as pa
+
+        kind = pa.array(self.kind, pa.string()).dictionary_encode()
+        return pa.table({**self.columns, "kind": kind}, schema=_schema())
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """As a data frame."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
+        return pd.DataFrame(self.columns)
+
+
+def _table(kind: str, **numbers: Any) -> Table:
+    """A table from columns or single numbers, in the types of its columns; refused where those are too narrow."""
+    rows = np.size(numbers["value"])
+    columns: dict[str, NDArray[Any]] = {"kind": np.empty(rows, dtype=np.object_)}
+    columns["kind"].fill(kind)
+    for name, given in numbers.items():
+        columns[name] = np.full(rows, given, dtype=TYPES[name])
+        if name != "value" and not np.array_equal(columns[name], np.broadcast_to(given, rows)):
+            raise ValueError(f"column {name!r} has room for {np.dtype(TYPES[name])}; found {np.max(given)}.")
+    return Table(**columns)
+
+
+def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
+    """A row for each entry of a cascade that is not exactly 0, and for each source's direct effect, hop 0.
+
+    `sample` is the training sample that each source stands for, where it is not the whole batch: one, or one a source.
+    """
+    value = cascade.value.detach().cpu().double().numpy().transpose(1, 0, 2)
+    sources = np.array(cascade.sources, dtype=np.int64)
+    samples = np.array(sample, dtype=np.int64)
+    if samples.ndim and samples.shape != sources.shape:
+        raise ValueError(f"sample must be one number, or one for each of {len(sources)} sources; found {samples.size}.")
+    there = value != 0
+    there[np.arange(len(sources)), 0, sources] = True
+    s, hop, receiver = there.nonzero()
+    which = np.broadcast_to(samples, sources.shape)[s]
+    return _table(
+        cascade.kind, round=cascade.t, source=sources[s], sample=which, hop=hop, receiver=receiver, value=value[there]
+    )
+
+
+def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Table:
+    """A row for each participant's update in round t: its influence on all, over all hops."""
+    value = scores.detach().cpu().double().numpy()
+    return _table(kind, round=t, source=np.arange(len(value)), sample=ALL, hop=ALL, receiver=ALL, value=value)
+
+
+def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n batch"]) -> Table:
+    """A row for each sample used in the round, `sample` its place in the training data: its influence on all."""
+    sample = samples_of(round, scores).reshape(-1).numpy()
+    source = np.arange(len(scores)).repeat(scores.shape[1])
+    value = scores.detach().cpu().double().reshape(-1).numpy()
+    return _table(kind, round=round.t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
+
+
+def concatenate(tables: Iterable[Table]) -> Table:
+    """The rows of all tables, one after the other; none make an empty table."""
+    given = [table.columns for table in tables]
+    empty = {name: np.empty(0, dtype=kind) for name, kind in TYPES.items()}
+    return Table(**{name: np.concatenate([empty[name], *(table[name] for table in given)]) for name in TYPES})
+
+
+def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str]) -> None:
+    """Add the rows of round `number` to a folder, or replace them; `note` are the settings of the whole folder.
+
+    One writer a folder: what a killed one left half written is removed.
+    """
+    from pyarrow import parquet
+
+    if number < 0:
+        raise ValueError(f"parts are numbered from 0, by round; found {number}.")
+    place = Path(folder)
+    store.sweep(place)
+    if not (place / NOTE).exists():
+        store.write_json(place / NOTE, note)
+    elif (found := read_note(place)) != dict(note):
+        differs = next(name for name in (*note, *found) if note.get(name) != found.get(name))
+        raise ValueError(
+            f"{place} holds influence of other settings: {differs} is {found.get(differs)!r} there, "
+            f"{note.get(differs)!r} here. Use another folder."
+        )
+    with store.aside(place / f"part-{number:08d}.parquet") as draft:
+        parquet.write_table(table.to_arrow(), draft)
+
+
+def parts(folder: Folder) -> dict[int, Path]:
+    """The parts in a folder, by number, in order."""
+    named = ((PART.fullmatch(path.name), path) for path in Path(folder).glob("part-*"))
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
+
+
+def read_note(folder: Folder) -> dict[str, Any]:
+    """The settings that the influence in a folder was computed with."""
+    path = Path(folder) / NOTE
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there.")
+    return store.read_json(path)
+
+
+def read_table(folder: Folder) -> Table:
+    """All parts in a folder as one table, in the order of their numbers."""
+    found = parts(folder)
+    if not found:
+        raise FileNotFoundError(f"{folder} must hold parts of a table, part-00000000.parquet and on; found none.")
+    return concatenate(_read_part(path) for path in found.values())
+
+
+def _read_part(path: Path) -> Table:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        part = parquet.read_table(path, partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"{path} is damaged: {reason}. Delete it; what it held must be computed again.") from None
+    if not part.schema.equals(_schema()):
+        columns = ", ".join(f"{field.name} ({field.type})" for field in part.schema)
+        raise ValueError(f"{path} must have the columns {', '.join(TYPES)} of an influence table; found {columns}.")
+    return Table(**{name: part[name].to_numpy() for name in TYPES})
+
+
+def _schema() -> "pyarrow.Schema":
+    import pyarrow as pa
+
+    kind = pa.dictionary(pa.int32(), pa.string())
+    types = {name: pa.from_numpy_dtype(of) for name, of in TYPES.items() if name != "kind"} | {"kind": kind}
+    return pa.schema([pa.field(name, types[name], nullable=False) for name in TYPES])
+
+
+def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str]) -> None:
+    """Keep a tensor under a name, all of it or nothing, with a checksum; `note` says what it is."""
+    store._write_tensors(_array_path(folder, name), {name: tensor}, {"note": json.dumps(dict(note))})
+
+
+def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
+    """A kept tensor, bit for bit, and its note."""
+    path = _array_path(folder, name)
+    tensors, content = store._read_tensors(path, None)
+    if name not in tensors or "note" not in content:
+        raise ValueError(f"{path} must hold an array kept under {name!r}; found {', '.join(tensors)}.")
+    return tensors[name], json.loads(content["note"])
+
+
+def _array_path(folder: Folder, name: str) -> Path:
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"an array's name must be made of letters, digits, '_', '-' and '.'; found {name!r}.")
+    return Path(folder) / f"{name}.safetensors"
