@@ -101,8 +101,9 @@ def _table(kind: str, **numbers: Any) -> Table:
     columns: dict[str, NDArray[Any]] = {"kind": np.empty(rows, dtype=np.object_)}
     columns["kind"].fill(kind)
     for name, given in numbers.items():
-        columns[name] = np.full(rows, given, dtype=TYPES[name])
-        if name != "value" and not np.array_equal(columns[name], np.broadcast_to(given, rows)):
+        spread = np.broadcast_to(np.asarray(given), rows)
+        columns[name] = spread.astype(TYPES[name])
+        if name != "value" and not np.array_equal(columns[name], spread):
             raise ValueError(f"column {name!r} has room for {np.dtype(TYPES[name])}; found {np.max(given)}.")
     return Table(**columns)
 
