@@ -186,6 +186,7 @@ def test_to_arrow():
 numbers = st.lists(st.floats(width=64, allow_nan=True, allow_infinity=True), max_size=6)
 
 
+@settings(max_examples=25)
 @given(
     st.dictionaries(st.integers(0, 2**31 - 1), st.tuples(numbers, st.sampled_from(["truth", "größe, 2"])), min_size=1)
 )
