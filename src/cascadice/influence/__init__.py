@@ -3,14 +3,17 @@
 | you want | use |
 |---|---|
 | the truth for some sources | `truth`: replay; for one source it is cheaper than any estimate |
+| the truth for single samples | `truth_of_samples`: a replay each |
 | who is reached, hop by hop, to first order | `first_order` (DICE-E) |
 | an estimate that follows the truth where networks learn | `path_integrated` |
 | every participant and every sample at once | `reverse_gossip`, then `by_participant`, `by_sample` |
-| fair parts of what a round really achieved | `shares` |
+| fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
+| how far an integral is from converged | `with_error` |
 """
 
-from cascadice.influence.cascades import Cascade, first_order, path_integrated, truth
-from cascadice.influence.integrated import shares
+from cascadice.influence import measures
+from cascadice.influence.cascades import Cascade, first_order, hops_from, path_integrated, truth, truth_of_samples
+from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples, with_error
 from cascadice.influence.judging import Judge, judge
 from cascadice.influence.readings import (
     Agreement,
@@ -62,12 +65,15 @@ __all__ = [
     "contributions",
     "extremes",
     "first_order",
+    "hops_from",
     "judge",
     "load_array",
+    "measures",
     "neighbourhood_reciprocity",
     "one_hop",
     "parts",
     "path_integrated",
+    "path_integrated_samples",
     "proximal",
     "r_hop",
     "read_note",
@@ -77,9 +83,12 @@ __all__ = [
     "sample_contributions",
     "save_array",
     "shares",
+    "shares_of_samples",
     "table_of",
     "table_of_participants",
     "table_of_samples",
     "truth",
+    "truth_of_samples",
+    "with_error",
     "write_part",
 ]

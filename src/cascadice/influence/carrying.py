@@ -1,19 +1,21 @@
 """Perturbations on their way through the network: who has been reached, and what the rounds do to what arrived."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import jvp
 from torch.utils._pytree import tree_map
 
 from cascadice.engine import behaviour
-from cascadice.engine.execution import Local, local_work, over_rows
+from cascadice.engine.execution import Local, local_work, over_rows, seeded
 from cascadice.engine.learner import Learner, Participants, local_steps
 from cascadice.engine.networks import Network, load
 from cascadice.engine.rounds import Round
+from cascadice.influence.measures import per_sample
 from cascadice.optimizers import State
 from cascadice.topology import links
 
@@ -73,15 +75,57 @@ def moved(done: Round, change: Carried) -> Participants:
 
 def replay(network: Network, done: Round, change: Carried) -> Carried:
     """What the local work of the round makes of the change: exactly, by doing it again. Cost: a step a pair."""
-    nodes = change.nodes.tolist()
-    fetch = _fetch(network, done, nodes)
-    again, _ = local_work(row_strategy(network), network.learner)(moved(done, change), fetch, None)
-    once: Participants = tree_map(lambda tensor: tensor[change.nodes], done.half)
+    fetch = _fetch(network, done, change.nodes.tolist())
+    again, _, _ = local_work(row_strategy(network), network.learner)(moved(done, change), fetch, None)
+    return _difference(network, done, change._replace(theta=again.theta, state=again.state))
+
+
+def _difference(network: Network, done: Round, again: Carried) -> Carried:
+    """From what the recorded local work made of everyone to what it is `again`."""
+    once: Participants = tree_map(lambda tensor: tensor[again.nodes], done.half)
+    theta, nodes = again.theta - once.theta, again.nodes.tolist()
     noise = behaviour.noise(network.behaviours, done.t, nodes, once.theta, network.seed) if network.behaviours else {}
-    theta = again.theta - once.theta
     for row, added in noise.items():  # it is added to both, after the step
         theta[row] += added
-    return change._replace(theta=theta, state={name: again.state[name] - value for name, value in once.state.items()})
+    return again._replace(theta=theta, state={name: again.state[name] - value for name, value in once.state.items()})
+
+
+def without_samples(network: Network, first: Round, source: int, places: Sequence[int]) -> Carried:
+    """What the source's local step would leave changed if one sample's term had weight 0 in the batch mean, a row each.
+
+    Cost: a step for each sample.
+    """
+    mine, inputs = tree_map(lambda tensor: tensor[source], first.before), load(network, first.drawn, [source])
+    x, y, lr, conduct = tree_map(lambda tensor: tensor[0], inputs[:4])
+    size = y.shape[1]
+    chosen = torch.tensor(places, device=x.device)
+    weights = (chosen[:, None] != torch.arange(size, device=x.device)).to(mine.theta.dtype) / size
+    seed = inputs.seeds[0] if inputs.seeds else None
+    # torch's generator, which dropout draws from, is one for all threads
+    workers = None if seed is None else 1
+    shared = (mine, x, y, lr, conduct, seed)
+    rows = over_rows(_weighted_steps, network.strategy, network.learner, *shared, workers=workers)
+    theta, state = rows(weights)
+    nodes = torch.full_like(chosen, source)
+    return _difference(network, first, Carried(nodes, torch.arange(len(places), device=x.device), theta, state))
+
+
+def _weighted_steps(
+    learner: Learner,
+    weights: Tensor,
+    mine: Participants,
+    x: Tensor,
+    y: Tensor,
+    lr: Tensor,
+    conduct: Any,
+    seed: int | None,
+) -> tuple[Tensor, State]:
+    """Local work with these weights of the samples in the loss, in place of its mean."""
+    each = per_sample(learner.loss)
+    weighted = replace(learner, loss=lambda outputs, targets: (weights * each(outputs, targets)).sum())
+    with seeded(seed, weights.device):
+        done, _ = local_steps(weighted, mine, x, y, lr, conduct)
+    return done.theta, done.state
 
 
 def push(network: Network, done: Round, at: Carried, tangent: Carried) -> Carried:
@@ -122,6 +166,41 @@ def check_differentiable(network: Network) -> None:
             "derivatives of a model that draws at random (dropout) are not defined; use the ground truth, "
             "which replays the recorded seeds, or a model without dropout."
         )
+
+
+def check_samples_are_apart(network: Network, first: Round) -> None:
+    """A sample has a part of its own in an update of one step in which no other sample's output depends on it."""
+    if (steps := first.drawn.batch.shape[1]) != 1:
+        raise ValueError(f"scores of samples need one local step a round; found {steps}. Score participants instead.")
+    for name, module in network.learner.training.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(
+                f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
+                "sample has no score of its own. Score participants, or use GroupNorm."
+            )
+
+
+AGAIN = 0.1  # relative to the update, what rounding may change in a step made again: bfloat16 has three digits
+
+
+def check_replays(network: Network, done: Round) -> None:
+    """One participant's local work, made again, must end where it did. Cost: a step of one participant."""
+    taken = done.drawn.conduct[0] if done.drawn.conduct else torch.ones(network.nodes)
+    node = taken.argmax().view(1).to(done.loss.device)
+    still: Participants = tree_map(lambda tensor: torch.zeros_like(tensor[node]), done.before)
+    nothing = Carried(node, torch.zeros_like(node), still.theta, still.state)
+    rounding = 4 * torch.finfo(done.update.dtype).eps * done.before.theta[node].norm()
+    allowed = AGAIN * done.update[node].norm() + rounding
+    missed = replay(network, done, nothing).theta
+    if bool(missed.norm() <= allowed):
+        return
+    steady = bool((missed - replay(network, done, nothing).theta).norm() <= allowed)
+    other = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
+    restless = "The model draws at random, and not from torch's generator: let it draw from there, or not at all."
+    raise ValueError(
+        f"the local work of participant {int(node)} in round {done.t}, made again, must end where it did; it does not. "
+        + (other if steady else restless)
+    )
 
 
 def row_strategy(network: Network) -> str:

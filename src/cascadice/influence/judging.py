@@ -34,7 +34,7 @@ def judge(
 ) -> Judge:
     """Judge participants on `samples` (the test data), or each on its own from a sequence of equally many samples.
 
-    `measure(outputs, targets)` must give a scalar; it is the training loss unless given.
+    `measure(outputs, targets)` must give a scalar; it is the training loss unless given. `influence.measures` has some.
     """
     chosen = network.data.test if samples is None else samples
     parts = [chosen] if isinstance(chosen, Samples) else list(chosen)
@@ -46,18 +46,45 @@ def judge(
     taken = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
     x, y = (torch.stack(column) for column in zip(*taken, strict=True))
     x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
+    found = measure or network.learner.loss
+    for k in range(len(parts)):
+        first: Participants = tree_map(lambda tensor, k=k: tensor[k], network.initial)
+        _check_measured(found(_outputs(network.learner, first.theta, first.buffers, x[k]), y[k]))
     own = not isinstance(chosen, Samples)
-    found = Judge(x if own else x[0], y if own else y[0], measure or network.learner.loss, own)
-    first: Participants = tree_map(lambda tensor: tensor[0], network.initial)
-    value = _value(first.theta, network.learner, first.buffers, x[0], y[0], found.measure)
+    return Judge(x if own else x[0], y if own else y[0], found, own)
+
+
+def _check_measured(value: Any) -> None:
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(
+            f"a measured function must give a tensor; found {kind}. Leave out .item(), float() and the like."
+        )
     if value.dim() != 0:
         raise ValueError(f"a measured function must give a scalar; found shape {tuple(value.shape)}. Use e.g. .mean().")
-    return found
+    if not bool(value.isfinite()):
+        raise ValueError(
+            f"a measured function must give a number; at the initial parameters it is {float(value)}. "
+            "Does it average over nothing, such as a class that no evaluation sample has?"
+        )
+
+
+def _outputs(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor) -> Tensor:
+    return forward(learner.judging, {**dict(unflatten(learner.judging, theta)), **buffers}, x, learner.compute)
 
 
 def _value(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:
-    tensors = {**dict(unflatten(learner.judging, theta)), **buffers}
-    return measure(forward(learner.judging, tensors, x, learner.compute), y)
+    return measure(_outputs(learner, theta, buffers, x), y)
+
+
+def _differentiable_value(theta: Tensor, *rest: Any) -> Tensor:
+    value = _value(theta, *rest)
+    if not value.requires_grad:  # torch would call its slope 0
+        raise ValueError(
+            "the measured function has no derivative with respect to the outputs (accuracy has none). Use the ground "
+            "truth, which needs none, or a smooth measure such as measures.negative_margin."
+        )
+    return value
 
 
 def _value_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> Tensor:
@@ -65,7 +92,7 @@ def _value_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) ->
 
 
 def _slope_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> tuple[Tensor, Tensor]:
-    slope, value = grad_and_value(_value)(theta, learner, buffers, *rest)
+    slope, value = grad_and_value(_differentiable_value)(theta, learner, buffers, *rest)
     return value, slope
 
 
