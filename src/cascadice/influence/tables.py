@@ -198,7 +198,7 @@ def _read_part(path: Path) -> Table:
     from pyarrow import parquet
 
     try:
-        part = parquet.read_table(path, partitioning=None)
+        part = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"{path} is damaged: {reason}. Delete it; what it held must be computed again.") from None
