@@ -32,6 +32,7 @@ from cascadice.influence import (
     table_of_participants,
     table_of_samples,
     truth,
+    truth_of_samples,
     write_part,
 )
 from cascadice.influence.tables import TYPES
@@ -84,13 +85,21 @@ def test_the_table_of_a_real_cascade_holds_all_of_it():
     assert 0 < len(table) < made.value.numel()
 
 
-def test_sources_may_stand_for_samples():
-    value = torch.zeros(2, 2, 3)
-    value[0, :, 1] = torch.tensor([1.0, 2.0])
-    assert table_of(cascade(value, (1, 1)), sample=[40, 41]).sample.tolist() == [40, 41]
-    assert table_of(cascade(value, (1, 1)), sample=5).sample.tolist() == [5, 5]
-    with pytest.raises(ValueError, match=r"one number, or one for each of 2 sources; found 3"):
-        table_of(cascade(value, (1, 1)), sample=[1, 2, 3])
+def test_a_cascade_of_samples_names_them():
+    network = cases.small()
+    rounds = cases.window(network, 1)
+    made = truth_of_samples(network, rounds, judge(network), 2, samples=[3, 1])
+    with pytest.raises(ValueError, match=r"needs to be told which: sample=round.drawn.batch\[source, 0, list\("):
+        table_of(made)
+    drawn = rounds[0].drawn.batch[2, 0]
+    table = table_of(made, sample=drawn[list(made.samples)].tolist())
+    assert set(table.source.tolist()) == {2}
+    for s, place in enumerate((3, 1)):
+        of_sample = table.select(sample=int(drawn[place]))
+        assert float(made.total[s]) == pytest.approx(of_sample.value.sum(), rel=1e-12)
+    assert set(table_of(made, sample=5).sample.tolist()) == {5}
+    with pytest.raises(ValueError, match=r"one number, or one for each of 2 cases; found 3"):
+        table_of(made, sample=[1, 2, 3])
 
 
 def test_scores_of_participants():

@@ -99,6 +99,8 @@ def _difference(one: Cascade, other: Cascade) -> str | None:
     """What keeps two cascades from being summed."""
     if one.kind != other.kind:
         return f"found kinds {one.kind!r} and {other.kind!r}"
+    if one.samples is not None or other.samples is not None:
+        return "found single samples, which are others in each round"
     if one.sources != other.sources:
         return f"found sources {list(one.sources)} and {list(other.sources)}"
     if one.value.shape != other.value.shape:

@@ -111,13 +111,19 @@ def _table(kind: str, **numbers: Any) -> Table:
 def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
     """A row for each entry of a cascade that is not exactly 0, and for each source's direct effect, hop 0.
 
-    `sample` is the training sample that each source stands for, where it is not the whole batch: one, or one a source.
+    `sample` is the training sample that each case stands for, where it is not the whole batch: one, or one a case.
+    A cascade of samples knows only their places in the batch: `round.drawn.batch[source, 0, list(cascade.samples)]`.
     """
+    if cascade.samples is not None and sample == ALL:
+        raise ValueError(
+            "a cascade of single samples needs to be told which: "
+            "sample=round.drawn.batch[source, 0, list(cascade.samples)].tolist()."
+        )
     value = cascade.value.detach().cpu().double().numpy().transpose(1, 0, 2)
     sources = np.array(cascade.sources, dtype=np.int64)
     samples = np.array(sample, dtype=np.int64)
     if samples.ndim and samples.shape != sources.shape:
-        raise ValueError(f"sample must be one number, or one for each of {len(sources)} sources; found {samples.size}.")
+        raise ValueError(f"sample must be one number, or one for each of {len(sources)} cases; found {samples.size}.")
     there = value != 0
     there[np.arange(len(sources)), 0, sources] = True
     s, hop, receiver = there.nonzero()
