@@ -76,13 +76,13 @@ def network(
     template = learner(deepcopy(made).to(device, parameters), loss, rule, compute)
     initial = _initial(model, made, init, nodes, seed, template)
     found = Network(
-        template, initial, data.to(device), plan, schedule, rate, _weights(q, nodes), seed, strategy,
+        template, initial, data.to(device), plan, schedule, rate, weights(q, nodes), seed, strategy,
         shares, tuple(corruptions), tuple(behaviours),
     )  # fmt: skip
-    return _settled(found)
+    return settled(found)
 
 
-def _settled(network: Network) -> Network:
+def settled(network: Network) -> Network:
     """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
     drawn = draw(network, 0)
     if drawn.batch.dim() != 3:
@@ -227,14 +227,15 @@ def _within(batches: Batches, samples: int, t: int) -> Tensor:
     return batch
 
 
-def _weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
-    weights = torch.as_tensor([1 / nodes] * nodes if q is None else q, dtype=torch.float64)
-    if weights.shape != (nodes,) or not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > 1e-6:
+def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
+    """The participants' weights, checked; uniform unless given."""
+    found = torch.as_tensor([1 / nodes] * nodes if q is None else q, dtype=torch.float64)
+    if found.shape != (nodes,) or not bool((found >= 0).all()) or abs(float(found.sum()) - 1) > 1e-6:
         raise ValueError(
-            f"q must be {nodes} weights, at least 0, that sum to 1; found shape {tuple(weights.shape)}, "
-            f"sum {float(weights.sum()):.6g}."
+            f"q must be {nodes} weights, at least 0, that sum to 1; found shape {tuple(found.shape)}, "
+            f"sum {float(found.sum()):.6g}."
         )
-    return weights
+    return found
 
 
 def _initial(

@@ -1,0 +1,132 @@
+"""Models and optimizers of somebody else's training loop, read as ours."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cascadice import optimizers
+from cascadice.engine.learner import Participants, flatten
+from cascadice.optimizers import Optimizer, State
+
+
+class Rule(NamedTuple):
+    """The step of a torch.optim optimizer as a pure function; `places` are its names for what ours calls state."""
+
+    optimizer: Optimizer
+    places: Mapping[str, str]
+
+
+def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Rule:
+    if momentum == 0:
+        return Rule(optimizers.sgd(weight_decay), {})
+    return Rule(optimizers.momentum(momentum, weight_decay, nesterov), {"momentum": "momentum_buffer"})
+
+
+def _adam(betas: tuple[float, float], eps: float, weight_decay: float) -> Rule:
+    return Rule(optimizers.adam(betas, eps, weight_decay), ADAM_PLACES)
+
+
+def _adamw(betas: tuple[float, float], eps: float, weight_decay: float) -> Rule:
+    return Rule(optimizers.adamw(betas, eps, weight_decay), ADAM_PLACES)
+
+
+ADAM_PLACES = {"m": "exp_avg", "v": "exp_avg_sq", "count": "step"}
+RULES: dict[type, Callable[..., Rule]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adamw,
+}
+REFUSED: dict[type, tuple[str, ...]] = {
+    torch.optim.SGD: ("dampening", "maximize"),
+    torch.optim.Adam: ("amsgrad", "maximize", "decoupled_weight_decay"),
+    torch.optim.AdamW: ("amsgrad", "maximize"),
+}
+
+
+class Settings(NamedTuple):
+    """What decides an optimizer's step: its kind and options, which must not change, and the learning rate."""
+
+    kind: type
+    options: dict[str, Any]
+    lr: float
+
+
+def settings(optimizer: torch.optim.Optimizer) -> Settings:
+    """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
+    kind = type(optimizer)
+    if kind not in RULES:
+        known = ", ".join(f"torch.optim.{name.__name__}" for name in RULES)
+        raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
+    names = signature(RULES[kind]).parameters
+    groups = [
+        Settings(kind, {n: _plain(group[n]) for n in names}, float(group["lr"])) for group in optimizer.param_groups
+    ]
+    if different := [group for group in groups if group != groups[0]]:
+        found = f"{_text(groups[0])} and {_text(different[0])}"
+        raise ValueError(f"all parameter groups of an optimizer must have the same settings; found {found}.")
+    for option in REFUSED[kind]:
+        if any(group.get(option) for group in optimizer.param_groups):
+            raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
+    return groups[0]
+
+
+def _plain(value: Any) -> Any:
+    """As floats: torch takes integers and tensors too."""
+    if isinstance(value, bool):
+        return value
+    return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
+
+
+def _text(settings: Settings) -> str:
+    return ", ".join(f"{name}={value}" for name, value in {"lr": settings.lr, **settings.options}.items())
+
+
+def rule(settings: Settings) -> Rule:
+    """The pure step that these settings describe."""
+    return RULES[settings.kind](**settings.options)
+
+
+def carried(model: nn.Module, optimizer: torch.optim.Optimizer, rule: Rule) -> Participants:
+    """What one participant carries, copied: its row of parameters, its optimizer's state in our names, its buffers."""
+    theta = flatten(model)
+    found = [optimizer.state.get(parameter, {}) for parameter in model.parameters()]
+    state: State = {}
+    for name, blank in rule.optimizer.init(theta).items():
+        values = [per_parameter.get(rule.places[name]) for per_parameter in found]
+        # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
+        state[name] = blank + max(float(v or 0) for v in values) if blank.dim() == 0 else _row(model, values)
+    return Participants(theta, state, {name: buffer.detach().clone() for name, buffer in model.named_buffers()})
+
+
+def _row(model: nn.Module, values: list[Tensor | None]) -> Tensor:
+    """One row for all parameters; torch makes state at the first step, and until then it is zero."""
+    pairs = zip(model.parameters(), values, strict=True)
+    return torch.cat([(torch.zeros_like(p) if v is None else v).detach().reshape(-1) for p, v in pairs])
+
+
+def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """There must be an optimizer for each model, all of one kind and of one layout, each for exactly its own model."""
+    if not models or len(models) != len(optimizers):
+        found = f"{len(models)} models and {len(optimizers)} optimizers"
+        raise ValueError(f"each participant must have a model and an optimizer; found {found}.")
+    first, layout = settings(optimizers[0]), _layout(models[0])
+    owners: dict[int, int] = {}
+    for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+        if _layout(model) != layout:
+            raise ValueError(f"all models must be alike, in names, shapes, dtypes and device; {k} is not like 0.")
+        if (other := settings(optimizer))[:2] != first[:2]:
+            found = f"0 has {first.kind.__name__} with {_text(first)}, {k} {other.kind.__name__} with {_text(other)}"
+            raise ValueError(f"all optimizers must be alike, but for the learning rate; {found}.")
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if stepped != {id(p) for p in model.parameters()}:
+            raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")
+        if (owner := owners.setdefault(min(stepped), k)) != k:
+            raise ValueError(f"each participant must have parameters of its own; {owner} and {k} share theirs.")
+
+
+def _layout(model: nn.Module) -> list[tuple[Any, ...]]:
+    named = (*model.named_parameters(), *model.named_buffers())
+    return [(name, value.shape, value.dtype, value.device) for name, value in named]
