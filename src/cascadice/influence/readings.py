@@ -173,7 +173,7 @@ def extremes(values: Float[Tensor, " size"], most: int = 10) -> Extremes:
 
 
 class Agreement(NamedTuple):
-    """How well an estimate follows the truth; all but the error are NaN where there is nothing to correlate."""
+    """How well an estimate follows the truth; correlations are NaN where either does not vary."""
 
     pearson: float
     spearman: float
