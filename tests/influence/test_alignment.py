@@ -1,25 +1,116 @@
 """The alignment experiment: its figures mean what they say, and path integrals follow the truth best."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from influence.cases import small, window
 
 from cascadice.experiments import alignment
+from cascadice.experiments.alignment import ESTIMATORS, SETTINGS, Setting, configured
+from cascadice.influence import judge
+
+FIRST, ONE, TWO = "first order", "path-integrated, 1 point", "path-integrated, 2 points"
 
 
-def test_agreement():
-    true = torch.tensor([1.0, 2.0, 3.0, -4.0], dtype=torch.float64)
-    assert alignment.agreement(true, 2 * true) == pytest.approx({"pearson": 1.0, "relative_rmse": 1.0})
-    assert alignment.agreement(true, -true)["pearson"] == pytest.approx(-1.0)
-
-
-def test_on_digits(monkeypatch, capsys):
+@pytest.fixture
+def digits(monkeypatch, one_thread):
     monkeypatch.setattr(alignment, "find", lambda root: ("digits", None))
-    assert alignment.main(["--hops", "2", "--every", "12", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["points"] == 32
+
+
+@pytest.fixture
+def cifar(monkeypatch):
+    """As if CIFAR-10 were there, for what does not read it."""
+    monkeypatch.setattr(alignment, "find", lambda root: ("cifar10", None))
+
+
+def last_line(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_on_digits(digits, capsys):
+    assert alignment.main(["--nodes", "8", "--hops", "2", "--every", "15", "--epochs", "3", "--json"]) == 0
+    (found,) = last_line(capsys)["results"]
+    assert (found["points"], found["rounds"]) == (16, 33)
     assert 0.3 < found["test_accuracy"] < 1
-    first, two = (found[name]["relative_rmse"] for name in ("first order", "path-integrated, 2 points"))
-    assert two < first / 5
-    assert found["path-integrated, 2 points"]["pearson"] > 0.99
+    one_hop, two_hops = found["results"]
+    assert (one_hop["hops"], two_hops["hops"]) == (1, 2)
+    for result in (one_hop, two_hops):
+        assert result[TWO]["relative_rmse"] < result[FIRST]["relative_rmse"] / 5
+        assert result[TWO]["pearson"] > 0.99
+
+
+def test_several_settings_are_a_table_and_one_object(digits, capsys):
+    changed = ["--hops", "1", "--every", "8", "--epochs", "0.5", "--nodes", "4", "--json"]
+    assert alignment.main(["mlp-16-gelu", "mlp-16-relu", *changed]) == 0
+    said = capsys.readouterr().out.splitlines()
+    measured = json.loads(said[-1])["results"]
+    assert [(found["activation"], found["nodes"]) for found in measured] == [("gelu", 4), ("relu", 4)]
+    for found, line in zip(measured, said[-3:-1], strict=True):
+        assert line.split()[:2] == [found["model"], found["activation"]]
+        (result,) = found["results"]
+        figures = [f"{result[name][what]:.4f}" for name in (FIRST, ONE, TWO) for what in ("pearson", "relative_rmse")]
+        assert [word for word in line.split()[4:] if word != "/"][:6] == figures
+
+
+def test_all_is_all(cifar, monkeypatch, capsys):
+    measured = []
+    monkeypatch.setattr(alignment, "_lines", lambda found: [])
+    monkeypatch.setattr(alignment, "measure", lambda setting, *where: measured.append(setting))
+    assert alignment.main(["--all", "--device", "cuda"]) == 0
+    assert measured == [replace(setting, device="cuda") for setting in SETTINGS.values()]
+    runs = {(s.model, s.batch_size, s.epochs, s.activation) for s in measured}
+    trained = [("mlp", 128, 5.0), ("mlp", 16, 5.0), ("cnn", 128, 30.0)]
+    assert runs == {(*run, activation) for run in trained for activation in ("relu", "gelu")}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
+def test_named_settings_are_measured_at_enough_points(setting):
+    config = configured(setting, "cifar10", None)
+    assert config.per_node == 512
+    rounds = setting.epochs * config.per_node // config.batch_size
+    assert setting.nodes * (rounds // setting.every) >= 80
+    assert setting.hops == 4
+    assert (config.lr, config.init, config.topology) == (0.1, "shared", "exponential")
+    assert config.model_options == (f"activation={setting.activation}",)
+
+
+def test_a_device_is_used():
+    assert configured(Setting(device="cuda"), "cifar10", None).device == "cuda"
+
+
+def test_fewer_hops_are_measured_on_the_way():
+    network = small()
+    rounds, yardstick = window(network, 3), judge(network)
+    found = alignment.scores(network, rounds, yardstick)
+    for name, estimate in ESTIMATORS.items():
+        for hops in (1, 2, 3):
+            wanted = estimate(network, rounds[:hops], yardstick).total
+            torch.testing.assert_close(found[name][hops - 1], wanted, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--hops", "0"], "hops must be at least 1; found 0"),
+        (["--every", "0"], "every must be at least 1; found 0"),
+        (["--every", "26"], "round 26 would be the first to be scored; the run has 25"),
+        (["--hops", "9", "--every", "8", "--epochs", "3"], "round 16 would be the first to be scored; the run has 15"),
+        (["mlp-16-geluu"], "unknown setting 'mlp-16-geluu'. Did you mean 'mlp-16-gelu'?"),
+        (["--activation", "rleu"], "unknown activation 'rleu'. Did you mean 'relu'?"),
+    ],
+)
+def test_mistakes(digits, capsys, arguments, said):
+    assert alignment.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_needs_no_plots_and_no_scikit_learn():
+    missing = ("sklearn", "matplotlib", "pandas", "PIL", "rich", "pyarrow")
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import cascadice.experiments.alignment"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,6 +1,8 @@
 """How well estimates of influence follow the truth in a network that learns, with its test accuracy beside them.
 
-    python -m cascadice.experiments.alignment [--model mlp] [--batch-size 128] [--hops 1] [--every 4] [--data-root DIR]
+    python -m cascadice.experiments.alignment                              the MLP, one hop, about a minute
+    python -m cascadice.experiments.alignment mlp-16-gelu --every 32       a named setting, changed
+    python -m cascadice.experiments.alignment --all --device cuda --json   MLP and CNN, kinked and smooth, up to 4 hops
 
 The paper's alignment setting (CIFAR-10, exponential graph of 16, learning rate 0.1) from shared initial parameters. In
 every so many rounds, everybody's update is a point: its true influence against each estimate of it.
@@ -8,79 +10,183 @@ every so many rounds, everybody's update is a point: its true influence against 
 
 import argparse
 import json
+import sys
+import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cascadice.configuration import build, length
-from cascadice.engine import Round, evaluate, simulate
+from cascadice.configuration import Config, build, length
+from cascadice.engine import Network, Round, evaluate, simulate
 from cascadice.experiments.regimes import find
-from cascadice.influence import Judge, agreement, first_order, judge, path_integrated, truth
+from cascadice.influence import Cascade, Judge, agreement, first_order, judge, path_integrated, truth
+from cascadice.names import lookup
 from cascadice.recipes import paper
 
 
-def measure(model: str, batch_size: int, epochs: float, hops: int, every: int, root: str | None) -> dict[str, Any]:
-    """Train, and compare estimates with the truth on the way."""
-    source, place = find(root)
-    changes = (
-        {"batch_size": batch_size, "epochs": epochs} if source == "cifar10" else {"per_node": None, "batch_size": 16}
-    )
-    config = replace(paper(model, source, "exponential", 16), data_root=place, **changes)
+@dataclass(frozen=True)
+class Setting:
+    """A run of the paper's setting, and in which of its rounds influence is measured how far."""
+
+    model: str = "mlp"
+    batch_size: int = 128
+    activation: str = "relu"
+    epochs: float = 5.0
+    nodes: int = 16
+    hops: int = 1
+    every: int = 4
+    device: str = "cpu"
+
+
+# 80 points or more each. Four hops measure one, two and three on the way.
+_RUNS = (Setting(hops=4), Setting(batch_size=16, hops=4, every=16), Setting("cnn", epochs=30.0, hops=4, every=24))
+SETTINGS: Mapping[str, Setting] = {
+    f"{run.model}-{run.batch_size}-{activation}": replace(run, activation=activation)
+    for run, activation in product(_RUNS, ("relu", "gelu"))
+}
+
+Estimator = Callable[[Network, Sequence[Round], Judge], Cascade]
+TRUTH = "truth"
+ESTIMATORS: Mapping[str, Estimator] = {
+    TRUTH: truth,
+    "first order": first_order,
+    "path-integrated, 1 point": partial(path_integrated, points=1),
+    "path-integrated, 2 points": partial(path_integrated, points=2),
+}
+
+
+def configured(setting: Setting, source: str, root: str | None) -> Config:
+    """The setting as the configuration of a run; digits are too few for more than 16 in a batch."""
+    small = {} if source == "cifar10" else {"per_node": None, "batch_size": min(16, setting.batch_size)}
+    changes: dict[str, Any] = {"batch_size": setting.batch_size, "epochs": setting.epochs, **small}
+    # compiling for each of several short runs takes longer than the runs
+    strategy = "vmap" if setting.device.startswith("cuda") else "auto"
+    options = (f"activation={setting.activation}",)
+    config = replace(paper(setting.model, source, "exponential", setting.nodes), **changes)
+    return replace(config, data_root=root, model_options=options, device=setting.device, strategy=strategy)
+
+
+def measure(setting: Setting, source: str, root: str | None) -> dict[str, Any]:
+    """Train, and compare estimates with the truth on the way: an entry in `results` for each number of hops."""
+    start = time.perf_counter()
+    config = configured(setting, source, root)
     network = build(config)
     assert network.partition is not None
-    size = min(256, len(network.data.test))
-    yardstick = judge(network, network.data.test.subset(torch.arange(size)))
-    window: deque[Round] = deque(maxlen=hops)
-    points: dict[str, list[Tensor]] = {}
-    for done in simulate(network, length(config, network.partition)):
-        window.append(done)
-        if len(window) == hops and (done.t + 1) % every == 0:
-            for name, value in _scores(network, list(window), yardstick).items():
-                points.setdefault(name, []).append(value)
-    found = {name: torch.cat(values) for name, values in points.items()}
-    true = found.pop("truth")
-    accuracy = float(evaluate(network, done.after).accuracy.mean())
-    setting = {"data": source, "model": model, "batch_size": config.batch_size, "hops": hops, "points": len(true)}
-    agreements = {name: agreement(true, value)._asdict() for name, value in found.items()}
-    return {**setting, "test_accuracy": accuracy, **agreements}
-
-
-def _scores(network: Any, rounds: list[Round], yardstick: Judge) -> dict[str, Tensor]:
+    rounds = length(config, network.partition)
+    _check(setting, rounds)
+    yardstick = judge(network, network.data.test.subset(torch.arange(min(256, len(network.data.test)))))
+    points: list[dict[str, Tensor]] = []
+    for window in _windows(simulate(network, rounds), setting.hops):
+        last = window[-1]
+        if (last.t + 1) % setting.every == 0:
+            points.append(scores(network, window, yardstick))
+    found = {name: torch.cat([point[name] for point in points], dim=1) for name in ESTIMATORS}
     return {
-        "truth": truth(network, rounds, yardstick).total,
-        "first order": first_order(network, rounds, yardstick).total,
-        "path-integrated, 1 point": path_integrated(network, rounds, yardstick, points=1).total,
-        "path-integrated, 2 points": path_integrated(network, rounds, yardstick, points=2).total,
-    }
+        **asdict(setting), "data": source, "batch_size": config.batch_size, "rounds": rounds,
+        "points": found[TRUTH].shape[1], "test_accuracy": float(evaluate(network, last.after).accuracy.mean()),
+        "results": compared(found), "seconds": time.perf_counter() - start,
+    }  # fmt: skip
+
+
+def _check(setting: Setting, rounds: int) -> None:
+    for name in ("hops", "every"):
+        if (value := getattr(setting, name)) < 1:
+            raise ValueError(f"{name} must be at least 1; found {value}.")
+    first = -(-setting.hops // setting.every) * setting.every
+    if first > rounds:
+        raise ValueError(
+            f"with hops {setting.hops} and every {setting.every}, round {first} would be the first to be scored; "
+            f"the run has {rounds}. Score more often, or train for more epochs."
+        )
+
+
+def _windows(rounds: Iterator[Round], size: int) -> Iterator[list[Round]]:
+    """All runs of `size` consecutive rounds."""
+    window: deque[Round] = deque(maxlen=size)
+    for done in rounds:
+        window.append(done)
+        if len(window) == size:
+            yield list(window)
+
+
+def scores(network: Network, rounds: Sequence[Round], yardstick: Judge) -> dict[str, Tensor]:
+    """[hops, sources] by each estimator: the influence of every update in the first round up to so many hops."""
+    # TF32, which torch allows in convolutions, rounds away the small differences that influence is made of
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        found = {name: estimate(network, rounds, yardstick).value for name, estimate in ESTIMATORS.items()}
+    return {name: value.sum(2).cumsum(0)[1:] for name, value in found.items()}
+
+
+def compared(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """For each number of hops, how each estimate agrees with the truth."""
+    estimates = {name: value for name, value in found.items() if name != TRUTH}
+    return [
+        {"hops": hops, **{name: agreement(true, value[hops - 1])._asdict() for name, value in estimates.items()}}
+        for hops, true in enumerate(found[TRUTH], start=1)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a line for each estimate and, if asked, one JSON object last."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", choices=["mlp", "cnn"], default="mlp")
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--epochs", type=float, default=5.0)
-    parser.add_argument("--hops", type=int, default=1)
-    parser.add_argument("--every", type=int, default=4, help="rounds between those that are scored")
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
-    parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    args = parser.parse_args(arguments)
-    result = measure(args.model, args.batch_size, args.epochs, args.hops, args.every, args.data_root)
-    print(
-        f"{result['model']} on {result['data']}, batch {result['batch_size']}, {result['hops']} hops, "
-        f"{result['points']} points; test accuracy {result['test_accuracy']:.3f}"
-    )
-    for name, value in result.items():
-        if isinstance(value, dict):
-            print(f"  {name:26} Pearson {value['pearson']:.4f}   relative RMSE {value['relative_rmse']:.4f}")
+    """Measure, print a line for each setting and number of hops and, if asked, one JSON object last."""
+    args = _parser().parse_args(arguments)
+    given = {f.name: value for f in fields(Setting) if (value := getattr(args, f.name)) is not None}
+    results = []
+    try:
+        named = SETTINGS.values() if args.all else [lookup(SETTINGS, name, "setting") for name in args.settings]
+        source, root = find(args.data_root)
+        if source == "digits":
+            print("CIFAR-10 was not found (--data-root, $CASCADICE_DATA, the cache, ../shared/data): using digits.")
+        print(HEADER)
+        for setting in [replace(setting, **given) for setting in named or [Setting()]]:
+            results.append(measure(setting, source, root))
+            print(*_lines(results[-1]), sep="\n", flush=True)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
     if args.json:
-        print(json.dumps(result))
+        print(json.dumps({"experiment": "alignment", "results": results}))
     return 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0], epilog=f"settings: {', '.join(SETTINGS)}"
+    )
+    parser.add_argument("settings", nargs="*", help="named settings; what the options say is changed in each")
+    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--model", choices=["mlp", "cnn"])
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--activation", help="relu, gelu, tanh, …")
+    parser.add_argument("--epochs", type=float)
+    parser.add_argument("--nodes", type=int, help="participants")
+    parser.add_argument("--hops", type=int, help="greatest number of hops")
+    parser.add_argument("--every", type=int, help="rounds between those that are scored")
+    parser.add_argument("--device", help="cpu or cuda")
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    return parser
+
+
+HEADER = (
+    "Pearson / relative RMSE of        first order      1 point          2 points\n"
+    "model activation batch hops                                                      points  test accuracy       s"
+)
+
+
+def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    for result in measured["results"]:
+        setting = f"{measured['model']:5} {measured['activation']:10} {measured['batch_size']:5} {result['hops']:4}"
+        found = (result[name] for name in ESTIMATORS if name != TRUTH)
+        columns = "  ".join(f"{one['pearson']:6.4f} / {one['relative_rmse']:6.4f}" for one in found)
+        rest = f"{measured['points']:6} {measured['test_accuracy']:14.3f} {measured['seconds']:7.0f}"
+        yield f"{setting}      {columns}  {rest}"
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())
