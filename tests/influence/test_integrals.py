@@ -2,17 +2,31 @@
 
 import pytest
 import torch
-from influence.cases import NODES, small, smooth, window
-from influence.oracles import along
+from influence.cases import CLOSE, NODES, small, smooth, window
+from influence.oracles import along, batch_of, loss_of, losses
 from torch import nn
+from torch.func import grad
 
 from cascadice import optimizers
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Behaviour
-from cascadice.influence import first_order, judge, path_integrated, shares, truth
+from cascadice.engine import Behaviour, mix, simulate
+from cascadice.influence import (
+    Cascade,
+    by_participant,
+    first_order,
+    judge,
+    path_integrated,
+    path_integrated_samples,
+    reverse_gossip,
+    shares,
+    shares_of_samples,
+    truth,
+    with_error,
+)
 from cascadice.influence.cascades import gauss_legendre
+from cascadice.influence.integrated import scaled
 
-ROUNDING = 1e-14
+ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)
 
 
 def achieved(network, rounds):
@@ -41,7 +55,7 @@ def test_each_point_brings_the_integral_ten_times_nearer_to_the_truth(options):
     network = small(**options)
     rounds, judged = window(network, 3), judge(network)
     true = truth(network, rounds, judged).value
-    found = [path_integrated(network, rounds, judged, points=m) for m in (1, 2, 3, 4)]
+    found = [path_integrated(network, rounds, judged, points=m) for m in POINTS[:4]]
     assert found[1].kind == "path-integrated, 2 points"
     errors = [float((one.value - true).abs().max()) for one in found]
     assert_falls_tenfold(errors, visible=1e-8)
@@ -53,7 +67,7 @@ def test_each_point_brings_the_shares_ten_times_nearer_to_what_was_achieved(opti
     network = small(**options)
     rounds, judged = window(network, 3), judge(network)
     change = achieved(network, rounds)
-    gaps = [float((shares(network, rounds, judged, points=m).sum() - change).abs()) for m in (1, 2, 3, 4)]
+    gaps = [float((shares(network, rounds, judged, points=m).sum() - change).abs()) for m in POINTS]
     assert_falls_tenfold(gaps, visible=1e-8)
 
 
@@ -102,8 +116,114 @@ def test_quadrature_is_exact_for_polynomials(points):
     assert abs(sum(w * x ** (2 * points) for x, w in gauss_legendre(points)) - 1 / (2 * points + 1)) > 1e-9
 
 
-@pytest.mark.parametrize("way", [path_integrated, shares])
+def judged_sum(network, rounds, half):
+    """Φ, if everybody had been at `half` after the local steps of the first round."""
+    first, now = rounds[0], mix(rounds[0].W, half)
+    later = simulate(network, rounds[-1].t + 1, start=first.t + 1, participants=now)
+    seen = [half, now, *(done.after for done in later)]
+    return sum((network.q * losses(network, people)).sum() for people in seen)
+
+
+@pytest.mark.parametrize("only", [None, 2])
+def test_a_samples_part_is_the_integral_of_what_its_term_is_worth(only):
+    """By differences: Φ where a little more of the sample's own step is made, along everybody's updates or its own."""
+    network = small(lr=0.4)
+    rounds, j, i, nudge = window(network, 2), 2, 1, 1e-3
+    x, y = (part[i : i + 1] for part in batch_of(network, rounds[0], j))
+    slope = grad(lambda theta: loss_of(network, x, y, theta))(rounds[0].before.theta[j])
+    expected = 0.0
+    for alpha, weight in gauss_legendre(2):
+        half, ends = scaled(network, rounds, alpha, only)[0].half, []
+        for sign in (1, -1):
+            theta = half.theta.clone()
+            theta[j] -= sign * nudge * rounds[0].drawn.lr / 4 * slope
+            ends.append(judged_sum(network, rounds, half._replace(theta=theta)))
+        expected += weight * (ends[0] - ends[1]) / (2 * nudge)
+    if only is None:
+        found = shares_of_samples(network, rounds, judge(network))[j, i]
+    else:
+        found = path_integrated_samples(network, rounds, judge(network), only)[i]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+
+
+LINEAR = {
+    "sgd": {"lr": 0.4},
+    "momentum at rest": {"optimizer": "momentum"},
+    "nesterov at rest": {"optimizer": "nesterov"},
+}
+
+
+@pytest.mark.parametrize("options", LINEAR.values(), ids=LINEAR)
+def test_parts_of_samples_add_up(options):
+    """To the share of their participant, and to the integral of its update; momentum has none of its own at rest."""
+    network = small(**options)
+    rounds, judged = window(network, 3, start=0 if "optimizer" in options else 2), judge(network)
+    found = shares_of_samples(network, rounds, judged)
+    assert found.shape == (NODES, 4)
+    torch.testing.assert_close(found.sum(1), shares(network, rounds, judged), **CLOSE)
+    parts = path_integrated_samples(network, rounds, judged, 3)
+    torch.testing.assert_close(parts.sum(), path_integrated(network, rounds, judged, [3]).total[0], **CLOSE)
+    assert (parts - found[3]).abs().max() > 1e-8
+
+
+def test_what_old_momentum_does_belongs_to_no_sample():
+    network = small(optimizer="momentum", lr=0.1)
+    rounds, judged = window(network, 3), judge(network)
+    first, momentum = rounds[0], rounds[0].before.state["momentum"]
+    carried_on = first.before._replace(
+        theta=first.before.theta - first.drawn.lr * 0.9 * momentum, state={"momentum": 0.9 * momentum}
+    )
+    without_data, left = first._replace(half=carried_on), 0.0
+    for alpha, weight in gauss_legendre(2):
+        steps = scaled(network, rounds, alpha)
+        worth = reverse_gossip(network, steps, judged, direct=steps[0].half.theta)
+        left = left + weight * by_participant(without_data, worth)
+    assert left.abs().min() > 1e-6
+    parts = shares_of_samples(network, rounds, judged).sum(1)
+    torch.testing.assert_close(parts + left, shares(network, rounds, judged), **CLOSE)
+
+
+@pytest.mark.parametrize("options", [SMOOTH["gelu"], SMOOTH["adamw"]], ids=["gelu", "adamw"])
+def test_the_error_of_an_integral_is_known_from_one_point_more(options):
+    network = small(**options)
+    rounds, judged = window(network, 2), judge(network)
+    true = truth(network, rounds, judged).value
+    for points in (1, 2):
+        value, error = with_error(lambda m: path_integrated(network, rounds, judged, points=m), points)
+        assert isinstance(value, Cascade)
+        assert value.kind == f"path-integrated, {points + 1} points"
+        assert error.shape == true.shape
+        rough = path_integrated(network, rounds, judged, points=points)
+        assert (value.value - true).abs().max() <= error.max()
+        assert 0.1 < error.max() / (rough.value - true).abs().max() < 10
+
+
+@pytest.mark.parametrize("options", [SMOOTH["sgd"], SMOOTH["momentum"]], ids=["sgd", "momentum"])
+def test_the_error_of_shares_bounds_their_gap(options):
+    network = small(**options)
+    rounds, judged = window(network, 2), judge(network)
+    change = achieved(network, rounds)
+    for points in (1, 2):
+        value, error = with_error(lambda m: shares(network, rounds, judged, m), points)
+        assert torch.equal(value, shares(network, rounds, judged, points + 1))
+        assert (value.sum() - change).abs() <= error.sum()
+        rough = shares(network, rounds, judged, points)
+        assert 0.1 < (value - rough).sum().abs() / (rough.sum() - change).abs() < 10
+
+
+def one(way):
+    return lambda *given, points: way(*given, 0, points=points)
+
+
+@pytest.mark.parametrize("way", [path_integrated, shares, shares_of_samples, one(path_integrated_samples)])
 def test_a_quadrature_needs_a_point(way):
     network = small()
     with pytest.raises(ValueError, match="at least 1 point; found 0"):
         way(network, window(network, 1), judge(network), points=0)
+
+
+@pytest.mark.parametrize("way", [shares_of_samples, one(path_integrated_samples)])
+def test_batch_norm_has_no_parts_of_samples(way):
+    network = small(smooth(nn.BatchNorm1d(4)))
+    with pytest.raises(ValueError, match="'2' is a BatchNorm"):
+        way(network, window(network, 1), judge(network), points=1)

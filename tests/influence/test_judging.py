@@ -7,34 +7,54 @@ from influence.oracles import losses
 from torch import nn
 
 from cascadice.engine import module_of
-from cascadice.influence import first_order, judge, path_integrated, reverse_gossip, shares, truth
+from cascadice.influence import first_order, judge, measures, path_integrated, reverse_gossip, shares, truth
 from cascadice.influence.judging import slopes, values
-from cascadice.losses import cross_entropy
+from cascadice.losses import cross_entropy, mse
 
 CASCADES = pytest.mark.parametrize("way", [truth, first_order, path_integrated])
 
 
-def one_class(outputs, targets):
-    """The loss on the samples of class 1 alone."""
-    mine = (targets == 1).to(outputs.dtype)
-    each = -outputs.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
-    return (mine * each).sum() / mine.sum()
+INSIDE = torch.arange(9) % 3 == 0
+MEASURES = {
+    "loss": None,
+    "class": measures.on_class(1),
+    "margin": measures.negative_margin,
+    "gap": measures.gap(INSIDE),
+}
 
 
-@pytest.mark.parametrize("measure", [None, one_class])
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
 def test_values_and_slopes_are_those_of_ordinary_modules(measure, own, strategy):
     network = small(strategy=strategy)
-    sets = [network.data.train.subset(torch.arange(k, k + 9)) for k in range(NODES)] if own else None
-    judged, people = judge(network, sets, measure), network.initial
+    sets = [network.data.train.subset(torch.arange(k, k + 9)) for k in (range(NODES) if own else [0] * NODES)]
+    judged, people = judge(network, sets if own else sets[0], measure), network.initial
     expected = losses(network, people, sets, measure)
     torch.testing.assert_close(values(network, judged, people.theta, {}, range(NODES)), expected, **CLOSE)
     found, slope = slopes(network, judged, people.theta[[2, 0]], {}, [2, 0])
     torch.testing.assert_close(found, expected[[2, 0]], **CLOSE)
-    module, samples = module_of(network, people, 2), sets[2] if own else network.data.test
+    module, samples = module_of(network, people, 2), sets[2]
     (measure or cross_entropy)(module(samples.x), samples.y).backward()
     torch.testing.assert_close(slope[0], torch.cat([p.grad.flatten() for p in module.parameters()]), **CLOSE)
+
+
+def test_measures_by_hand():
+    outputs = torch.tensor([[2.0, 1.0, 0.5], [0.0, 3.0, 4.0], [1.0, 1.5, 1.0]])
+    targets = torch.tensor([0, 1, 1])
+    each = [cross_entropy(outputs[s : s + 1], targets[s : s + 1]) for s in range(3)]
+    torch.testing.assert_close(measures.per_sample(cross_entropy)(outputs, targets), torch.stack(each))
+    torch.testing.assert_close(measures.negative_margin(outputs, targets), torch.tensor((-1.0 + 1.0 - 0.5) / 3))
+    torch.testing.assert_close(measures.on_class(1)(outputs, targets), (each[1] + each[2]) / 2)
+    for group in ([1, 0, 1], [0, 1, 0]):
+        expected = ((each[0] + each[2]) / 2 - each[1]).abs()
+        torch.testing.assert_close(measures.gap(torch.tensor(group))(outputs, targets), expected)
+    assert measures.on_class(1, mse)(outputs, targets) != measures.on_class(1)(outputs, targets)
+
+
+def test_a_group_must_speak_of_every_sample():
+    with pytest.raises(ValueError, match=r"each of 7 evaluation samples whether it belongs; found shape \[9\]"):
+        judge(small(), measure=measures.gap(INSIDE))
 
 
 def test_evaluation_data_must_not_be_empty():

@@ -162,7 +162,7 @@ def test_batch_norm_is_refused_with_the_reason():
 
 def test_several_local_steps_are_refused():
     network = small(local_steps=2)
-    with pytest.raises(ValueError, match=r"need one local step a round; found 2\. Score participants"):
+    with pytest.raises(ValueError, match=r"needs one local step a round; found 2\. Remove participants"):
         truth_of_samples(network, window(network, 1), judge(network), 0)
 
 

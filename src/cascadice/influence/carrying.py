@@ -168,10 +168,8 @@ def check_differentiable(network: Network) -> None:
         )
 
 
-def check_samples_are_apart(network: Network, first: Round) -> None:
-    """A sample has a part of its own in an update of one step in which no other sample's output depends on it."""
-    if (steps := first.drawn.batch.shape[1]) != 1:
-        raise ValueError(f"scores of samples need one local step a round; found {steps}. Score participants instead.")
+def check_samples_are_apart(network: Network) -> None:
+    """A sample has a part of its own in an update in which no other sample's output depends on it."""
     for name, module in network.learner.training.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ValueError(

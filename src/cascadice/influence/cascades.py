@@ -73,8 +73,10 @@ def truth_of_samples(
     sample a source.
     """
     check_sources(network, rounds, [source])
-    check_samples_are_apart(network, rounds[0])
-    size = rounds[0].drawn.batch.shape[2]
+    check_samples_are_apart(network)
+    _, steps, size = rounds[0].drawn.batch.shape
+    if steps != 1:
+        raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")
     places = list(range(size)) if samples is None else list(samples)
     for place in places:
         if not 0 <= place < size:

@@ -34,11 +34,12 @@ def shares_of_samples(
 ) -> Float[Tensor, "n batch"]:
     """Every sample's part of its participant's share: what its gradient is worth in the mean along everybody's updates.
 
-    With SGD they sum to `shares`. What a step does without any gradient (old momentum, weight decay) belongs to no
-    sample; where a step is not linear in the gradient (Adam, clipping), parts are of its derivative. Cost: as `shares`.
+    With one step of SGD a round they sum to `shares`. What a step does without any gradient (old momentum, weight
+    decay) belongs to no sample; where a step is not linear in the gradient (Adam, clipping), parts are of its
+    derivative. Cost: as `shares`.
     """
     check_recording(network, rounds)
-    check_samples_are_apart(network, rounds[0])
+    check_samples_are_apart(network)
     return by_sample(network, rounds[0], _mean_sensitivity(network, rounds, judge, points))
 
 
@@ -50,7 +51,7 @@ def path_integrated_samples(
     They sum to it as `shares_of_samples` do to `shares`. Cost: as `shares`, for one source.
     """
     check_sources(network, rounds, [source])
-    check_samples_are_apart(network, rounds[0])
+    check_samples_are_apart(network)
     return by_sample(network, rounds[0], _mean_sensitivity(network, rounds, judge, points, only=source))[source]
 
 

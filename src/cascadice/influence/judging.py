@@ -113,6 +113,12 @@ def slopes(
 
 
 def _judged(row: Any, network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int]) -> Any:
+    expected = (len(nodes), network.learner.size)
+    if theta.shape != expected:
+        raise ValueError(
+            f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
+            "Build the network that was recorded."
+        )
     if not judge.own:
         shared = (judge.x, judge.y, judge.measure)
         return over_rows(row, network.strategy, network.learner, *shared)(theta, buffers)
