@@ -29,6 +29,8 @@ class Optimizer(NamedTuple):
     """(gradient, theta, lr, out) -> out: the same step of one participant in one pass, a piece of its row at a time.
 
     For optimizers that keep no state and update every parameter by itself."""
+    linear: bool = False
+    """Whether `update` is linear in the gradient, so that its derivative by it needs no gradient."""
 
 
 def sgd(weight_decay: float = 0.0) -> Optimizer:
@@ -42,7 +44,7 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
         gradient = _decayed(gradient, theta, weight_decay)
         return torch.addcmul(theta, gradient, lr.to(theta.dtype), value=-1, out=out)
 
-    return Optimizer(lambda theta: {}, update, descend)
+    return Optimizer(lambda theta: {}, update, descend, linear=True)
 
 
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
@@ -59,7 +61,7 @@ def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fals
         direction = torch.add(gradient, buffer, alpha=beta) if nesterov else buffer
         return _scale(direction, -lr), {"momentum": buffer}
 
-    return Optimizer(init, update)
+    return Optimizer(init, update, linear=True)
 
 
 def nesterov(beta: float = 0.9, weight_decay: float = 0.0) -> Optimizer:

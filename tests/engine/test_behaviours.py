@@ -133,8 +133,8 @@ def test_half_a_step_is_half_the_update_and_half_the_change_of_state(strategy):
     net = make(optimizer="adam", strategy=strategy)
     work = local_work(strategy, net.learner)
     drawn, one = draw(net, 0), torch.ones(4)
-    whole, _ = work(net.initial, partial(load, net, drawn), None)
-    half, _ = work(net.initial, partial(load, net, drawn._replace(conduct=(0.5 * one, one))), None)
+    whole, *_ = work(net.initial, partial(load, net, drawn), None)
+    half, *_ = work(net.initial, partial(load, net, drawn._replace(conduct=(0.5 * one, one))), None)
     torch.testing.assert_close(half, tree_map(lambda a, b: (a + b) / 2, net.initial, whole), **CLOSE)
 
 

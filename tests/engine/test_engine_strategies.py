@@ -151,9 +151,9 @@ def test_dropout_masks_do_not_depend_on_who_else_is_there():
     net = make(perceptron(nn.Dropout(0.5)))
     drawn = draw(net, 5)
     work = local_work("loop", net.learner)
-    everybody, _ = work(net.initial, partial(load, net, drawn), None)
+    everybody, *_ = work(net.initial, partial(load, net, drawn), None)
     some = net.initial._replace(theta=net.initial.theta[[2, 0]])
-    two, _ = work(some, lambda rows: load(net, drawn, nodes=[(2, 0)[row] for row in rows]), None)
+    two, *_ = work(some, lambda rows: load(net, drawn, nodes=[(2, 0)[row] for row in rows]), None)
     assert torch.equal(two.theta, everybody.theta[[2, 0]])
 
 

@@ -10,7 +10,7 @@ from torch.func import grad
 
 from cascadice import losses, optimizers
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Behaviour
+from cascadice.engine import Behaviour, load
 from cascadice.influence import by_participant, by_sample, first_order, judge, reverse_gossip, truth
 
 
@@ -109,12 +109,29 @@ def test_batch_norm_has_no_scores_of_samples_but_of_participants():
         assert way(network, rounds, judge(network)).value[0].abs().sum(1).min() > 0
 
 
-def test_several_local_steps_have_no_scores_of_samples():
-    network = small(local_steps=2)
-    rounds = window(network, 2)
-    worth = reverse_gossip(network, rounds, judge(network))
-    with pytest.raises(ValueError, match=r"need one local step a round; found 2\. Score participants"):
-        by_sample(network, rounds[0], worth)
+def test_in_several_local_steps_a_score_is_the_derivative_in_the_weight_of_the_sample():
+    network = small(local_steps=3)
+    first, worth, found = scored(network)
+    assert found.shape == (NODES, 3 * 4)
+    inputs = load(network, first.drawn)
+
+    def after(weights, j):
+        theta = first.before.theta[j]
+        for i in range(3):
+            slope = grad(
+                lambda theta, i=i: torch.stack(
+                    [
+                        weights[i, s] * loss_of(network, inputs.x[j, i, s : s + 1], inputs.y[j, i, s : s + 1], theta)
+                        for s in range(4)
+                    ]
+                ).mean()
+            )
+            theta = theta - first.drawn.lr * slope(theta)
+        return worth.theta[j] @ theta
+
+    for j in range(NODES):
+        expected = grad(after)(torch.ones(3, 4, dtype=torch.float64), j)
+        torch.testing.assert_close(found[j], expected.flatten(), **CLOSE)
 
 
 def test_there_is_a_score_for_each_sample_of_each_batch():

@@ -22,6 +22,8 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps
+from cascadice.engine.reel import Tape
+from cascadice.engine.tape import Layers, taped_step
 from cascadice.names import lookup
 
 R = TypeVar("R")
@@ -57,14 +59,14 @@ def make_room(like: Participants) -> Room:
 Fetch = Callable[[list[int] | None], Local]
 """The inputs of these rows of participants, of all if None. A loop fetches row by row, while they are in cache."""
 
-Work = Callable[[Participants, Fetch, Room | None], tuple[Participants, Tensor]]
-"""(before, fetch, room) -> participants at t + ½, in `room` if given, and their losses."""
+Work = Callable[[Participants, Fetch, Room | None], tuple[Participants, Tensor, Any]]
+"""(before, fetch, room) -> participants at t + ½, in `room` if given, their losses and, if asked for, their tapes."""
 
 
 class Strategy(NamedTuple):
     """A way to do the local work."""
 
-    make: Callable[[Learner], Work]
+    make: Callable[[Learner, Layers | None], Work]
     description: str
 
 
@@ -86,50 +88,63 @@ def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
     two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
-            _vectorised(learner)(two, lambda rows: inputs, None)
+            _vectorised(learner, None)(two, lambda rows: inputs, None)
     except Exception:
         return False
     return True
 
 
-def _vectorised(learner: Learner) -> Work:
-    sweep = _sweep(learner)
+def _vectorised(learner: Learner, layers: Layers | None) -> Work:
+    sweep = _sweep(learner, layers)
     return lambda before, fetch, room: sweep(before, fetch(None), room)
 
 
-def _compiled(learner: Learner) -> Work:
-    sweep = torch.compile(_sweep(learner), dynamic=False)
+def _compiled(learner: Learner, layers: Layers | None) -> Work:
+    sweep = torch.compile(_sweep(learner, layers), dynamic=False)
     return lambda before, fetch, room: sweep(before, fetch(None), room)
 
 
-def _sweep(learner: Learner) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor]]:
-    everybody = vmap(partial(local_steps, learner))
+def _sweep(
+    learner: Learner, layers: Layers | None
+) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor, Any]]:
+    def one(mine: Participants, x: Tensor, y: Tensor, lr: Tensor, conduct: Conduct) -> Any:
+        tapes: list[Tape] = []
+        step = None if layers is None else partial(taped_step, layers, tapes)
+        return *local_steps(learner, mine, x, y, lr, conduct, step=step), tuple(tapes)
 
-    def sweep(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor]:
-        done = everybody(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
-        return done if room is None else _put(done, room.half, room.loss)
+    everybody = vmap(one)
+
+    def sweep(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor, Any]:
+        done, loss, tapes = everybody(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+        return (done, loss, tapes) if room is None else (*_put((done, loss), room.half, room.loss), tapes)
 
     return sweep
 
 
-def _looped(learner: Learner) -> Work:
-    steps: dict[int, Step] = {}
+def _looped(learner: Learner, layers: Layers | None) -> Work:
+    steps: dict[int, tuple[Step, list[Tape]]] = {}
+    acting = learner if layers is None else layers.learner
 
-    def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
+    def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor, Any]:
         half, _, loss = make_room(before) if room is None else room
 
-        def work(worker: int, k: int) -> None:
-            own = twin(learner, worker)
-            step = steps.get(worker) or steps.setdefault(worker, eager_step(own))
+        def work(worker: int, k: int) -> tuple[Tape, ...]:
+            own = twin(acting, worker)
+            if worker not in steps:
+                tapes: list[Tape] = []
+                steps[worker] = (eager_step(own, None if layers is None else tapes), tapes)
+            step, tapes = steps[worker]
+            tapes.clear()
             mine, to = tree_map(lambda tensor: tensor[k], (before, half))
             x, y, lr, conduct, seed = fetch([k])
             with seeded(seed[0] if seed else None, loss.device):
                 done = local_steps(own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), step=step, into=to.theta)
             _put(done, to, loss[k])
+            return tuple(tapes)
 
         # torch's generator, which dropout draws from, is one for all threads
-        each_row(work, len(loss), loss.device, workers=1 if learner.stochastic else None)
-        return half, loss
+        tapes = each_row(work, len(loss), loss.device, workers=1 if learner.stochastic else None)
+        return half, loss, None if layers is None else tapes
 
     return run
 
@@ -141,15 +156,18 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def local_work(strategy: str, learner: Learner) -> Work:
-    """Everybody's `local_steps` by the named strategy, without gradients and deterministic on one device."""
-    run = lookup(STRATEGIES, strategy, "strategy").make(learner)
+def local_work(strategy: str, learner: Learner, layers: Layers | None = None) -> Work:
+    """Everybody's `local_steps` by the named strategy, without gradients and deterministic on one device.
+
+    With `layers`, each step also gives its tape: from a sweep stacked, from a loop participant by participant.
+    """
+    run = lookup(STRATEGIES, strategy, "strategy").make(learner, layers)
     device = next(learner.training.parameters()).device
     return _deterministic(run) if device.type == "cuda" else torch.no_grad()(run)
 
 
 def _deterministic(run: Work) -> Work:
-    def exactly(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor]:
+    def exactly(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor, Any]:
         tf32 = torch.backends.cudnn.allow_tf32
         flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
         with torch.no_grad(), flags:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
+from cascadice.engine.reel import Reel, Tape
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
@@ -129,29 +130,51 @@ def pure_step(
     return torch.add(theta, delta, out=into), state, buffers, loss
 
 
-def eager_step(learner: Learner) -> Step:
+def lender(module: nn.Module) -> Callable[[Tensor], dict[str, nn.Parameter]]:
+    """Lends the module a row of parameters to run with, without a copy; gives them by name.
+
+    On CPU kernels are copied, to channels-last, once, or each pass would do so for itself.
+    """
+    own = dict(module.named_parameters())
+    kernels = {name: _channels_last(p.detach()) for name, p in own.items() if p.dim() == 4 and not p.is_cuda}
+
+    def lend(theta: Tensor) -> dict[str, nn.Parameter]:
+        for name, value in unflatten(module, theta):
+            own[name].data = kernels[name].copy_(value) if name in kernels else value
+        return own
+
+    return lend
+
+
+def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
+    """The training loss by plain autograd, the module having been lent its parameters; and buffers afterwards."""
+    if x.dim() == 4 and not x.is_cuda:
+        x = _channels_last(x)
+    if buffers or learner.compute is not None:
+        return _loss(own, learner, buffers, x, y)
+    return learner.loss(learner.training(x), y), {}
+
+
+def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     """The same step by plain autograd, for loops, where torch.func costs as much again as a small model.
 
-    The learner must be a twin of its own: its modules are lent the parameters.
+    The learner must be a twin of its own: its modules are lent the parameters. If its layers are wired to a reel, what
+    they note is added to `tapes`.
     """
-    module = learner.training
-    own = dict(module.named_parameters())
-    sizes = [p.numel() for p in own.values()]
-    row = torch.cat([p.detach().reshape(-1) for p in own.values()])  # fresh memory costs more than what fills it
-    channels_last = {name: _channels_last(p.detach()) for name, p in own.items() if p.dim() == 4 and not p.is_cuda}
+    lend, reel = lender(learner.training), getattr(learner.training, "reel", Reel())
+    sizes = [p.numel() for p in learner.training.parameters()]
+    row = flatten(learner.training)  # fresh memory costs more than what fills it
 
     def slopes(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor, Buffers]:
-        x = _channels_last(x) if channels_last and x.dim() == 4 else x
-        for name, value in unflatten(module, theta):
-            # a kernel is copied once here, or by each pass for itself
-            own[name].data = channels_last[name].copy_(value) if name in channels_last else value
+        own = lend(theta)
+        reel.start()
         with torch.enable_grad():
-            if buffers or learner.compute is not None:
-                loss, after = _loss(dict(own), learner, buffers, x, y)
-            else:
-                loss, after = learner.loss(module(x), y), {}
-            pieces = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-        return list(pieces), loss.detach(), {name: b.detach() for name, b in after.items()}
+            loss, after = eager_loss(learner, own, buffers, x, y)
+            noted = reel.stop()
+            found = torch.autograd.grad(loss, [*own.values(), *noted.outputs], materialize_grads=True)
+        if tapes is not None:
+            tapes.append(tuple(zip([x.detach() for x in noted.inputs], found[len(own) :], strict=True)))
+        return list(found[: len(own)]), loss.detach(), {name: b.detach() for name, b in after.items()}
 
     def step(
         theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, into: Tensor | None

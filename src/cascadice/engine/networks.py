@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from cascadice import learning_rates, seeds, topology
 from cascadice.data import DataSet, corruption
@@ -18,8 +19,9 @@ from cascadice.data.partition import Partition
 from cascadice.engine import behaviour
 from cascadice.engine.behaviour import Behaviour
 from cascadice.engine.execution import Local
-from cascadice.engine.learner import Learner, Participants, unflatten
+from cascadice.engine.learner import Conduct, Learner, Participants, unflatten
 from cascadice.engine.rounds import Draw
+from cascadice.engine.tape import Layers, layered
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +73,30 @@ def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> L
     x, y = network.data.train.take(index)
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    lr = drawn.lr[pick] if isinstance(drawn.lr, Tensor) else _rates(drawn.lr, len(rows), dtype, device)
-    conduct = tuple(part[pick].to(device, dtype) for part in drawn.conduct)
+    lr, conduct = terms(network, drawn, nodes)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
     return Local(x, y, lr, conduct, dropout)
+
+
+def terms(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> tuple[Tensor, Conduct]:
+    """The learning rate and the conduct of each of these participants (all, unless said)."""
+    device, dtype = network.device, network.initial.theta.dtype
+    pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
+    rows = network.nodes if nodes is None else len(nodes)
+    lr = drawn.lr[pick] if isinstance(drawn.lr, Tensor) else _rates(drawn.lr, rows, dtype, device)
+    return lr, tuple(part[pick].to(device, dtype) for part in drawn.conduct)
+
+
+def known_layers(network: Network, drawn: Draw) -> Layers | None:
+    """The model's layers for batches like the one drawn, where they can be used to score samples."""
+
+    def example() -> tuple[Participants, Tensor, Tensor]:
+        x, y, *_ = load(network, drawn, [0])
+        mine: Participants = tree_map(lambda tensor: tensor[0], network.initial)
+        return mine, x[0, 0], y[0, 0]
+
+    return layered(network.learner, network.strategy, drawn.batch.shape[-1], example)
 
 
 def draws_inside(network: Network, t: int) -> bool:

@@ -1,6 +1,6 @@
 """A round: what it drew, what it consumed, what it produced, and the pure function that performs it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -21,13 +21,17 @@ class Draw(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Everything one communication round consumed (`drawn`, `before`) and produced (`half`, `after`, `loss`)."""
+    """Everything one communication round consumed (`drawn`, `before`) and produced (`half`, `after`, `loss`).
+
+    `tape` is what its training passes left behind if they were taped: it makes scores of samples cheap.
+    """
 
     drawn: Draw
     before: Participants
     half: Participants
     after: Participants
     loss: Float[Tensor, " n"]
+    tape: Any = None
 
     @property
     def t(self) -> int:

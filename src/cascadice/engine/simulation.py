@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count, cycle, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,9 +15,12 @@ from cascadice.engine import behaviour
 from cascadice.engine.capture import captured
 from cascadice.engine.execution import Room, Work, local_work, make_room, over_rows
 from cascadice.engine.learner import Participants, score
-from cascadice.engine.networks import Network, draw, draws_inside, load
+from cascadice.engine.networks import Network, draw, draws_inside, known_layers, load
 from cascadice.engine.rounds import Draw, Round, mix
+from cascadice.engine.tape import Layers
 from cascadice.losses import accuracy
+
+T = TypeVar("T")
 
 
 class DivergedError(ArithmeticError):
@@ -38,21 +41,25 @@ def simulate(
     start: int = 0,
     participants: Participants | None = None,
     window: int | None = None,
+    taped: bool = False,
 ) -> Iterator[Round]:
     """Algorithm 1: yield rounds `start` … `rounds` − 1 (for ever if None).
 
     Rounds are yours to keep. With `window`, memory is reused instead: a round stays intact while the next `window`
     rounds are yielded, and allocation, which on CPU can cost as much as the training of a small model, is saved.
-    `participants` is where to go on from, as in `round.after`.
+    `participants` is where to go on from, as in `round.after`. If `taped`, rounds carry what it takes to score their
+    samples for a third of a training pass; memory: the activations of everybody's batch.
     """
-    play_on = _player(network)
+    play_on = _player(network, known_layers(network, draw(network, start)) if taped else None)
     now = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []
     numbers = count(start) if rounds is None else range(start, rounds)
     for t, room in zip(numbers, _rooms(network, now, window), strict=False):
         done = play_on(draw(network, t), now, room)
         if room is not None and window is None:
-            done = done._replace(half=_kept(done.half), after=_kept(done.after), loss=done.loss.clone())
+            done = done._replace(
+                half=_kept(done.half), after=_kept(done.after), loss=done.loss.clone(), tape=_kept(done.tape)
+            )
         unseen.append((t, done.loss if network.device.type == "cpu" else done.loss.clone()))
         if len(unseen) >= LOOK_EVERY[network.device.type]:
             _check_finite(unseen)
@@ -74,18 +81,18 @@ def _check_finite(unseen: list[tuple[int, Tensor]]) -> None:
 
 def play(network: Network, work: Work, drawn: Draw, before: Participants, room: Room | None = None) -> Round:
     """One round, a pure function of what was drawn and of the participants before it; `work` does the local part."""
-    half, loss = work(before, partial(load, network, drawn), room)
+    half, loss, tape = work(before, partial(load, network, drawn), room)
     if network.behaviours:
         nodes = range(network.nodes)
         for row, noise in behaviour.noise(network.behaviours, drawn.t, nodes, half.theta, network.seed).items():
             half.theta[row] += noise
     after = mix(drawn.W, half, None if room is None else room.after)
-    return Round(drawn, before, half, after, loss)
+    return Round(drawn, before, half, after, loss, tape)
 
 
-def _player(network: Network) -> Callable[[Draw, Participants, Room | None], Round]:
+def _player(network: Network, layers: Layers | None) -> Callable[[Draw, Participants, Room | None], Round]:
     """`play`, captured where that pays and where a round draws nothing on the way."""
-    plain = partial(play, network, local_work(network.strategy, network.learner))
+    plain = partial(play, network, local_work(network.strategy, network.learner, layers))
     if not _captures(network):
         return plain
     replayed = captured(plain)
@@ -107,8 +114,8 @@ def _rooms(network: Network, like: Participants, window: int | None) -> Iterator
     yield from cycle([make_room(like) for _ in range((window or 0) + 2)])
 
 
-def _kept(participants: Participants) -> Participants:
-    kept: Participants = tree_map(torch.clone, participants)
+def _kept(structure: T) -> T:
+    kept: T = tree_map(torch.clone, structure)
     return kept
 
 

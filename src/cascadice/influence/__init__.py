@@ -7,8 +7,10 @@
 | who is reached, hop by hop, to first order | `first_order` (DICE-E) |
 | an estimate that follows the truth where networks learn | `path_integrated` |
 | every participant and every sample at once | `reverse_gossip`, then `by_participant`, `by_sample` |
+| the same on the final models, for every round | `full_horizon` |
 | fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
 | how far an integral is from converged | `with_error` |
+| any of these, of a training loop of your own | `Recorder` |
 """
 
 from cascadice.influence import measures
@@ -32,7 +34,8 @@ from cascadice.influence.readings import (
     reciprocity,
     sample_contributions,
 )
-from cascadice.influence.reverse import Sensitivity, by_participant, by_sample, reverse_gossip
+from cascadice.influence.recorder import Recorder
+from cascadice.influence.reverse import Scored, Sensitivity, by_participant, by_sample, full_horizon, reverse_gossip
 from cascadice.influence.tables import (
     Table,
     concatenate,
@@ -53,6 +56,8 @@ __all__ = [
     "Contributions",
     "Extremes",
     "Judge",
+    "Recorder",
+    "Scored",
     "Sensitivity",
     "Table",
     "accumulate",
@@ -65,6 +70,7 @@ __all__ = [
     "contributions",
     "extremes",
     "first_order",
+    "full_horizon",
     "hops_from",
     "judge",
     "load_array",

@@ -1,19 +1,22 @@
 """Reverse gossip: one sweep backwards over the rounds scores every participant and every single sample at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.func import jvp, vjp, vmap
+from torch import Tensor
+from torch.func import vjp
+from torch.utils._pytree import tree_map
 
-from cascadice.engine.execution import over_rows
-from cascadice.engine.learner import Learner, Participants, forward, gradient, unflatten
-from cascadice.engine.networks import Network, load
+from cascadice.engine.execution import each_row, over_rows, twin
+from cascadice.engine.learner import Learner, Participants, gradient, pure_step
+from cascadice.engine.networks import Network, known_layers, load, terms
+from cascadice.engine.reel import Tape
 from cascadice.engine.rounds import Round
-from cascadice.influence.carrying import check_differentiable, step_of
+from cascadice.engine.tape import Along, Layers, eager_along, generic_along, pure_along, read
+from cascadice.influence.carrying import check_differentiable, check_samples_are_apart
 from cascadice.influence.cascades import check_rounds
 from cascadice.influence.judging import Judge, slopes
 from cascadice.optimizers import State
@@ -41,35 +44,29 @@ def reverse_gossip(
     check_rounds(rounds)
     check_differentiable(network)
     first, final = rounds[0], rounds[-1].after
-    lam = Sensitivity(_weighted_slopes(network, judge, final), _zeros(final.state))
+    lam = Sensitivity(weighted_slopes(network, judge, final), _zeros(final.state))
     for done in reversed(rounds[1:]):
-        lam = pull(network, done, Sensitivity(gossip_transposed(done.W, lam.theta), lam.state))
-        lam = lam._replace(theta=lam.theta + _weighted_slopes(network, judge, done.before))
+        lam = pull(network, done, _received(done, lam))
+        lam = lam._replace(theta=lam.theta + weighted_slopes(network, judge, done.before))
     start = first.half._replace(theta=first.before.theta if direct is None else direct)
-    own = _weighted_slopes(network, judge, start)
-    return Sensitivity(gossip_transposed(first.W, lam.theta) + own, lam.state)
+    passed = _received(first, lam)
+    return passed._replace(theta=passed.theta + weighted_slopes(network, judge, start))
 
 
-def _weighted_slopes(network: Network, judge: Judge, participants: Participants) -> Tensor:
+def weighted_slopes(network: Network, judge: Judge, participants: Participants) -> Float[Tensor, "n d"]:
+    """q_k ∇L(θ_k; z')."""
     _, slope = slopes(network, judge, participants.theta, participants.buffers, range(network.nodes))
     return network.q.to(slope)[:, None] * slope
 
 
+def _received(done: Round, lam: Sensitivity) -> Sensitivity:
+    """Through the gossip of the round, backwards: what everybody's θ^{t+½} is worth to those who receive it."""
+    return lam._replace(theta=gossip_transposed(done.W, lam.theta))
+
+
 def pull(network: Network, done: Round, lam: Sensitivity) -> Sensitivity:
     """λ through everybody's local work of the round, backwards: the transposed derivative of the whole step."""
-    inputs = load(network, done.drawn)
-    theta, state = over_rows(_pulled, network.strategy, network.learner)(
-        done.before, lam.theta, lam.state, inputs.x, inputs.y, inputs.lr, inputs.conduct
-    )
-    return Sensitivity(theta, state)
-
-
-def _pulled(
-    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any
-) -> Any:
-    step = step_of(learner, mine, x, y, lr, conduct)
-    _, back = vjp(step, mine.theta, mine.state)
-    return back((theta, state))
+    return _backwards(network, done, lam, score=False, bend=True)[0]
 
 
 def by_participant(first: Round, sensitivity: Sensitivity) -> Float[Tensor, " n"]:
@@ -81,54 +78,141 @@ def by_participant(first: Round, sensitivity: Sensitivity) -> Float[Tensor, " n"
     return found
 
 
-def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n batch"]:
+def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
     """The part of every single sample: the derivative of its own loss along what its gradient is worth.
 
         score_i = cᵀ ∇ℓ_i / B,   c = derivative of A_jᵀ (θ, state)^{t+½} with respect to j's gradient   (−η A_j for SGD)
 
-    One forward-mode pass for the whole batch: no gradient of a sample is ever formed. The loss must be a mean over
-    samples, and a round have one local step.
+    No gradient of a sample is ever formed. Cost: as much as a training pass, a third of one if the round was taped. The
+    loss must be a mean over samples. With several local steps, their batches follow one another.
     """
-    _check_samples_are_apart(network.learner.training)
-    inputs = load(network, first.drawn)
-    if (steps := inputs.x.shape[1]) != 1:
-        raise ValueError(f"scores of samples need one local step a round; found {steps}. Score participants instead.")
-    rows = over_rows(_scored, network.strategy, network.learner, workers=1)
-    found: Tensor = rows(first.before, *sensitivity, inputs.x[:, 0], inputs.y[:, 0], inputs.lr, inputs.conduct)
-    return found
+    check_samples_are_apart(network)
+    steps = first.drawn.batch.shape[1]
+    if first.tape and steps == 1 and network.learner.optimizer.linear:
+        return _from_tape(network, first, sensitivity)
+    return _backwards(network, first, sensitivity, score=True, bend=steps > 1)[1]
 
 
-def _check_samples_are_apart(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(
-                f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
-                "sample has no score of its own. Score participants, or use GroupNorm."
-            )
+class Scored(NamedTuple):
+    """What the updates of round t did to the final models, to first order: of participants, and of their samples."""
+
+    t: int
+    participants: Float[Tensor, " n"]
+    samples: Float[Tensor, "n samples"]
 
 
-def _scored(
-    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any
-) -> Tensor:
-    if conduct:
-        taken, factor = conduct
-        theta, state = taken * factor * theta, {name: taken * lam for name, lam in state.items()}
-    slope, _, _ = gradient(learner, mine.theta, mine.buffers, x, y)
-    _, back = vjp(partial(_updated, learner, mine, lr), slope)
-    (worth,) = back((theta, state))
-    scores: Tensor = jvp(partial(_losses, learner, mine, x, y), (mine.theta,), (worth,))[1]
-    return scores / len(y)
+def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> Iterator[Scored]:
+    """The influence of every participant, sample and round on the models after the last round, in one sweep.
+
+        λ_k^T = q_k ∇L(θ_k^T)      λ_k^t = (I − η H_k) Σ_l W[l, k] λ_l^{t+1}      score_i = −η/B ∇ℓ_iᵀ Σ_k W[k, j] λ_k
+
+    `backwards` are the rounds from the last to the first, e.g. read one by one from a recording. Scores and Hessian
+    products share one pass. Cost: about two training passes a round, whatever the number of rounds and samples.
+    """
+    check_differentiable(network)
+    check_samples_are_apart(network)
+    lam: Sensitivity | None = None
+    after: int | None = None
+    for done in backwards:
+        if lam is None:
+            lam = Sensitivity(weighted_slopes(network, judge, done.after), _zeros(done.after.state))
+        elif done.t + 1 != after:
+            raise ValueError(f"rounds must go back one by one; found {done.t} after {after}.")
+        passed = _received(done, lam)
+        lam, samples = _backwards(network, done, passed, score=True, bend=True)
+        after = done.t
+        yield Scored(done.t, by_participant(done, passed), samples)
 
 
-def _updated(learner: Learner, mine: Participants, lr: Tensor, slope: Tensor) -> tuple[Tensor, State]:
-    return learner.optimizer.update(slope, mine.state, mine.theta, lr)
+def _backwards(
+    network: Network, done: Round, lam: Sensitivity, score: bool, bend: bool
+) -> tuple[Sensitivity, Float[Tensor, "n samples"]]:
+    """λ through the local work of the round and, if asked, the scores of its samples on the way."""
+    inputs, layers = load(network, done.drawn), known_layers(network, done.drawn)
+    learner = network.learner if layers is None else layers.learner
+    rows = over_rows(_pulled, network.strategy, learner, _along(network, layers), score, bend)
+    theta, state, scores = rows(done.before, *lam, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+    return Sensitivity(theta, state), scores
 
 
-def _losses(learner: Learner, mine: Participants, x: Tensor, y: Tensor, theta: Tensor) -> Tensor:
-    """The loss of each sample of a batch."""
-    tensors = {**dict(unflatten(learner.training, theta)), **mine.buffers}
-    outputs = forward(learner.training, tensors, x, learner.compute)
-    return vmap(lambda output, target: learner.loss(output[None], target[None]))(outputs, y)
+def _along(network: Network, layers: Layers | None) -> Along:
+    if layers is None:
+        return generic_along
+    return partial(eager_along if network.strategy == "loop" else pure_along, layers)
+
+
+def _pulled(
+    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any,
+    along: Along, score: bool, bend: bool,
+) -> Any:  # fmt: skip
+    """One participant's steps, last to first: through the optimizer to the gradient, through that to the parameters.
+
+    c = ∂(update)/∂g ᵀ λ        λ ← λ + ∂(update)/∂θ ᵀ λ + H c
+    """
+    sent, own_theta, own_state = _conducted(theta, state, conduct)
+    theta, state = sent
+    carried = _before_each(learner, mine, x, y, lr)
+    scores: list[Tensor] = []
+    for i in reversed(range(x.shape[0])):
+        (worth, by_state, by_theta), at = _worth(learner, carried[i], x[i], y[i], lr, theta, state), carried[i]
+        found, bent = along(learner, at.theta, at.buffers, x[i], y[i], worth, score, bend)
+        theta, state = theta + by_theta, by_state
+        theta = theta if bent is None else theta + bent
+        scores.insert(0, x.new_zeros(0) if found is None else found)
+    kept = {name: value + own_state[name] for name, value in state.items()} if own_state else state
+    return theta if own_theta is None else theta + own_theta, kept, torch.cat(scores)
+
+
+def _conducted(theta: Tensor, state: State, conduct: Any) -> tuple[tuple[Tensor, State], Tensor | None, State]:
+    """What of λ reaches the work that was done, and what goes past it; see `local_steps`."""
+    if not conduct:
+        return (theta, state), None, {}
+    taken, factor = conduct
+    done = taken * factor * theta, {name: taken * lam for name, lam in state.items()}
+    return done, theta - done[0], {name: lam - done[1][name] for name, lam in state.items()}
+
+
+def _before_each(learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr: Tensor) -> list[Participants]:
+    carried = [mine]
+    for i in range(x.shape[0] - 1):
+        theta, state, buffers = carried[-1]
+        carried.append(Participants(*pure_step(learner, theta, state, buffers, x[i], y[i], lr, None)[:3]))
+    return carried
+
+
+def _worth(
+    learner: Learner, mine: Participants, x: Any, y: Any, lr: Tensor, theta: Tensor, state: State
+) -> tuple[Tensor, State, Tensor]:
+    """What the gradient, the state and the parameters are worth to the optimizer's step, given what its results are."""
+    optimizer = learner.optimizer  # one that is linear has the same derivative at any gradient
+    slope = mine.theta if optimizer.linear else gradient(learner, mine.theta, mine.buffers, x, y)[0]
+    _, back = vjp(lambda g, s, p: optimizer.update(g, s, p, lr), slope, mine.state, mine.theta)
+    worth, by_state, by_theta = back((theta, state))
+    return worth, by_state, by_theta
+
+
+def _from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
+    layers = known_layers(network, first.drawn)
+    assert layers is not None
+    stacked = (first.before, *sensitivity, *terms(network, first.drawn))
+    if not isinstance(first.tape, list):
+        found: Tensor = over_rows(_read, network.strategy, layers.learner, layers)(first.tape[0], *stacked)
+        return found
+
+    def row(worker: int, k: int) -> Tensor:
+        mine, theta, state, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
+        return _read(twin(layers.learner, worker), first.tape[k][0], mine, theta, state, lr, conduct, layers)
+
+    return torch.stack(each_row(row, network.nodes, network.device))
+
+
+def _read(
+    learner: Learner, tape: Tape, mine: Participants, theta: Tensor, state: State, lr: Tensor, conduct: Any,
+    layers: Layers,
+) -> Tensor:  # fmt: skip
+    (theta, state), _, _ = _conducted(theta, state, conduct)
+    worth, _, _ = _worth(learner, mine, None, None, lr, theta, state)
+    return read(layers, learner, tape, worth)
 
 
 def _zeros(state: State) -> State:

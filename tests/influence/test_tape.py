@@ -1,0 +1,164 @@
+"""Scores from what the layers noted: equal to those that know nothing of layers, and refused where they are not."""
+
+import pytest
+import torch
+from engine import cases as engine_cases
+from influence.cases import CLOSE, FEATURES, NODES, small, smooth, window
+from torch import nn
+from torch.nn import functional as F
+
+from cascadice import optimizers
+from cascadice.engine import Behaviour, draw, load, simulate
+from cascadice.engine.networks import known_layers
+from cascadice.engine.tape import eager_along, generic_along, pure_along
+from cascadice.influence import by_participant, by_sample, first_order, full_horizon, judge, reverse_gossip
+
+
+class Doubled(nn.Module):
+    """Calls one layer twice, and has a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.again = nn.Linear(FEATURES, 4), nn.Linear(4, 4)
+        self.norm, self.write = nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.write(self.norm(torch.tanh(self.again(torch.tanh(self.again(torch.tanh(self.read(x))))))))
+
+
+class Borrowing(nn.Module):
+    """Uses the parameters of a layer without calling it."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.write = nn.Linear(FEATURES, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.write(torch.tanh(F.linear(torch.tanh(self.read(x)) @ self.read.weight, self.read.weight)))
+
+
+class Loose(nn.Module):
+    """Has a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.scale = nn.Linear(FEATURES, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.scale * torch.tanh(self.read(x))
+
+
+def in_place():
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.ELU(inplace=True), nn.Linear(4, 3))
+
+
+def along(network, bend=True):
+    """Layer by layer, by hand and by torch.func, and without knowing layers: scores and Hessian products."""
+    drawn = draw(network, 0)
+    layers = known_layers(network, drawn)
+    inputs = load(network, drawn, [0])
+    theta = network.initial.theta[0]
+    direction = torch.linspace(-1, 1, len(theta), dtype=theta.dtype).cos()
+    arguments = (theta, {}, inputs.x[0, 0], inputs.y[0, 0], direction, True, bend)
+    with torch.no_grad():
+        return (
+            eager_along(layers, layers.learner.twin(), *arguments),
+            pure_along(layers, layers.learner, *arguments),
+            generic_along(network.learner, *arguments),
+        )
+
+
+MODELS = {
+    "mlp": lambda: small(smooth()),
+    "a layer twice": lambda: small(Doubled()),
+    "cnn": lambda: engine_cases.make("cnn"),
+    "resnet18": lambda: engine_cases.make("resnet18"),
+    "transformer": lambda: engine_cases.make("transformer"),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_by_layers_equals_without_layers(make):
+    eager, pure, generic = along(make())
+    for (found, bent), way in ((eager, "eager"), (pure, "pure")):
+        torch.testing.assert_close(found, generic[0], rtol=1e-9, atol=1e-12, msg=lambda m, way=way: f"{way}: {m}")
+        torch.testing.assert_close(bent, generic[1], rtol=1e-8, atol=1e-10, msg=lambda m, way=way: f"{way}: {m}")
+    assert generic[1].abs().max() > 1e-6
+
+
+UNKNOWN = {"parameters used elsewhere": Borrowing, "a parameter outside layers": Loose, "in place": in_place}
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)
+def test_where_layers_are_not_enough_scores_still_add_up(make, strategy):
+    network = small(make(), strategy=strategy)
+    rounds = window(network, 2)
+    worth = reverse_gossip(network, rounds, judge(network))
+    found = by_sample(network, rounds[0], worth)
+    torch.testing.assert_close(found.sum(1), by_participant(rounds[0], worth), **CLOSE)
+    if make is not in_place or strategy == "loop":  # inside torch.func what is changed in place is a sum of its own
+        assert known_layers(network, rounds[0].drawn) is None
+
+
+def test_a_convolution_in_the_precision_of_the_pass():
+    eager, pure, generic = along(engine_cases.make("cnn", dtype="bfloat16"), bend=False)
+    scale = generic[0].abs().max()
+    for found, _ in (eager, pure):
+        torch.testing.assert_close(found.to(generic[0].dtype) / scale, generic[0] / scale, rtol=0, atol=0.05)
+
+
+RULES = {
+    "sgd": optimizers.sgd(),
+    "momentum": optimizers.momentum(weight_decay=0.1),
+    "adam": optimizers.adam(eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap", "compile"])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_taped_round_has_the_same_parameters_and_scores(rule, strategy, compiler, unchecked):
+    network = small(optimizer=rule, strategy=strategy, behaviours=[Behaviour("sign-flipper", (1,), strength=2.0)])
+    plain, taped = list(simulate(network, 4)), list(simulate(network, 4, taped=True))
+    assert all(done.tape for done in taped)
+    for one, other in zip(plain, taped, strict=True):
+        torch.testing.assert_close(one.after.theta, other.after.theta, **CLOSE)
+    worth = reverse_gossip(network, taped[2:], judge(network))
+    found = by_sample(network, taped[2], worth)
+    torch.testing.assert_close(found, by_sample(network, plain[2], worth), **CLOSE)
+    assert found.shape == (NODES, 4)
+
+
+def test_taped_rounds_keep_their_tapes_in_a_window():
+    network = small()
+    everything = list(simulate(network, 5, taped=True))
+    worth = reverse_gossip(network, everything[2:4], judge(network))
+    expected = by_sample(network, everything[2], worth)
+    kept = []
+    for done in simulate(network, 5, taped=True, window=1):
+        kept = [*kept[-1:], done]
+        if done.t == 3:
+            torch.testing.assert_close(by_sample(network, kept[0], worth), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_the_full_horizon_is_the_last_hop_of_the_first_order(rule, strategy):
+    network = small(optimizer=rule, strategy=strategy)
+    rounds, yardstick = list(simulate(network, 4)), judge(network)
+    found = {scored.t: scored for scored in full_horizon(network, reversed(rounds), yardstick)}
+    assert sorted(found) == [0, 1, 2, 3]
+    for t, scored in found.items():
+        expected = first_order(network, rounds[t:], yardstick).value[-1].sum(-1)
+        torch.testing.assert_close(scored.participants, expected, **CLOSE)
+        if rule.linear and not rule.descend:
+            continue  # with weight decay, not all of an update is its samples'
+        if rule.linear:
+            torch.testing.assert_close(scored.samples.sum(1), expected, **CLOSE)
+
+
+def test_the_full_horizon_goes_back_one_by_one():
+    network = small()
+    rounds = list(simulate(network, 4))
+    with pytest.raises(ValueError, match=r"must go back one by one; found 0 after 3"):
+        list(full_horizon(network, [rounds[3], rounds[0]], judge(network)))
