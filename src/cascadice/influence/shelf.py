@@ -15,14 +15,14 @@ class Shelf:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._x = self._y = torch.empty(0, device=device)
-        self._known = torch.zeros(0, dtype=torch.bool)
+        self._known, self._size = torch.zeros(0, dtype=torch.bool), 0
         self._free = torch.zeros(0, dtype=torch.int64)
         self._numbered: bool | None = None
 
     @property
     def samples(self) -> Samples:
         """What is on the shelf, at its numbers; zeros where there is nothing."""
-        return Samples(self._x[: len(self._known)], self._y[: len(self._known)])
+        return Samples(self._x[: self._size], self._y[: self._size])
 
     def put(self, x: Any, y: Any, index: Any = None) -> Int[Tensor, " batch"]:
         """Copy a batch onto the shelf; its numbers there. Cost: a copy; seldom, one of everything, for room to grow."""
@@ -48,15 +48,15 @@ class Shelf:
             self._free = torch.cat([self._free, rows.flatten()])
 
     def _unused(self, count: int) -> Tensor:
-        start = len(self._known)
         again, self._free = self._free[:count], self._free[count:]
-        return torch.cat([again, torch.arange(start, start + count - len(again))])
+        return torch.cat([again, torch.arange(self._size, self._size + count - len(again))])
 
     def _grow(self, size: int, x: Tensor, y: Tensor) -> None:
         if size > len(self._x):
-            self._x, self._y = _longer(self._x, x, 2 * size), _longer(self._y, y, 2 * size)
-        if size > len(self._known):
-            self._known = torch.cat([self._known, torch.zeros(size - len(self._known), dtype=torch.bool)])
+            room = max(size, 2 * len(self._x))
+            self._x, self._y = _longer(self._x, x, room), _longer(self._y, y, room)
+            self._known = _longer(self._known, self._known, room)
+        self._size = max(self._size, size)
 
     def _check(self, x: Any, y: Any) -> None:
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
