@@ -125,7 +125,7 @@ def test_honest_conduct_is_no_conduct(optimizer, steps, strategy):
     before = last(net, 2).after
     drawn = draw(net, 2)
     honest = drawn._replace(conduct=(torch.ones(4), torch.ones(4)))
-    assert equal(work(before, partial(load, net, drawn), None), work(before, partial(load, net, honest), None))
+    assert equal(work(before, partial(load, net, drawn), None)[:2], work(before, partial(load, net, honest), None)[:2])
 
 
 @STRATEGIES

@@ -10,6 +10,7 @@
 | the same on the final models, for every round | `full_horizon` |
 | fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
 | how far an integral is from converged | `with_error` |
+| any of these, as rounds come by | `watch` |
 | any of these, of a training loop of your own | `Recorder` |
 """
 
@@ -49,12 +50,15 @@ from cascadice.influence.tables import (
     table_of_samples,
     write_part,
 )
+from cascadice.influence.watching import KINDS, Found, table, watch
 
 __all__ = [
+    "KINDS",
     "Agreement",
     "Cascade",
     "Contributions",
     "Extremes",
+    "Found",
     "Judge",
     "Recorder",
     "Scored",
@@ -90,11 +94,13 @@ __all__ = [
     "save_array",
     "shares",
     "shares_of_samples",
+    "table",
     "table_of",
     "table_of_participants",
     "table_of_samples",
     "truth",
     "truth_of_samples",
+    "watch",
     "with_error",
     "write_part",
 ]

@@ -30,8 +30,17 @@ class Sensitivity(NamedTuple):
     state: State
 
 
+Slopes = dict[int, Tensor]
+"""q_k ∇L(θ_k^t), by t."""
+
+
 def reverse_gossip(
-    network: Network, rounds: Sequence[Round], judge: Judge, *, direct: Float[Tensor, "n d"] | None = None
+    network: Network,
+    rounds: Sequence[Round],
+    judge: Judge,
+    *,
+    direct: Float[Tensor, "n d"] | None = None,
+    known: Slopes | None = None,
 ) -> Sensitivity:
     """Backwards over consecutive rounds, from the last one's receivers to the sources of the first.
 
@@ -39,18 +48,27 @@ def reverse_gossip(
 
     Theorem 2 of Zhu et al. 2025, transposed: influence of any piece Δ of j's update = A_jᵀ Δ. For optimizers with state
     the pair (θ, state) is pulled back. `direct` is where the effect on oneself is differentiated: θ^t unless given.
-    Cost: a Hessian-vector product and an evaluation gradient a participant and hop.
+    Cost: a Hessian-vector product and an evaluation gradient a participant and hop; `known` remembers the gradients
+    of real rounds, so that windows that overlap pay for one each.
     """
     check_rounds(rounds)
     check_differentiable(network)
-    first, final = rounds[0], rounds[-1].after
-    lam = Sensitivity(weighted_slopes(network, judge, final), _zeros(final.state))
+    known = {} if known is None or network.initial.buffers else known
+
+    def slopes_at(t: int, participants: Participants) -> Tensor:
+        if t not in known:
+            known[t] = weighted_slopes(network, judge, participants)
+        return known[t]
+
+    first, last = rounds[0], rounds[-1]
+    lam = Sensitivity(slopes_at(last.t + 1, last.after), _zeros(last.after.state))
     for done in reversed(rounds[1:]):
         lam = pull(network, done, _received(done, lam))
-        lam = lam._replace(theta=lam.theta + weighted_slopes(network, judge, done.before))
-    start = first.half._replace(theta=first.before.theta if direct is None else direct)
+        lam = lam._replace(theta=lam.theta + slopes_at(done.t, done.before))
     passed = _received(first, lam)
-    return passed._replace(theta=passed.theta + weighted_slopes(network, judge, start))
+    if direct is None:
+        return passed._replace(theta=passed.theta + slopes_at(first.t, first.half._replace(theta=first.before.theta)))
+    return passed._replace(theta=passed.theta + weighted_slopes(network, judge, first.half._replace(theta=direct)))
 
 
 def weighted_slopes(network: Network, judge: Judge, participants: Participants) -> Float[Tensor, "n d"]:

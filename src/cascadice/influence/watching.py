@@ -1,0 +1,156 @@
+"""Influence as rounds come by: live while training, from a recording, or from a loop that is not ours. Same numbers."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.influence.cascades import Cascade, first_order, path_integrated, truth, truth_of_samples
+from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples
+from cascadice.influence.judging import Judge
+from cascadice.influence.reverse import Slopes, by_participant, by_sample, reverse_gossip
+from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
+from cascadice.names import lookup
+
+
+class Found(NamedTuple):
+    """What was found about the updates of one round."""
+
+    round: Round
+    cascades: tuple[Cascade, ...]
+    """By hop and receiver."""
+    participants: dict[str, Tensor]
+    """kind -> [n], over all hops and receivers"""
+    samples: dict[str, Tensor]
+    """kind -> [n, batch], over all hops and receivers"""
+
+
+class Look(NamedTuple):
+    """What to look at: the rounds of the updates and of their hops, by whom they are judged, and how finely."""
+
+    network: Network
+    rounds: Sequence[Round]
+    judge: Judge
+    samples: bool
+    points: int
+    sources: list[int]
+    slopes: Slopes
+
+
+class Kind(NamedTuple):
+    """A way to measure influence."""
+
+    look: Callable[[Look], Found]
+    description: str
+
+
+def _true(look: Look) -> Found:
+    cascade = truth(look.network, look.rounds, look.judge, look.sources)
+    scores = {}
+    if look.samples:
+        each = [truth_of_samples(look.network, look.rounds, look.judge, j).total for j in look.sources]
+        scores["truth"] = _in_their_rows(look, each)
+    return Found(look.rounds[0], (cascade,), {}, scores)
+
+
+def _to_first_order(look: Look) -> Found:
+    if not look.samples:
+        return Found(look.rounds[0], (first_order(look.network, look.rounds, look.judge, look.sources),), {}, {})
+    worth = reverse_gossip(look.network, look.rounds, look.judge, known=look.slopes)
+    scores = by_sample(look.network, look.rounds[0], worth)
+    return Found(look.rounds[0], (), {"first order": by_participant(look.rounds[0], worth)}, {"first order": scores})
+
+
+def _integrated(look: Look) -> Found:
+    cascade = path_integrated(look.network, look.rounds, look.judge, look.sources, look.points)
+    scores = {}
+    if look.samples:
+        each = [path_integrated_samples(look.network, look.rounds, look.judge, j, look.points) for j in look.sources]
+        scores[cascade.kind] = _in_their_rows(look, each)
+    return Found(look.rounds[0], (cascade,), {}, scores)
+
+
+def _shared_out(look: Look) -> Found:
+    kind, arguments = f"shares, {look.points} points", (look.network, look.rounds, look.judge, look.points)
+    if look.samples:
+        return Found(look.rounds[0], (), {kind: shares(*arguments)}, {kind: shares_of_samples(*arguments)})
+    return Found(look.rounds[0], (), {kind: shares(*arguments)}, {})
+
+
+def _in_their_rows(look: Look, each: list[Tensor]) -> Tensor:
+    """Scores of the sources' samples; NaN for participants that were not looked at."""
+    found = torch.full((look.network.nodes, len(each[0])), torch.nan, dtype=torch.float64)
+    for j, scores in zip(look.sources, each, strict=True):
+        found[j] = scores.double().cpu()
+    return found
+
+
+KINDS: dict[str, Kind] = {
+    "truth": Kind(_true, "replay without the update: exact, a light cone for each source"),
+    "first-order": Kind(
+        _to_first_order, "DICE-E; with samples, all sources and samples in one sweep of reverse gossip"
+    ),
+    "path-integrated": Kind(
+        _integrated, "integrated along each source's update: follows the truth where networks learn"
+    ),
+    "shares": Kind(_shared_out, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point"),
+}
+
+
+def watch(
+    network: Network,
+    rounds: Iterable[Round],
+    judge: Judge,
+    *,
+    hops: int = 1,
+    kinds: Sequence[str] = ("first-order",),
+    samples: bool = False,
+    points: int = 2,
+    sources: Sequence[int] | None = None,
+    every: int = 1,
+) -> Iterator[Found]:
+    """What was found about the updates of every `every`-th round that has `hops` rounds to look at.
+
+    `rounds` come in order, live from `simulate(network, T, window=hops, taped=samples)`, from `store.read(folder)` or
+    from a `Recorder`. Memory: `hops` rounds and an evaluation gradient for each.
+    """
+    if hops < 1 or every < 1:
+        raise ValueError(f"hops and every must be at least 1; found {hops} and {every}.")
+    ways = [lookup(KINDS, kind, "kind").look for kind in kinds]
+    chosen = list(range(network.nodes)) if sources is None else list(sources)
+    kept: deque[Round] = deque(maxlen=hops)
+    slopes: Slopes = {}
+    seen = -1
+    for seen, done in enumerate(rounds):
+        kept.append(done)
+        for old in [t for t in slopes if t < kept[0].t]:
+            del slopes[old]
+        if len(kept) == hops and (seen - hops + 1) % every == 0:
+            look = Look(network, list(kept), judge, samples, points, chosen, slopes)
+            yield _together([way(look) for way in ways])
+    if seen + 1 < hops:
+        raise ValueError(
+            f"{hops} hops need {hops} rounds to look at; found {seen + 1}. Record more, or ask for fewer hops."
+        )
+
+
+def _together(parts: list[Found]) -> Found:
+    cascades = tuple(cascade for part in parts for cascade in part.cascades)
+    participants = {kind: value for part in parts for kind, value in part.participants.items()}
+    scores = {kind: value for part in parts for kind, value in part.samples.items()}
+    return Found(parts[0].round, cascades, participants, scores)
+
+
+def table(found: Found) -> Table:
+    """All of it as rows of one tidy table."""
+    return concatenate(
+        [
+            *(table_of(cascade) for cascade in found.cascades),
+            *(table_of_participants(kind, found.round.t, value) for kind, value in found.participants.items()),
+            *(table_of_samples(kind, found.round, value) for kind, value in found.samples.items()),
+        ]
+    )

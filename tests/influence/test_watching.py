@@ -1,0 +1,89 @@
+"""The same numbers live, with little memory, and afterwards from a recording."""
+
+import pytest
+import torch
+from influence.cases import CLOSE, NODES, small
+
+from cascadice import influence, store
+from cascadice.engine import simulate
+
+HOPS, ROUNDS = 2, 6
+ALL_KINDS = tuple(influence.KINDS)
+
+
+def all_of(network, rounds, **options):
+    found = influence.watch(network, rounds, influence.judge(network), hops=HOPS, **options)
+    return influence.concatenate([influence.table(one) for one in found])
+
+
+def assert_same(one, other):
+    for name, column in one.columns.items():
+        if name != "value":
+            assert (column == other.columns[name]).all(), name
+    torch.testing.assert_close(torch.as_tensor(one.value), torch.as_tensor(other.value), equal_nan=True, **CLOSE)
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_live_in_a_window_and_from_a_recording(tmp_path, samples):
+    network = small()
+    expected = all_of(network, list(simulate(network, ROUNDS)), kinds=ALL_KINDS, samples=samples)
+    live = all_of(network, simulate(network, ROUNDS, window=HOPS, taped=samples), kinds=ALL_KINDS, samples=samples)
+    assert_same(live, expected)
+    for done in simulate(network, ROUNDS):
+        store.record(tmp_path, done)
+    assert_same(all_of(network, store.read(tmp_path), kinds=ALL_KINDS, samples=samples), expected)
+    assert set(expected.columns["round"]) == set(range(ROUNDS - HOPS + 1))
+
+
+def test_what_is_watched_is_what_is_computed_by_hand():
+    network, yardstick = small(), None
+    yardstick = influence.judge(network)
+    rounds = list(simulate(network, ROUNDS))
+    found = list(influence.watch(network, rounds, yardstick, hops=HOPS, kinds=ALL_KINDS, samples=True, every=2))
+    assert [one.round.t for one in found] == [0, 2, 4]
+    here = rounds[2:4]
+    worth = influence.reverse_gossip(network, here, yardstick)
+    torch.testing.assert_close(found[1].samples["first order"], influence.by_sample(network, here[0], worth), **CLOSE)
+    torch.testing.assert_close(found[1].cascades[0].value, influence.truth(network, here, yardstick).value, **CLOSE)
+    torch.testing.assert_close(
+        found[1].samples["truth"][1], influence.truth_of_samples(network, here, yardstick, 1).total, **CLOSE
+    )
+    torch.testing.assert_close(
+        found[1].participants["shares, 2 points"], influence.shares(network, here, yardstick), **CLOSE
+    )
+
+
+def test_each_evaluation_gradient_is_found_once(monkeypatch):
+    network = small()
+    yardstick, asked = influence.judge(network), []
+    slopes = influence.reverse.weighted_slopes
+    monkeypatch.setattr(influence.reverse, "weighted_slopes", lambda *a: asked.append(a) or slopes(*a))
+    rounds = simulate(network, ROUNDS, window=3, taped=True)
+    list(influence.watch(network, rounds, yardstick, hops=3, samples=True))
+    assert len(asked) == ROUNDS + 1
+
+
+def test_some_sources_only():
+    network = small()
+    found = all_of(network, simulate(network, 3), kinds=["truth", "first-order", "path-integrated"], sources=[2])
+    assert set(found.columns["source"]) == {2}
+    scored = influence.watch(
+        network, simulate(network, 3), influence.judge(network), kinds=["truth"], samples=True, sources=[2]
+    )
+    for one in scored:
+        assert one.samples["truth"].isnan().any(1).tolist() == [k != 2 for k in range(NODES)]
+
+
+BAD = {
+    "no hops": ({"hops": 0}, r"hops and every must be at least 1; found 0 and 1"),
+    "too many hops": ({"hops": 4}, r"4 hops need 4 rounds to look at; found 3\. Record more"),
+    "no such kind": ({"kinds": ["thruth"]}, r"unknown kind 'thruth'. Did you mean 'truth'"),
+    "no such source": ({"sources": [9]}, r"sources must be from 0 to 3; found 9"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+def test_bad_input(options, message):
+    network = small()
+    with pytest.raises(ValueError, match=message):
+        list(influence.watch(network, simulate(network, 3), influence.judge(network), **options))
