@@ -167,12 +167,11 @@ def test_a_model_that_draws_out_of_our_sight(way):
     refused("The model draws at random, and not from torch's generator", way, network, window(network, 1))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_rounding_is_no_reason_to_refuse(optimizer, dtype):
-    """Recorded by a loop, replayed in a sweep, after the loss has almost vanished."""
-    network = small(optimizer=optimizer, dtype=dtype, strategy="loop", lr=0.05)
-    rounds = list(simulate(network, 60))[-2:]
+def test_rounding_is_no_reason_to_refuse(optimizer):
+    """Recorded by a loop and replayed in a sweep, in single precision."""
+    network = small(optimizer=optimizer, dtype="float32", strategy="loop", lr=0.05)
+    rounds = window(network, 2, start=10)
     assert truth(replace(network, strategy="vmap"), rounds, judge(network)).total.isfinite().all()
 
 
