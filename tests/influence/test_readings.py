@@ -203,8 +203,9 @@ def test_scores_must_be_of_their_round():
     with pytest.raises(ValueError, match=r"found \[4, 3\] for batches of \[participants, steps, batch\] = \[4, 1, 4\]"):
         sample_contributions([(done, torch.zeros(4, 3))], 48)
     twice = next(simulate(cases.small(local_steps=2), 1))
-    with pytest.raises(ValueError, match=r"one local step; found \[4, 4\] .* \[4, 2, 4\]"):
+    with pytest.raises(ValueError, match=r"found \[4, 4\] .* \[4, 2, 4\]"):
         sample_contributions([(twice, torch.zeros(4, 4))], 48)
+    assert sample_contributions([(twice, torch.zeros(4, 8))], 48).uses.sum() == 4 * 8
 
 
 @given(st.lists(st.sampled_from([0.0, -1.0, 2.0, 0.5, -0.5, math.nan]), max_size=12), st.integers(1, 14))

@@ -116,7 +116,7 @@ def test_scores_of_samples_name_them_by_their_place_in_the_training_data():
         for place in range(found.shape[1])
     ]
     assert rows(table_of_samples("first order", done, found)) == expected
-    with pytest.raises(ValueError, match=r"must be \[participants, batch\] of a round with one local step"):
+    with pytest.raises(ValueError, match=r"must be \[participants, samples of the round\]"):
         table_of_samples("first order", done, found[:, 1:])
 
 

@@ -25,7 +25,6 @@ class Reel:
     names: list[str] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    lend: Any = None
 
     def start(self, probes: tuple[Tensor, ...] | None = None) -> None:
         """From here on calls are noted."""

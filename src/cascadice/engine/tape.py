@@ -26,7 +26,7 @@ from cascadice.engine.learner import (
     eager_loss,
     forward,
     gradient,
-    lender,
+    lend,
     objective,
     unflatten,
 )
@@ -167,8 +167,7 @@ def eager_along(
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The same by plain autograd, for loops; `learner` is a twin of the layers' own, and is lent the parameters."""
     module: Any = learner.training
-    module.reel.lend = module.reel.lend or lender(module)
-    own = module.reel.lend(theta)
+    own = lend(module, theta)
     module.requires_grad_(bend)
     module.reel.start()
     with torch.enable_grad():

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
 from cascadice.engine.execution import over_rows
-from cascadice.engine.learner import Buffers, Learner, Participants, forward, unflatten
+from cascadice.engine.learner import Buffers, Learner, Participants, channels_last, forward, lend, unflatten
 from cascadice.engine.networks import Network
 from cascadice.losses import Loss
 
@@ -79,12 +79,16 @@ def _value(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tens
 
 def _differentiable_value(theta: Tensor, *rest: Any) -> Tensor:
     value = _value(theta, *rest)
+    _check_slope(value)
+    return value
+
+
+def _check_slope(value: Tensor) -> None:
     if not value.requires_grad:  # torch would call its slope 0
         raise ValueError(
             "the measured function has no derivative with respect to the outputs (accuracy has none). Use the ground "
             "truth, which needs none, or a smooth measure such as measures.negative_margin."
         )
-    return value
 
 
 def _value_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> Tensor:
@@ -94,6 +98,20 @@ def _value_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) ->
 def _slope_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> tuple[Tensor, Tensor]:
     slope, value = grad_and_value(_differentiable_value)(theta, learner, buffers, *rest)
     return value, slope
+
+
+def _eager_slope_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> tuple[Tensor, Tensor]:
+    """The same by plain autograd, for loops: a third less on CPU."""
+    x, y, measure = rest
+    own = lend(learner.judging, theta)
+    x = channels_last(x) if x.dim() == 4 and not x.is_cuda else x
+    with torch.enable_grad():
+        plain = not buffers and learner.compute is None
+        outputs = learner.judging(x) if plain else forward(learner.judging, {**own, **buffers}, x, learner.compute)
+        value = measure(outputs, y)
+        _check_slope(value)
+        pieces = torch.autograd.grad(value, list(own.values()), materialize_grads=True)
+    return value.detach(), torch.cat([piece.reshape(-1) for piece in pieces])
 
 
 def values(
@@ -108,7 +126,8 @@ def slopes(
     network: Network, judge: Judge, theta: Float[Tensor, "p d"], buffers: Buffers, nodes: Sequence[int]
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
     """L(θ_p; z') and ∇L(θ_p; z'). Cost: a forward and a backward pass each."""
-    found: tuple[Tensor, Tensor] = _judged(_slope_row, network, judge, theta, buffers, nodes)
+    row = _eager_slope_row if network.strategy == "loop" else _slope_row
+    found: tuple[Tensor, Tensor] = _judged(row, network, judge, theta, buffers, nodes)
     return found
 
 

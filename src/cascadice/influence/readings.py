@@ -142,15 +142,15 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
     return Contributions(value, uses)
 
 
-def samples_of(done: Round, scores: Float[Tensor, "n batch"]) -> Int[Tensor, "n batch"]:
-    """Which training sample each score of a round belongs to."""
+def samples_of(done: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
+    """Which training sample each score of a round belongs to; the batches of local steps follow one another."""
     drawn = done.drawn.batch.cpu()
-    if drawn.shape[1] != 1 or drawn[:, 0].shape != scores.shape:
+    if drawn.flatten(1).shape != scores.shape:
         raise ValueError(
-            f"scores must be [participants, batch] of a round with one local step; found {list(scores.shape)} for "
+            f"scores must be [participants, samples of the round]; found {list(scores.shape)} for "
             f"batches of [participants, steps, batch] = {list(drawn.shape)}."
         )
-    return drawn[:, 0]
+    return drawn.flatten(1)
 
 
 class Extremes(NamedTuple):

@@ -139,11 +139,15 @@ def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Tab
     return _table(kind, round=t, source=np.arange(len(value)), sample=ALL, hop=ALL, receiver=ALL, value=value)
 
 
-def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n batch"]) -> Table:
-    """A row for each sample used in the round, `sample` its place in the training data: its influence on all."""
-    sample = samples_of(round, scores).reshape(-1).numpy()
-    source = np.arange(len(scores)).repeat(scores.shape[1])
-    value = scores.detach().cpu().double().reshape(-1).numpy()
+def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]) -> Table:
+    """A row for each sample used in the round, `sample` its place in the training data: its influence on all.
+
+    NaN is a sample that was not looked at, and has no row.
+    """
+    value = scores.detach().cpu().double().numpy()
+    source, place = (~np.isnan(value)).nonzero()
+    sample = samples_of(round, scores).numpy()[source, place]
+    value = value[source, place]
     return _table(kind, round=round.t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
 
 

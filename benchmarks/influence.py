@@ -1,0 +1,205 @@
+"""What influence costs, in training rounds; against captum and kronfluence; and how it grows with the hops.
+
+    python benchmarks/influence.py                       # this machine's CPU
+    python benchmarks/influence.py --device cuda --precision high
+    python benchmarks/influence.py --parts peers --models cnn
+
+Everything in one process, taking turns. Evaluation batches are as large as training batches, so that an evaluation
+gradient costs what a training gradient costs.
+"""
+
+import argparse
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from timing import finish, interleaved, machine, ratio, synchronize
+from torch import Tensor
+from training import build
+
+import cascadice as cd
+from cascadice.engine.networks import Network
+from cascadice.influence import Judge
+from cascadice.influence.reverse import Sensitivity, weighted_slopes
+
+NODES, BATCH = 16, 128
+
+
+def judged(network: Network, size: int) -> Judge:
+    """By as many samples as are in a training batch."""
+    return cd.influence.judge(network, network.data.train.subset(torch.arange(size)))
+
+
+def endlessly(network: Network, judge: Judge, hops: int) -> Iterator[Any]:
+    """Train, and score every sample of every participant over so many hops."""
+    rounds = cd.simulate(network, window=hops, taped=True)
+    return cd.influence.watch(network, rounds, judge, hops=hops, samples=True)
+
+
+def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
+    """Each way to score, in training rounds."""
+    network = build(model, NODES, batch, "auto", device)
+    judge = judged(network, batch)
+    plain, taped = cd.simulate(network, window=1), cd.simulate(network, window=1, taped=True)
+    rounds = list(cd.simulate(network, 4))
+    worth = Sensitivity(weighted_slopes(network, judge, rounds[0].after), {})
+    watched = {hops: endlessly(network, judge, hops) for hops in (1, 2, 3)}
+    contenders: dict[str, Callable[[], object]] = {
+        "training": lambda: next(plain),
+        "with one-hop scores of every sample": lambda: next(watched[1]),
+        "with two hops": lambda: next(watched[2]),
+        "with three hops": lambda: next(watched[3]),
+        "with scores, evaluation not counted": lambda: cd.influence.by_sample(network, next(taped), worth),
+        "scores of samples alone": lambda: cd.influence.by_sample(network, rounds[0], worth),
+        "full horizon of 4 rounds": lambda: list(cd.influence.full_horizon(network, reversed(rounds), judge)),
+    }
+    for call in contenders.values():
+        for _ in range(4):  # compiling and capturing happens in the first few
+            call()
+    seconds = interleaved(contenders, repeats, device)
+    seconds["full horizon, a round"] = [s / len(rounds) for s in seconds.pop("full horizon of 4 rounds")]
+    found = {name: ratio(turns, seconds["training"]) for name, turns in seconds.items() if name != "training"}
+    further = [
+        (c - a) / 2
+        for a, c in zip(*(seconds[f"with {n}"] for n in ("one-hop scores of every sample", "three hops")), strict=True)
+    ]
+    found["each further hop"] = ratio(further, seconds["training"])
+    return {
+        "model": model, "nodes": NODES, "batch": batch, "strategy": network.strategy,
+        "training_ms": 1e3 * statistics.median(seconds["training"]), "in_training_rounds": found,
+    }  # fmt: skip
+
+
+def alone(model: str, device: str, batch: int) -> dict[str, Callable[[], Tensor]]:
+    """One participant's samples against one evaluation batch, by us and by others: set up, then called."""
+    from peers import captum_scores, kronfluence_scores
+
+    network = build(model, 1, batch, "auto", device)
+    judge, done = judged(network, batch), next(cd.simulate(network))
+    x, y = network.data.train.take(done.drawn.batch[0, 0].to(network.device))
+    module = cd.module_of(network, done.before, 0).train()
+
+    def ours() -> Tensor:
+        return cd.influence.by_sample(network, done, Sensitivity(weighted_slopes(network, judge, done.before), {}))[0]
+
+    others = {"captum": captum_scores, "kronfluence": kronfluence_scores}
+    return {"ours": ours, **{name: make(module, x, y, judge.x, judge.y, 0.01) for name, make in others.items()}}
+
+
+def peers(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
+    """How much faster than other libraries, and how much memory each takes."""
+    ways = alone(model, device, batch)
+    expected = ways["ours"]()
+    apart = {name: float((way() - expected).abs().max() / expected.abs().max()) for name, way in ways.items()}
+    seconds = interleaved(ways, repeats, device)
+    rows = {
+        name: {
+            **ratio(seconds[name], seconds["ours"]),
+            "apart": apart[name],
+            "mebibytes": memory(model, device, batch, name),
+        }
+        for name in ways
+    }
+    return {"model": model, "batch": batch, "ours_ms": 1e3 * statistics.median(seconds["ours"]), "in_ours": rows}
+
+
+def memory(model: str, device: str, batch: int, name: str) -> float:
+    """What the computation takes at its peak beyond what was there before, in MiB; in a process of its own."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_memory, (model, device, batch, name))
+
+
+def _memory(model: str, device: str, batch: int, name: str) -> float:
+    way = alone(model, device, batch)[name]
+    if device == "cuda":
+        way()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        way()
+        return float(torch.cuda.max_memory_allocated() - before) / 2**20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    way()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
+
+
+def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]:
+    """Every sample of 32 participants on the exponential graph, over more and more hops."""
+    network = build("mlp", 32, batch, "auto", device)
+    judge, rounds = judged(network, batch), list(cd.simulate(network, most))
+    linked = (network.mixing(0).to_dense() > 0).double()
+
+    def scored(r: int) -> Callable[[], Tensor]:
+        def call() -> Tensor:
+            worth = cd.influence.reverse_gossip(network, rounds[:r], judge)
+            return cd.influence.by_sample(network, rounds[0], worth)
+
+        return call
+
+    contenders = {str(r): scored(r) for r in range(1, most + 1)}
+    seconds = interleaved(contenders, repeats, device)
+    rows = [
+        {
+            "hops": r,
+            "in_one_hop": ratio(seconds[str(r)], seconds["1"])["ratio"],
+            "paths": float(torch.linalg.matrix_power(linked, r).sum()),
+        }
+        for r in range(1, most + 1)
+    ]
+    return {"nodes": 32, "batch": batch, "rows": rows}
+
+
+def show(part: str, found: dict[str, Any]) -> None:
+    if part == "cost":
+        print(
+            f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['strategy']}: a round {found['training_ms']:.2f} ms"
+        )
+        for name, r in found["in_training_rounds"].items():
+            print(f"  {name:40} {r['ratio']:6.2f} rounds ({r['low']:.2f}–{r['high']:.2f})")
+    elif part == "peers":
+        print(f"{found['model']}, batch {found['batch']}: ours {found['ours_ms']:.2f} ms")
+        for name, r in found["in_ours"].items():
+            print(
+                f"  {name:12} {r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})  {r['mebibytes']:8.1f} MiB  apart {r['apart']:.1e}"
+            )
+    else:
+        print("hops   time (in that of one hop)   paths")
+        for row in found["rows"]:
+            print(f"{row['hops']:4}   {row['in_one_hop']:8.2f}   {row['paths']:20,.0f}")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--models", nargs="+", choices=["mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
+    parser.add_argument("--parts", nargs="+", choices=["cost", "peers", "hops"], default=["cost", "peers", "hops"])
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--precision", choices=["highest", "high"], default="highest", help="float32 products; high: TF32"
+    )
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_float32_matmul_precision(arguments.precision)
+    device, repeats, batch = arguments.device, arguments.repeats, arguments.batch
+    result: dict[str, Any] = {"benchmark": "influence", "machine": machine(device), "precision": arguments.precision}
+    for part in arguments.parts:
+        if part == "hops":
+            result[part] = hops(device, repeats, batch)
+            show(part, result[part])
+            continue
+        result[part] = []
+        for model in arguments.models:
+            found = (cost if part == "cost" else peers)(model, device, repeats, batch)
+            result[part].append(found)
+            show(part, found)
+            synchronize(device)
+    finish(result, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
