@@ -197,20 +197,31 @@ def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, wor
 
 
 def over_rows(
-    row: Callable[..., Any], strategy: str, learner: Learner, *shared: Any, workers: int | None = None
+    row: Callable[..., Any],
+    strategy: str,
+    learner: Learner,
+    *shared: Any,
+    workers: int | None = None,
+    fetch: Callable[[list[int] | None], Any] | None = None,
 ) -> Callable[..., Any]:
     """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
 
-    Forward-mode derivatives need workers=1: torch counts their levels in one place for all threads.
+    What is large and passes by is better fetched: `row(learner, *arguments, *fetch(rows), *shared)`, everything for a
+    sweep, row by row for a loop. Forward-mode derivatives need workers=1: torch counts their levels in one place for
+    all threads.
     """
+    get = fetch or (lambda rows: ())
     if strategy != "loop":
-        return torch.no_grad()(vmap(lambda *arguments: row(learner, *arguments, *shared)))
+        everybody = vmap(lambda *arguments: row(learner, *arguments, *shared))
+        return torch.no_grad()(lambda *stacked: everybody(*stacked, *get(None)))
 
     def run(*stacked: Any) -> Any:
         leaf: Tensor = tree_flatten(stacked)[0][0]
 
         def work(worker: int, k: int) -> Any:
-            return row(twin(learner, worker), *tree_map(lambda tensor: tensor[k], stacked), *shared)
+            mine = tree_map(lambda tensor: tensor[k], stacked)
+            fetched = tree_map(lambda tensor: tensor[0], get([k]))
+            return row(twin(learner, worker), *mine, *fetched, *shared)
 
         return stack(each_row(work, len(leaf), leaf.device, workers))
 

@@ -11,7 +11,7 @@ from torch.func import grad_and_value
 from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
-from cascadice.engine.execution import over_rows
+from cascadice.engine.execution import each_row, over_rows, twin
 from cascadice.engine.learner import Buffers, Learner, Participants, channels_last, forward, lend, unflatten
 from cascadice.engine.networks import Network
 from cascadice.losses import Loss
@@ -100,20 +100,6 @@ def _slope_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) ->
     return value, slope
 
 
-def _eager_slope_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> tuple[Tensor, Tensor]:
-    """The same by plain autograd, for loops: a third less on CPU."""
-    x, y, measure = rest
-    own = lend(learner.judging, theta)
-    x = channels_last(x) if x.dim() == 4 and not x.is_cuda else x
-    with torch.enable_grad():
-        plain = not buffers and learner.compute is None
-        outputs = learner.judging(x) if plain else forward(learner.judging, {**own, **buffers}, x, learner.compute)
-        value = measure(outputs, y)
-        _check_slope(value)
-        pieces = torch.autograd.grad(value, list(own.values()), materialize_grads=True)
-    return value.detach(), torch.cat([piece.reshape(-1) for piece in pieces])
-
-
 def values(
     network: Network, judge: Judge, theta: Float[Tensor, "p d"], buffers: Buffers, nodes: Sequence[int]
 ) -> Float[Tensor, " p"]:
@@ -123,21 +109,62 @@ def values(
 
 
 def slopes(
-    network: Network, judge: Judge, theta: Float[Tensor, "p d"], buffers: Buffers, nodes: Sequence[int]
+    network: Network,
+    judge: Judge,
+    theta: Float[Tensor, "p d"],
+    buffers: Buffers,
+    nodes: Sequence[int],
+    weights: Float[Tensor, " p"] | None = None,
+    into: Float[Tensor, "p d"] | None = None,
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
-    """L(θ_p; z') and ∇L(θ_p; z'). Cost: a forward and a backward pass each."""
-    row = _eager_slope_row if network.strategy == "loop" else _slope_row
-    found: tuple[Tensor, Tensor] = _judged(row, network, judge, theta, buffers, nodes)
-    return found
+    """L(θ_p; z') and ∇L(θ_p; z'), the latter times weights if given. Cost: a forward and a backward pass each."""
+    if network.strategy == "loop":
+        _check_form(network, theta, nodes)
+        return _eager_slopes(network, judge, theta, buffers, nodes, weights, into)
+    value, slope = _judged(_slope_row, network, judge, theta, buffers, nodes)
+    return value, slope if weights is None else torch.mul(slope, weights.to(slope)[:, None], out=into)
 
 
-def _judged(row: Any, network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int]) -> Any:
+def _eager_slopes(
+    network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int], weights: Tensor | None,
+    into: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """By plain autograd, each slope straight to its place: on CPU half the cost for a small model."""
+    found = torch.empty_like(theta) if into is None else into
+    scale = torch.ones(len(theta)).to(theta) if weights is None else weights.to(theta)
+    sizes = [p.numel() for p in network.learner.judging.parameters()]
+
+    def row(worker: int, k: int) -> Tensor:
+        learner = twin(network.learner, worker)
+        x, y = (judge.x[nodes[k]], judge.y[nodes[k]]) if judge.own else (judge.x, judge.y)
+        own = lend(learner.judging, theta[k])
+        x = channels_last(x) if x.dim() == 4 and not x.is_cuda else x
+        with torch.enable_grad():
+            mine = {name: buffer[k] for name, buffer in buffers.items()}
+            plain = not mine and learner.compute is None
+            value = judge.measure(
+                learner.judging(x) if plain else forward(learner.judging, {**own, **mine}, x, learner.compute), y
+            )
+            _check_slope(value)
+            pieces = torch.autograd.grad(value, list(own.values()), materialize_grads=True)
+        for piece, place in zip(pieces, torch.split(found[k], sizes), strict=True):
+            torch.mul(piece, scale[k], out=place.view(piece.shape))
+        return value.detach()
+
+    return torch.stack(each_row(row, len(theta), theta.device)), found
+
+
+def _check_form(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
     expected = (len(nodes), network.learner.size)
     if theta.shape != expected:
         raise ValueError(
             f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
             "Build the network that was recorded."
         )
+
+
+def _judged(row: Any, network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int]) -> Any:
+    _check_form(network, theta, nodes)
     if not judge.own:
         shared = (judge.x, judge.y, judge.measure)
         return over_rows(row, network.strategy, network.learner, *shared)(theta, buffers)

@@ -30,8 +30,27 @@ class Sensitivity(NamedTuple):
     state: State
 
 
-Slopes = dict[int, Tensor]
-"""q_k ∇L(θ_k^t), by t."""
+class Slopes:
+    """q_k ∇L(θ_k^t) of rounds looked at before, by t, in memory that is used again: windows overlap."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, Tensor] = {}
+        self.free: list[Tensor] = []
+
+    def find(self, t: int, network: Network, judge: Judge, participants: Participants) -> Float[Tensor, "n d"]:
+        """Those of these participants, before round t."""
+        if t not in self.at:
+            self.at[t] = weighted_slopes(network, judge, participants, self.room())
+        return self.at[t]
+
+    def room(self) -> Tensor | None:
+        """Memory to write into."""
+        return self.free.pop() if self.free else None
+
+    def forget(self, t: int) -> None:
+        """What was before round t will not be asked for again."""
+        for old in [known for known in self.at if known < t]:
+            self.free.append(self.at.pop(old))
 
 
 def reverse_gossip(
@@ -53,28 +72,24 @@ def reverse_gossip(
     """
     check_rounds(rounds)
     check_differentiable(network)
-    known = {} if known is None or network.initial.buffers else known
-
-    def slopes_at(t: int, participants: Participants) -> Tensor:
-        if t not in known:
-            known[t] = weighted_slopes(network, judge, participants)
-        return known[t]
-
+    at = Slopes() if known is None or network.initial.buffers else known
     first, last = rounds[0], rounds[-1]
-    lam = Sensitivity(slopes_at(last.t + 1, last.after), _zeros(last.after.state))
+    lam = Sensitivity(at.find(last.t + 1, network, judge, last.after), _zeros(last.after.state))
     for done in reversed(rounds[1:]):
         lam = pull(network, done, _received(done, lam))
-        lam = lam._replace(theta=lam.theta + slopes_at(done.t, done.before))
+        lam.theta.add_(at.find(done.t, network, judge, done.before))
     passed = _received(first, lam)
-    if direct is None:
-        return passed._replace(theta=passed.theta + slopes_at(first.t, first.half._replace(theta=first.before.theta)))
-    return passed._replace(theta=passed.theta + weighted_slopes(network, judge, first.half._replace(theta=direct)))
+    own = first.half._replace(theta=first.before.theta if direct is None else direct)
+    passed.theta.add_(at.find(first.t if direct is None else -1, network, judge, own))
+    return passed
 
 
-def weighted_slopes(network: Network, judge: Judge, participants: Participants) -> Float[Tensor, "n d"]:
-    """q_k ∇L(θ_k; z')."""
-    _, slope = slopes(network, judge, participants.theta, participants.buffers, range(network.nodes))
-    return network.q.to(slope)[:, None] * slope
+def weighted_slopes(
+    network: Network, judge: Judge, participants: Participants, into: Tensor | None = None
+) -> Float[Tensor, "n d"]:
+    """q_k ∇L(θ_k; z'), in `into` if given."""
+    theta, _, buffers = participants
+    return slopes(network, judge, theta, buffers, range(network.nodes), network.q, into)[1]
 
 
 def _received(done: Round, lam: Sensitivity) -> Sensitivity:
@@ -146,10 +161,15 @@ def _backwards(
     network: Network, done: Round, lam: Sensitivity, score: bool, bend: bool
 ) -> tuple[Sensitivity, Float[Tensor, "n samples"]]:
     """λ through the local work of the round and, if asked, the scores of its samples on the way."""
-    inputs, layers = load(network, done.drawn), known_layers(network, done.drawn)
+    layers = known_layers(network, done.drawn)
     learner = network.learner if layers is None else layers.learner
-    rows = over_rows(_pulled, network.strategy, learner, _along(network, layers), score, bend)
-    theta, state, scores = rows(done.before, *lam, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+    shared = (_along(network, layers), score, bend)
+    rows = over_rows(
+        _pulled, network.strategy, learner, *shared, fetch=lambda rows: load(network, done.drawn, rows)[:4]
+    )
+    if not bend:  # then there was one step, and only its scores are asked for
+        return lam, rows(done.before, *lam)
+    theta, state, scores = rows(done.before, *lam)
     return Sensitivity(theta, state), scores
 
 
@@ -174,9 +194,11 @@ def _pulled(
     for i in reversed(range(x.shape[0])):
         (worth, by_state, by_theta), at = _worth(learner, carried[i], x[i], y[i], lr, theta, state), carried[i]
         found, bent = along(learner, at.theta, at.buffers, x[i], y[i], worth, score, bend)
-        theta, state = theta + by_theta, by_state
-        theta = theta if bent is None else theta + bent
-        scores.insert(0, x.new_zeros(0) if found is None else found)
+        if bent is not None:
+            theta, state = theta + by_theta + bent, by_state
+        scores.insert(0, theta.new_zeros(0) if found is None else found)
+    if not bend:
+        return scores[0]
     kept = {name: value + own_state[name] for name, value in state.items()} if own_state else state
     return theta if own_theta is None else theta + own_theta, kept, torch.cat(scores)
 
@@ -199,7 +221,7 @@ def _before_each(learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr:
 
 
 def _worth(
-    learner: Learner, mine: Participants, x: Any, y: Any, lr: Tensor, theta: Tensor, state: State
+    learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr: Tensor, theta: Tensor, state: State
 ) -> tuple[Tensor, State, Tensor]:
     """What the gradient, the state and the parameters are worth to the optimizer's step, given what its results are."""
     optimizer = learner.optimizer  # one that is linear has the same derivative at any gradient
@@ -228,9 +250,9 @@ def _read(
     learner: Learner, tape: Tape, mine: Participants, theta: Tensor, state: State, lr: Tensor, conduct: Any,
     layers: Layers,
 ) -> Tensor:  # fmt: skip
-    (theta, state), _, _ = _conducted(theta, state, conduct)
-    worth, _, _ = _worth(learner, mine, None, None, lr, theta, state)
-    return read(layers, learner, tape, worth)
+    sent, _, _ = _conducted(theta, state, conduct)
+    _, back = vjp(lambda slope: learner.optimizer.update(slope, mine.state, mine.theta, lr), mine.theta)
+    return read(layers, learner, tape, back(sent)[0])
 
 
 def _zeros(state: State) -> State:

@@ -123,12 +123,11 @@ def watch(
     ways = [lookup(KINDS, kind, "kind").look for kind in kinds]
     chosen = list(range(network.nodes)) if sources is None else list(sources)
     kept: deque[Round] = deque(maxlen=hops)
-    slopes: Slopes = {}
+    slopes = Slopes()
     seen = -1
     for seen, done in enumerate(rounds):
         kept.append(done)
-        for old in [t for t in slopes if t < kept[0].t]:
-            del slopes[old]
+        slopes.forget(kept[0].t)
         if len(kept) == hops and (seen - hops + 1) % every == 0:
             look = Look(network, list(kept), judge, samples, points, chosen, slopes)
             yield _together([way(look) for way in ways])
