@@ -203,16 +203,20 @@ def over_rows(
     *shared: Any,
     workers: int | None = None,
     fetch: Callable[[list[int] | None], Any] | None = None,
+    steady: bool = False,
+    into: Tensor | None = None,
 ) -> Callable[..., Any]:
     """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
 
     What is large and passes by is better fetched: `row(learner, *arguments, *fetch(rows), *shared)`, everything for a
-    sweep, row by row for a loop. Forward-mode derivatives need workers=1: torch counts their levels in one place for
-    all threads.
+    sweep, row by row for a loop. `into` is where the first of a loop's results may go. Where the number of rows is
+    `steady`, sweeps are compiled if that is the strategy, once for the same row and shared objects. Forward-mode
+    derivatives need workers=1: torch counts their levels in one place for all threads.
     """
     get = fetch or (lambda rows: ())
     if strategy != "loop":
-        everybody = vmap(lambda *arguments: row(learner, *arguments, *shared))
+        compiles = steady and strategy == "compile" and next(learner.training.parameters()).is_cuda
+        everybody = (_compiled_sweep if compiles else _plain_sweep)(row, learner, *shared)
         return torch.no_grad()(lambda *stacked: everybody(*stacked, *get(None)))
 
     def run(*stacked: Any) -> Any:
@@ -221,11 +225,34 @@ def over_rows(
         def work(worker: int, k: int) -> Any:
             mine = tree_map(lambda tensor: tensor[k], stacked)
             fetched = tree_map(lambda tensor: tensor[0], get([k]))
-            return row(twin(learner, worker), *mine, *fetched, *shared)
+            found = row(twin(learner, worker), *mine, *fetched, *shared)
+            if into is None:
+                return found
+            into[k].copy_(found[0])
+            return found[1:]
 
-        return stack(each_row(work, len(leaf), leaf.device, workers))
+        rows = stack(each_row(work, len(leaf), leaf.device, workers))
+        return rows if into is None else (into, *rows)
 
     return torch.no_grad()(run)
+
+
+def _plain_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Callable[..., Any]:
+    return vmap(lambda *arguments: row(learner, *arguments, *shared))
+
+
+def _compiled_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Callable[..., Any]:
+    """A sweep compiled and captured; its results are copied out of the memory that its next call writes to."""
+    known = _compiled_sweeps.setdefault(learner, {})
+    key = (row, *map(id, shared))
+    if key not in known:
+        sweep = torch.compile(_plain_sweep(row, learner, *shared), dynamic=False, mode="reduce-overhead")
+        known[key] = (lambda *stacked: tree_map(torch.clone, sweep(*stacked)), shared)
+    return known[key][0]
+
+
+# the shared objects are kept with what was compiled for them: their identity is the key
+_compiled_sweeps: MutableMapping[Learner, dict[tuple[Any, ...], tuple[Callable[..., Any], Any]]] = WeakKeyDictionary()
 
 
 def twin(learner: Learner, worker: int) -> Learner:

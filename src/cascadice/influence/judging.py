@@ -121,7 +121,7 @@ def slopes(
     if network.strategy == "loop":
         _check_form(network, theta, nodes)
         return _eager_slopes(network, judge, theta, buffers, nodes, weights, into)
-    value, slope = _judged(_slope_row, network, judge, theta, buffers, nodes)
+    value, slope = _judged(_slope_row, network, judge, theta, buffers, nodes, steady=weights is not None)
     return value, slope if weights is None else torch.mul(slope, weights.to(slope)[:, None], out=into)
 
 
@@ -163,12 +163,15 @@ def _check_form(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
         )
 
 
-def _judged(row: Any, network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int]) -> Any:
+def _judged(
+    row: Any, network: Network, judge: Judge, theta: Tensor, buffers: Buffers, nodes: Sequence[int],
+    steady: bool = False,
+) -> Any:  # fmt: skip
     _check_form(network, theta, nodes)
     if not judge.own:
         shared = (judge.x, judge.y, judge.measure)
-        return over_rows(row, network.strategy, network.learner, *shared)(theta, buffers)
+        return over_rows(row, network.strategy, network.learner, *shared, steady=steady)(theta, buffers)
     rows = torch.as_tensor(list(nodes), device=judge.x.device)
-    return over_rows(row, network.strategy, network.learner, judge.measure)(
+    return over_rows(row, network.strategy, network.learner, judge.measure, steady=steady)(
         theta, buffers, judge.x[rows], judge.y[rows]
     )

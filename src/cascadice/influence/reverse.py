@@ -1,7 +1,7 @@
 """Reverse gossip: one sweep backwards over the rounds scores every participant and every single sample at once."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,8 @@ class Slopes:
     def __init__(self) -> None:
         self.at: dict[int, Tensor] = {}
         self.free: list[Tensor] = []
+        self.scratch: Tensor | None = None
+        self.pulled: Tensor | None = None
 
     def find(self, t: int, network: Network, judge: Judge, participants: Participants) -> Float[Tensor, "n d"]:
         """Those of these participants, before round t."""
@@ -68,7 +70,7 @@ def reverse_gossip(
     Theorem 2 of Zhu et al. 2025, transposed: influence of any piece Δ of j's update = A_jᵀ Δ. For optimizers with state
     the pair (θ, state) is pulled back. `direct` is where the effect on oneself is differentiated: θ^t unless given.
     Cost: a Hessian-vector product and an evaluation gradient a participant and hop; `known` remembers the gradients
-    of real rounds, so that windows that overlap pay for one each.
+    of real rounds, so that windows that overlap pay for one each, and what is returned is overwritten by its next use.
     """
     check_rounds(rounds)
     check_differentiable(network)
@@ -76,9 +78,13 @@ def reverse_gossip(
     first, last = rounds[0], rounds[-1]
     lam = Sensitivity(at.find(last.t + 1, network, judge, last.after), _zeros(last.after.state))
     for done in reversed(rounds[1:]):
-        lam = pull(network, done, _received(done, lam))
+        passed = _received(done, lam, at.scratch)
+        at.scratch = passed.theta
+        lam = pull(network, done, passed, at.pulled)
+        at.pulled = lam.theta
         lam.theta.add_(at.find(done.t, network, judge, done.before))
-    passed = _received(first, lam)
+    passed = _received(first, lam, at.scratch)
+    at.scratch = passed.theta
     own = first.half._replace(theta=first.before.theta if direct is None else direct)
     passed.theta.add_(at.find(first.t if direct is None else -1, network, judge, own))
     return passed
@@ -92,23 +98,29 @@ def weighted_slopes(
     return slopes(network, judge, theta, buffers, range(network.nodes), network.q, into)[1]
 
 
-def _received(done: Round, lam: Sensitivity) -> Sensitivity:
+def _received(done: Round, lam: Sensitivity, into: Tensor | None = None) -> Sensitivity:
     """Through the gossip of the round, backwards: what everybody's θ^{t+½} is worth to those who receive it."""
-    return lam._replace(theta=gossip_transposed(done.W, lam.theta))
+    return lam._replace(theta=gossip_transposed(done.W, lam.theta, out=into))
 
 
-def pull(network: Network, done: Round, lam: Sensitivity) -> Sensitivity:
+def pull(network: Network, done: Round, lam: Sensitivity, into: Tensor | None = None) -> Sensitivity:
     """λ through everybody's local work of the round, backwards: the transposed derivative of the whole step."""
-    return _backwards(network, done, lam, score=False, bend=True)[0]
+    return _backwards(network, done, lam, into, score=False, bend=True)[0]
 
 
 def by_participant(first: Round, sensitivity: Sensitivity) -> Float[Tensor, " n"]:
     """A_jᵀ Δ_j: the r-hop influence of every participant's update in the first round."""
-    found = (sensitivity.theta * first.update).sum(-1).double()
+    found = _dots(sensitivity.theta, first.half.theta, first.before.theta)
     for name, lam in sensitivity.state.items():
-        change = first.half.state[name] - first.before.state[name]
-        found = found + (lam * change).reshape(len(found), -1).sum(-1).double()
+        found = found + _dots(lam, first.half.state[name], first.before.state[name])
     return found
+
+
+def _dots(lam: Tensor, new: Tensor, old: Tensor) -> Float[Tensor, " n"]:
+    """λ_j · (new_j − old_j), on CPU row by row: temporaries as large as everybody's parameters are fresh memory."""
+    if lam.is_cuda:
+        return (lam * (new - old)).reshape(len(lam), -1).sum(-1).double()
+    return torch.stack([(a * (b - c)).sum().double() for a, b, c in zip(lam, new, old, strict=True)])
 
 
 def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
@@ -123,7 +135,7 @@ def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float
     steps = first.drawn.batch.shape[1]
     if first.tape and steps == 1 and network.learner.optimizer.linear:
         return _from_tape(network, first, sensitivity)
-    return _backwards(network, first, sensitivity, score=True, bend=steps > 1)[1]
+    return _backwards(network, first, sensitivity, None, score=True, bend=steps > 1)[1]
 
 
 class Scored(NamedTuple):
@@ -146,26 +158,34 @@ def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> 
     check_samples_are_apart(network)
     lam: Sensitivity | None = None
     after: int | None = None
+    room: Tensor | None = None
     for done in backwards:
         if lam is None:
             lam = Sensitivity(weighted_slopes(network, judge, done.after), _zeros(done.after.state))
         elif done.t + 1 != after:
             raise ValueError(f"rounds must go back one by one; found {done.t} after {after}.")
-        passed = _received(done, lam)
-        lam, samples = _backwards(network, done, passed, score=True, bend=True)
+        passed = _received(done, lam, room)
+        lam, samples = _backwards(network, done, passed, lam.theta, score=True, bend=True)
+        room = passed.theta
         after = done.t
         yield Scored(done.t, by_participant(done, passed), samples)
 
 
 def _backwards(
-    network: Network, done: Round, lam: Sensitivity, score: bool, bend: bool
+    network: Network, done: Round, lam: Sensitivity, into: Tensor | None, score: bool, bend: bool
 ) -> tuple[Sensitivity, Float[Tensor, "n samples"]]:
     """λ through the local work of the round and, if asked, the scores of its samples on the way."""
     layers = known_layers(network, done.drawn)
     learner = network.learner if layers is None else layers.learner
-    shared = (_along(network, layers), score, bend)
+    shared = (_along(network.strategy, layers), score, bend)
     rows = over_rows(
-        _pulled, network.strategy, learner, *shared, fetch=lambda rows: load(network, done.drawn, rows)[:4]
+        _pulled,
+        network.strategy,
+        learner,
+        *shared,
+        steady=True,
+        into=torch.empty_like(lam.theta) if bend and into is None else into,
+        fetch=lambda rows: load(network, done.drawn, rows)[:4],
     )
     if not bend:  # then there was one step, and only its scores are asked for
         return lam, rows(done.before, *lam)
@@ -173,10 +193,12 @@ def _backwards(
     return Sensitivity(theta, state), scores
 
 
-def _along(network: Network, layers: Layers | None) -> Along:
+@lru_cache(maxsize=16)
+def _along(strategy: str, layers: Layers | None) -> Along:
+    """One object for one way: what was compiled for it is found again."""
     if layers is None:
         return generic_along
-    return partial(eager_along if network.strategy == "loop" else pure_along, layers)
+    return partial(eager_along if strategy == "loop" else pure_along, layers)
 
 
 def _pulled(
@@ -195,7 +217,7 @@ def _pulled(
         (worth, by_state, by_theta), at = _worth(learner, carried[i], x[i], y[i], lr, theta, state), carried[i]
         found, bent = along(learner, at.theta, at.buffers, x[i], y[i], worth, score, bend)
         if bent is not None:
-            theta, state = theta + by_theta + bent, by_state
+            theta, state = bent.add_(theta).add_(by_theta), by_state
         scores.insert(0, theta.new_zeros(0) if found is None else found)
     if not bend:
         return scores[0]
@@ -236,7 +258,7 @@ def _from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Floa
     assert layers is not None
     stacked = (first.before, *sensitivity, *terms(network, first.drawn))
     if not isinstance(first.tape, list):
-        found: Tensor = over_rows(_read, network.strategy, layers.learner, layers)(first.tape[0], *stacked)
+        found: Tensor = over_rows(_read, network.strategy, layers.learner, layers, steady=True)(first.tape[0], *stacked)
         return found
 
     def row(worker: int, k: int) -> Tensor:

@@ -25,10 +25,12 @@ def gossip(
         return torch.mm(_fitting(W, theta, transposed=False), theta, out=out)
 
 
-def gossip_transposed(W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def gossip_transposed(
+    W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"], *, out: Tensor | None = None
+) -> Float[Tensor, "n d"]:
     """Σ_k W[k, j] λ_k for every participant j: what flows back along the links. Cost as for `gossip`."""
     with _full_precision():
-        return _fitting(W, lam, transposed=True) @ lam
+        return torch.mm(_fitting(W, lam, transposed=True), lam, out=out)
 
 
 @contextmanager
