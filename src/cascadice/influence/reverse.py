@@ -120,7 +120,8 @@ def _dots(lam: Tensor, new: Tensor, old: Tensor) -> Float[Tensor, " n"]:
     """λ_j · (new_j − old_j), on CPU row by row: temporaries as large as everybody's parameters are fresh memory."""
     if lam.is_cuda:
         return (lam * (new - old)).reshape(len(lam), -1).sum(-1).double()
-    return torch.stack([(a * (b - c)).sum().double() for a, b, c in zip(lam, new, old, strict=True)])
+    rows = each_row(lambda _, k: (lam[k] * (new[k] - old[k])).sum().double(), len(lam), lam.device)
+    return torch.stack(rows)
 
 
 def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
