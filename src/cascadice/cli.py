@@ -1,4 +1,4 @@
-"""The command line: `cascadice list`, `cascadice run`, `cascadice topology`.
+"""The command line: `cascadice list`, `cascadice run`, `cascadice influence`, `cascadice topology`.
 
 Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C.
 """
@@ -8,16 +8,20 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cascadice
 from cascadice.configuration import Config, kinds_of_fields, override, reader, schedule
+from cascadice.listing import LISTS
 from cascadice.names import lookup
-from cascadice.recipes import RECIPES, describe
+from cascadice.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from cascadice.questions import Question
 
 TOPOLOGY_SETTINGS = ("nodes", "mixing", "normalize", "weights", "topology_options", "connected", "link_loss", "seed")
 
@@ -65,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, add, help in (
         ("list", _add_list, "what there is, by name"),
         ("run", _add_run, "train a network"),
+        ("influence", _add_influence, "find whose data helped whom in a recorded run"),
         ("topology", _add_topology, "describe or draw who gossips with whom"),
     ):
         command = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
@@ -126,86 +131,6 @@ def _list(args: argparse.Namespace) -> None:
         console.print()
 
 
-def _recipes() -> Mapping[str, str]:
-    return {name: describe(name) for name in RECIPES}
-
-
-def _topologies() -> Mapping[str, str]:
-    from cascadice.topology import TOPOLOGIES
-
-    options = {name: f" (options: {', '.join(t.options)})" if t.options else "" for name, t in TOPOLOGIES.items()}
-    return {name: t.description + options[name] for name, t in TOPOLOGIES.items()}
-
-
-def _datasets() -> Mapping[str, str]:
-    from cascadice.data import DATASETS
-
-    return {name: source.description for name, source in DATASETS.items()}
-
-
-def _models() -> Mapping[str, str]:
-    from cascadice.models import MODELS
-
-    return {name: description for name, (_, description) in MODELS.items()}
-
-
-def _optimizers() -> Mapping[str, str]:
-    from cascadice.optimizers import OPTIMIZERS
-
-    return {name: description for name, (_, description) in OPTIMIZERS.items()}
-
-
-def _losses() -> Mapping[str, str]:
-    from cascadice.losses import LOSSES
-
-    return {name: description for name, (_, description) in LOSSES.items()}
-
-
-def _partitions() -> Mapping[str, str]:
-    from cascadice.data.partition import PARTITIONS
-
-    return PARTITIONS
-
-
-def _corruptions() -> Mapping[str, str]:
-    from cascadice.data.corruption import KINDS
-
-    return {name: kind.description for name, kind in KINDS.items()}
-
-
-def _behaviours() -> Mapping[str, str]:
-    from cascadice.engine.behaviour import KINDS
-
-    return {name: kind.description for name, kind in KINDS.items()}
-
-
-def _schedules() -> Mapping[str, str]:
-    from cascadice.learning_rates import SCHEDULES
-
-    return {form.text: form.description for form in SCHEDULES.values()}
-
-
-def _strategies() -> Mapping[str, str]:
-    from cascadice.engine.execution import STRATEGIES
-
-    return {"auto": "chosen by model, batch and device"} | {name: s.description for name, s in STRATEGIES.items()}
-
-
-LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
-    "recipes": _recipes,
-    "topologies": _topologies,
-    "datasets": _datasets,
-    "models": _models,
-    "losses": _losses,
-    "optimizers": _optimizers,
-    "schedules": _schedules,
-    "partitions": _partitions,
-    "corruptions": _corruptions,
-    "behaviours": _behaviours,
-    "strategies": _strategies,
-}
-
-
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "recipe",
@@ -218,6 +143,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the run that is there, bit for bit")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.add_argument("--download", action="store_true", help="fetch the data set if it is not here")
+    _add_question(parser, "influence, found while training if any of these is given")
     _add_settings(parser, tuple(kinds_of_fields()))
     parser.set_defaults(command=_run)
 
@@ -227,8 +153,9 @@ def _run(args: argparse.Namespace) -> None:
 
     out = Path(args.out or f"runs/{_short_name(args.recipe)}")
     config = override(_base(args.recipe, out if args.resume else None), _settings(args))
+    flags = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
     try:
-        run(config, out, resume=args.resume, overwrite=args.overwrite, quiet=args.quiet, download=args.download)
+        run(config, out, question=_question(args) if _asked(args) else None, **flags)
     except KeyboardInterrupt:
         kept = (out / "checkpoint.safetensors").exists()
         how = f" Go on with: cascadice run --resume --out {out}" if kept else ""
@@ -252,6 +179,63 @@ def _base(recipe: str | None, resumed: Path | None) -> Config:
     if recipe not in RECIPES and (recipe.endswith(".json") or Path(recipe, CONFIG).exists()):
         return read_config(recipe)
     return lookup(RECIPES, recipe, "recipe")()
+
+
+NUMBERS = {
+    "hops": "how many rounds on to follow an update [1]",
+    "points": "points of a path integral; more are nearer [2]",
+    "every": "look at the updates of every N-th round [1]",
+    "eval_samples": "judge on the first N test samples (all)",
+}
+
+
+def _add_question(parser: argparse.ArgumentParser, title: str) -> None:
+    """Flags of a question; the ones not given leave no trace."""
+    group = parser.add_argument_group(title)
+    absent: dict[str, Any] = {"default": argparse.SUPPRESS}
+    text = "any of `cascadice list kinds`, with commas between [first-order]"
+    group.add_argument("--kind", metavar="KINDS", dest="kinds", help=text, **absent)
+    group.add_argument("--samples", action="store_true", help="score every training sample too", **absent)
+    group.add_argument("--sources", metavar="NODES", help="whose updates, with commas between (everyone's)", **absent)
+    for name, help in NUMBERS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *NUMBERS) if name in args}
+
+
+def _question(args: argparse.Namespace) -> "Question":
+    from cascadice.questions import Question
+
+    given = _asked(args)
+    if "kinds" in given:
+        given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
+    if "sources" in given:
+        try:
+            given["sources"] = tuple(int(node) for node in given["sources"].split(","))
+        except ValueError:
+            raise ValueError(f"--sources must be whole numbers, e.g. 0,3; found {given['sources']!r}.") from None
+    return Question(**given)
+
+
+def _add_influence(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run that was recorded: cascadice run --record all")
+    parser.add_argument("--out", metavar="DIR", help="folder for the table and the picture (RUN/influence)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the influence that is there")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    _add_question(parser, "question")
+    _add_settings(parser, ("device", "data_root"))
+    parser.set_defaults(command=_influence)
+
+
+def _influence(args: argparse.Namespace) -> None:
+    from cascadice.inquiry import ask
+
+    try:
+        ask(args.run, _question(args), args.out, settings=_settings(args), overwrite=args.overwrite, quiet=args.quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped. The same command, without --overwrite, goes on.") from None
 
 
 def _add_topology(parser: argparse.ArgumentParser) -> None:

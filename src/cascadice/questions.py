@@ -123,6 +123,7 @@ def conclude(console: "Console", network: Network, run: store.Folder, out: Path)
     found, data = read(out, run, network), network.data
     draw(found, out / FIGURE, title=f"influence among {network.nodes} participants on {data.name}")
     tell(console, found, data.classes, data.train.y if data.train.y.dim() == 1 else None)
-    files = f"{FIGURE} and {len(parts(out))} parts of a table in {out}"
+    rounds = len(found.rounds)
+    files = f"{FIGURE} and a table of {rounds} part{'s' * (rounds > 1)} in {out}"
     console.print(files, highlight=False, soft_wrap=True, markup=False)
     return found

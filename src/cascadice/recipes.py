@@ -19,8 +19,11 @@ def demo_skewed() -> Config:
 
 
 def demo_attacked() -> Config:
-    """the demo with a label flipper, a free-rider and a sender of noise"""
-    return replace(demo(), corruptions=("flip-labels:3:0.8",), behaviours=("free-rider:7", "noise-sender:11:0.0001"))
+    """the demo with a label flipper, a free-rider and a sender of noise: will influence find them?"""
+    behaviours = ("free-rider:7", "noise-sender:11:0.0005")
+    config = replace(demo(), corruptions=("flip-labels:3:0.8",), behaviours=behaviours)
+    # larger batches and smaller steps than the demo's, so that a single honest update helps
+    return replace(config, batch_size=32, lr=0.15, epochs=60.0)
 
 
 def fedavg() -> Config:

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,13 +22,14 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, simulate
 from cascadice.progress import closing, opening, progress
+from cascadice.questions import FOLDER, Question, answers, check_fits, check_writable, conclude, keep, note_of
 from cascadice.store import Measures
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
-MADE = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds")
+MADE = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", FOLDER)
 CHECKPOINT_SECONDS = 60.0
 
 
@@ -75,11 +77,13 @@ def run(
     overwrite: bool = False,
     quiet: bool = False,
     download: bool = False,
+    question: Question | None = None,
 ) -> Summary:
     """Train what `config` describes and write everything into the folder `out`.
 
     `resume` goes on from the folder's checkpoint, and from the beginning where there is none: the final parameters are
-    those of a run that was never stopped. `overwrite` replaces the run that is there.
+    those of a run that was never stopped. `overwrite` replaces the run that is there. `question` is asked of the rounds
+    as they come; its answers go into the folder `influence`.
     """
     from rich.console import Console
 
@@ -89,6 +93,8 @@ def run(
     network = build(config, download=download, quiet=quiet)
     assert network.partition is not None
     rounds = length(config, network.partition)
+    if question is not None:
+        _check_askable(question, network, rounds, resume)
     journal = _resumed(folder, config, network, rounds) if resume else _Journal(folder, config, network)
     if overwrite:
         _clear(folder)
@@ -96,17 +102,32 @@ def run(
     if not quiet:
         opening(console, network, rounds, config.mixing or config.topology)
     with _kept(journal):
-        _train(journal, rounds, console)
+        _train(journal, rounds, console, question)
     closing(console, journal.measures[-1])
     _point_to_files(console, journal)
+    if question is not None:
+        conclude(console, network, folder, folder / FOLDER)
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.measures[-1])
 
 
-def _train(journal: _Journal, rounds: int, console: "Console") -> None:
+def _train(journal: _Journal, rounds: int, console: "Console", question: Question | None) -> None:
+    if question is None:
+        deque(_trained(journal, rounds, console), maxlen=0)
+        return
+    note = note_of(question, journal.config)
+    trained = _trained(journal, rounds, console, question.hops, question.samples)
+    for found in answers(journal.network, trained, question):
+        keep(journal.folder / FOLDER, found, note)
+
+
+def _trained(
+    journal: _Journal, rounds: int, console: "Console", window: int = 0, taped: bool = False
+) -> Iterator[Round]:
+    """The rounds, each written into the journal before it is passed on."""
     network, recording = journal.network, store.recording(journal.config.record)
     start, now = journal.t, journal.participants
     with progress(console, rounds, start) as advance:
-        for done in simulate(network, rounds, start=start, participants=now, window=0):
+        for done in simulate(network, rounds, start=start, participants=now, window=window, taped=taped):
             judged = (done.t + 1) % journal.config.eval_every == 0 or done.t + 1 == rounds
             measures = _measure(done, evaluate(network, done.after) if judged else None)
             if done.t in recording.rounds:
@@ -118,6 +139,7 @@ def _train(journal: _Journal, rounds: int, console: "Console") -> None:
             if _due(journal):
                 _save(journal)
             advance(measures)
+            yield done
 
 
 def _measure(done: Round, evaluation: Evaluation | None) -> Measures:
@@ -243,7 +265,7 @@ def _check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -
         raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a run needs a folder. Choose another with --out.")
-    _check_writable(folder)
+    check_writable(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not ((folder / CONFIG).exists() and (folder / MANIFEST).exists()):
@@ -256,10 +278,15 @@ def _check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -
         _check_same(folder, config)
 
 
-def _check_writable(folder: Path) -> None:
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{there} is not a folder that can be written to. Choose another with --out.")
+def _check_askable(question: Question, network: Network, rounds: int, resume: bool) -> None:
+    if resume:
+        raise ValueError(
+            "a run that goes on cannot be asked about rounds that are gone. Train with --record all, then use "
+            "cascadice influence."
+        )
+    if question.hops > rounds:
+        raise ValueError(f"{question.hops} hops need as many rounds; the run has {rounds}. Ask for fewer hops.")
+    check_fits(question, network)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

@@ -27,9 +27,11 @@ def draw(found: Findings, path: str | PathLike[str], *, title: str = "") -> None
     panels: list[Callable[[Any, Findings], None]] = [_totals]
     panels += [_matrix, _decay] if found.given else []
     panels += [_against_truth] if found.agreements else []
-    figure = Figure(figsize=(4.9 * len(panels), 4.6), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    rows, columns = (2, 2) if len(panels) == 4 else (1, len(panels))
+    figure = Figure(figsize=(5.4 * columns, 4.6 * rows), layout="constrained")
+    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
         panel(axes, found)
+        axes.title.set_fontsize(11)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
     with aside(path) as draft:
@@ -82,7 +84,7 @@ def _against_truth(axes: Any, found: Findings) -> None:
     axes.plot(ends, ends, color="0.2", linewidth=0.8, zorder=0)
     title = "estimates against the truth"
     if found.judged:
-        title += f"\ntest {found.judged[0].measure} {accuracy(found.judged)}"
+        title += f"\nof a network with test {found.judged[0].measure} {accuracy(found.judged)}"
     axes.set(title=title, xlabel="truth: influence of an update", ylabel="estimate")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
 

@@ -1,0 +1,159 @@
+import io
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from cascadice.data.corruption import Corruption
+from cascadice.engine import Evaluation
+from cascadice.engine.behaviour import Behaviour
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Draw, Round
+from cascadice.findings import findings, ranked, wrongs
+from cascadice.influence import (
+    Cascade,
+    accumulate,
+    agreement,
+    by_hop,
+    concatenate,
+    table_of,
+    table_of_participants,
+    table_of_samples,
+)
+from cascadice.report.words import tell
+from cascadice.store import Measures
+
+NODES, HOPS = 4, 2
+KINDS = ("truth", "path-integrated, 2 points", "first order")
+
+
+def cascade(kind, t, sources=range(NODES)):
+    draw = torch.Generator().manual_seed(1000 * t + len(kind))
+    value = torch.randn(HOPS + 1, len(sources), NODES, generator=draw, dtype=torch.float64)
+    value[0] *= torch.eye(NODES)[list(sources)]
+    return Cascade(kind, t, tuple(sources), value)
+
+
+def cascades(kind, **options):
+    return [cascade(kind, t, **options) for t in (3, 8)]
+
+
+def table(**options):
+    return concatenate(table_of(one) for kind in reversed(KINDS) for one in cascades(kind, **options))
+
+
+def test_sums_are_those_of_the_readings():
+    found = findings(table(), NODES)
+    assert found.rounds == (3, 8)
+    assert tuple(found.updates) == KINDS  # the most to be trusted first
+    for kind in KINDS:
+        run = accumulate(cascades(kind))
+        np.testing.assert_allclose(found.participants[kind], run.total)
+        np.testing.assert_allclose(found.given[kind], run.value[1:].sum(0))
+        sizes = torch.stack([by_hop(one).abs() for one in cascades(kind)]).mean((0, 2))
+        np.testing.assert_allclose(found.by_hop[kind], sizes)
+
+
+def test_estimates_are_compared_with_the_truth_update_by_update():
+    found = findings(table(), NODES)
+    true, estimate = (torch.cat([one.total for one in cascades(kind)]) for kind in ("truth", "first order"))
+    assert set(found.agreements) == {"path-integrated, 2 points", "first order"}
+    np.testing.assert_allclose(found.agreements["first order"], agreement(true, estimate))
+
+
+def test_whoever_was_not_asked_about_is_in_no_ranking():
+    found = findings(table(sources=[0, 3]), NODES)
+    totals = found.participants["truth"]
+    assert np.isnan(totals[1:3]).all()
+    assert {node for side in ranked(totals) for node, _ in side} == {0, 3}
+
+
+def test_too_few_updates_make_no_agreement():
+    few = concatenate(table_of(cascade(kind, 0, sources=[1, 2])) for kind in KINDS)
+    assert findings(few, NODES).agreements == {}
+
+
+def test_shares_are_no_estimate_of_removal():
+    shares = table_of_participants("shares, 2 points", 3, torch.arange(4.0))
+    found = findings(concatenate([table_of(cascade("truth", 3)), shares]), NODES)
+    assert found.agreements == {}
+    assert found.participants["shares, 2 points"].tolist() == [0, 1, 2, 3]
+    assert list(found.by_hop) == ["truth"]
+
+
+def drawn(t, batch):
+    nobody = Participants(torch.zeros(2, 1), {}, {})
+    return Round(Draw(t, torch.tensor(batch)[:, None], torch.eye(2), 0.1), nobody, nobody, nobody, torch.zeros(2))
+
+
+def sampled(kind, scale=1.0):
+    scores = torch.tensor([[-1.0, 2.0], [0.5, torch.nan]], dtype=torch.float64)
+    rounds = drawn(0, [[7, 8], [9, 3]]), drawn(1, [[7, 5], [9, 3]])
+    return concatenate(table_of_samples(kind, done, scale * scores) for done in rounds)
+
+
+def test_samples_add_up_over_their_uses():
+    found = findings(sampled("shares, 2 points"), 2)
+    scores = [tuple(one) for one in found.samples["shares, 2 points"]]
+    assert scores == [(0, 7, 2, -2.0), (1, 9, 2, 1.0), (0, 5, 1, 2.0), (0, 8, 1, 2.0)]
+
+
+def test_estimates_of_samples_are_compared_with_the_truth_too():
+    found = findings(concatenate([sampled("truth"), sampled("first order", 2.0)]), 2)
+    assert found.sample_agreements["first order"].pearson == pytest.approx(1)
+    assert found.sample_agreements["first order"].slope == pytest.approx(2)
+
+
+def measures(t, accuracy):
+    seen = None if accuracy is None else Evaluation(torch.tensor([0.5, 1.5]), torch.tensor([accuracy, accuracy]))
+    return Measures(t, torch.ones(2), torch.tensor(0.0), seen)
+
+
+def test_accuracy_is_that_of_the_rounds_looked_at():
+    run = [measures(0, 0.1), measures(2, 0.25), measures(3, None), measures(7, 0.75), measures(20, 0.99)]
+    found = findings(table(), NODES, run)
+    assert [(j.t, j.measure, j.mean) for j in found.judged] == [(2, "accuracy", 0.25), (7, "accuracy", 0.75)]
+    regression = findings(table(), NODES, [measures(4, float("nan"))])
+    assert [(j.t, j.measure, j.mean) for j in regression.judged] == [(4, "loss", 1.0)]
+    assert findings(table(), NODES, [measures(3, None)]).judged == ()
+
+
+def test_what_participants_were_told_to_do_wrong():
+    network = SimpleNamespace(
+        corruptions=(Corruption("flip-labels", (1, 2)),), behaviours=(Behaviour("free-rider", (2,)),)
+    )
+    assert wrongs(network) == {1: "flip-labels", 2: "flip-labels, free-rider"}
+
+
+def told(found, **options):
+    text = io.StringIO()
+    tell(Console(file=text, width=120), found, **options)
+    return text.getvalue()
+
+
+def test_findings_in_words():
+    value = torch.zeros(2, 3, 3, dtype=torch.float64)
+    value[0] = torch.diag(torch.tensor([-0.5, 0.25, 0.0]))
+    true, estimate = Cascade("truth", 4, (0, 1, 2), value), Cascade("first order", 4, (0, 1, 2), 2 * value)
+    text = told(findings(concatenate(map(table_of, (true, estimate))), 3, [measures(4, 0.75)], {1: "flip-labels"}))
+    for line in (
+        "influence of updates in round 4; negative helped, positive harmed",
+        "helped  participant 0                   -0.5000",
+        "harmed  participant 1 (flip-labels)     +0.2500",
+        "neither helped nor harmed: participant 2",
+        "on oneself, before gossip   0.25000       0.50000",
+        "first order    1.0000     1.0000           1.000",
+        "the network's test accuracy: 0.750 (round 4)",
+    ):
+        assert line in text
+
+
+def test_samples_in_words_with_their_labels():
+    found = findings(sampled("first order"), 2)
+    text = told(found, classes=["cat", "dog"], labels=torch.tensor([0] * 7 + [1, 0, 1]))
+    helped, *harmed = (line.split() for line in text.splitlines() if " of participant " in line)
+    assert helped == ["helped", "of", "participant", "0", "7", "dog", "2", "-2.0000"]
+    assert [line[0] for line in harmed] == ["harmed"] * 3
+    assert harmed[-1] == ["harmed", "of", "participant", "1", "9", "dog", "2", "+1.0000"]
