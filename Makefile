@@ -15,8 +15,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev]
 	@touch $@
 
-demo: $(READY)  ## train 16 participants on digits, print what happened, draw it (under 2 minutes)
-	$(BIN)/cascadice run demo --out demo --overwrite
+demo: $(READY)  ## train 16 participants, three of them bad, then find out who helped and who harmed (under 2 minutes)
+	$(BIN)/cascadice run demo-attacked --record all --out demo --overwrite
+	$(BIN)/cascadice influence demo --hops 2 --kind truth,first-order,path-integrated --every 20
+	$(BIN)/cascadice influence demo --hops 2 --kind shares --samples --every 20 --out demo/samples --overwrite
 
 test: lint  ## linters, types and the whole fast test suite
 	$(BIN)/python -m pytest

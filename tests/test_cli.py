@@ -10,8 +10,10 @@ import torch
 
 from cascadice import runs, store
 from cascadice.cli import LISTS, main
+from cascadice.configuration import from_json, to_json
 from cascadice.engine import DivergedError
 from cascadice.experiments import regimes
+from cascadice.influence import read_note, read_table
 from cascadice.recipes import RECIPES
 from cascadice.topology import read_csv, write_csv
 
@@ -37,7 +39,17 @@ def cascadice(capsys):
 def test_everything_there_is_can_be_listed(cascadice):
     code, out, _ = cascadice("list")
     assert code == 0
-    for name in (*RECIPES, "erdos-renyi", "tiny-imagenet", "resnet18", "adamw", "by-class", "free-rider", "vmap"):
+    for name in (
+        *RECIPES,
+        "erdos-renyi",
+        "tiny-imagenet",
+        "resnet18",
+        "adamw",
+        "by-class",
+        "free-rider",
+        "vmap",
+        "shares",
+    ):
         assert name in out
     for name in LISTS:
         assert cascadice("list", name)[1].startswith(name)
@@ -126,6 +138,13 @@ MISTAKES = {
     "picture nowhere": (["topology", "ring", "--plot", "no/a.png"], "no is not a folder"),
     "no configuration": (["run", "none.json"], "none.json: No such file or directory"),
     "bad configuration": (["run", "bad.json"], "bad.json: unknown setting 'node'"),
+    "unknown kind": (["run", "demo", "--kind", "truth,first-ordr"], "Did you mean 'first-order'?"),
+    "no run": (["influence", "nowhere"], "nowhere holds no run: config.json is not there"),
+    "no run named": (["influence"], "the following arguments are required: RUN"),
+    "no hops": (["influence", "nowhere", "--hops", "0"], "hops must be at least 1; found 0"),
+    "hops in words": (["influence", "nowhere", "--hops", "two"], "argument --hops: invalid int value: 'two'"),
+    "sources in words": (["influence", "nowhere", "--sources", "all"], "--sources must be whole numbers, e.g. 0,3"),
+    "other flag": (["influence", "nowhere", "--hop", "2"], "does not know '--hop'. Did you mean --hops?"),
     "not a folder": (["run", "demo", "--out", "row.csv/x"], "is not a folder that can be written to"),
 }  # fmt: skip
 
@@ -192,6 +211,50 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path):
     assert store.read_json(tmp_path / "a" / "manifest.json")["status"] == "interrupted"
 
 
+def test_influence_of_a_recorded_run(cascadice, tmp_path):
+    cascadice("run", "demo", *TINY[:4], "--rounds", "5", "--record", "all", "--out", "a", "--quiet")
+    asked = ["--kind", "truth,first-order", "--hops", "2", "--sources", "0,2", "--every", "3", "--eval-samples", "9"]
+    code, out, err = cascadice("influence", "a", *asked)
+    assert (code, err) == (0, "")
+    for words in ("in 2 rounds from 0 to 3", "who helped and who harmed: truth", "how near the estimates", "accuracy"):
+        assert words in out
+    assert read_note("a/influence")["sources"] == "0, 2"
+    assert set(read_table("a/influence").source.tolist()) == {0, 2}
+    assert (tmp_path / "a" / "influence" / "influence.png").exists()
+    assert cascadice("influence", "a", *asked, "--quiet") == (0, "", "")
+    code, out, err = cascadice("influence", "a", "--quiet")
+    assert (code, out) == (2, "")
+    assert "a/influence holds influence of other settings: kinds is 'truth, first-order' there" in err
+    assert cascadice("influence", "a", "--samples", "--quiet", "--out", "b", "--data-root", "x") == (0, "", "")
+    assert (read_table("b").sample >= 0).any()
+
+
+def test_influence_while_training(cascadice):
+    code, out, err = cascadice("run", "demo", *TINY, "--out", "a", "--hops", "2", "--kind", "shares")
+    assert (code, err) == (0, "")
+    assert "who helped and who harmed: shares, 2 points" in out
+    assert set(read_table("a/influence").round.tolist()) == {0}
+    assert cascadice("run", "demo", *TINY, "--out", "a", "--overwrite", "--quiet")[0] == 0
+    assert not runs.Path("a/influence").exists()  # it was of the run that was replaced
+
+
+def test_a_run_that_was_not_recorded_has_no_influence(cascadice):
+    cascadice("run", "demo", *TINY, "--out", "a", "--quiet")
+    code, out, err = cascadice("influence", "a")
+    assert (code, out) == (2, "")
+    assert err.startswith("cascadice: a has no recorded rounds. Train it with --record all, or ask while it trains")
+    assert err.count("\n") == 1
+
+
+def test_influence_that_is_stopped_says_how_to_go_on(cascadice, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cascadice.inquiry.ask", stop)
+    code, _, err = cascadice("influence", "a")
+    assert (code, err) == (130, "cascadice: stopped. The same command, without --overwrite, goes on.\n")
+
+
 def test_a_topology_is_described_and_drawn(cascadice, tmp_path):
     code, out, _ = cascadice("topology", "ring", "--nodes", "5", "--plot")
     assert code == 0
@@ -223,7 +286,7 @@ def test_the_regimes_fall_back_to_digits(capsys, tmp_path, monkeypatch):
     settings = regimes.settings
 
     def shorter(*given):
-        return [runs.from_json({**runs.to_json(config), "rounds": 1, "epochs": None}) for config in settings(*given)]
+        return [from_json({**to_json(config), "rounds": 1, "epochs": None}) for config in settings(*given)]
 
     monkeypatch.setattr(regimes, "settings", shorter)
     assert regimes.main(["--json", "--out", "out"]) == 0

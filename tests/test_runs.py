@@ -11,8 +11,9 @@ import torch
 from cascadice import runs, store
 from cascadice.configuration import build, override
 from cascadice.engine import DivergedError, evaluate, simulate
+from cascadice.folders import read_config
 from cascadice.recipes import demo
-from cascadice.runs import read_config, run
+from cascadice.runs import run
 
 SMALL = replace(
     demo(),

@@ -170,7 +170,7 @@ def _short_name(recipe: str | None) -> str:
 
 def _base(recipe: str | None, resumed: Path | None) -> Config:
     """What the flags change: the recipe, an earlier run's settings, or those of the run that goes on."""
-    from cascadice.runs import CONFIG, read_config
+    from cascadice.folders import CONFIG, read_config
 
     if recipe is None:
         if resumed and not (resumed / CONFIG).exists():

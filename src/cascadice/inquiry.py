@@ -8,10 +8,10 @@ from cascadice import store
 from cascadice.configuration import build, override
 from cascadice.engine.networks import Network
 from cascadice.findings import Findings
+from cascadice.folders import CONFIG, INFLUENCE, read_config
 from cascadice.influence import parts
 from cascadice.influence.watching import Found
-from cascadice.questions import FOLDER, Question, answers, check_fits, check_folder, clear, conclude, keep, note_of
-from cascadice.runs import CONFIG, read_config
+from cascadice.questions import Question, answers, check_fits, check_folder, clear, conclude, keep, note_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,7 @@ def ask(
     if not (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds no run: {CONFIG} is not there. Name the folder that `cascadice run` wrote.")
     config = read_config(folder)
-    place, note = Path(out) if out is not None else folder / FOLDER, note_of(question, config)
+    place, note = Path(out) if out is not None else folder / INFLUENCE, note_of(question, config)
     asked = starts(store.recorded(folder), question, folder)
     check_folder(place, note, overwrite)
     network = build(override(config, settings or {}), quiet=quiet)

@@ -1,6 +1,5 @@
 """What to ask of a run: whose data helped whom. Answers go into a folder, part by part, and are told in the end."""
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from cascadice.configuration import Config, fingerprint
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.findings import Findings, read
+from cascadice.folders import check_writable
 from cascadice.influence import judge, parts, read_note
 from cascadice.influence.tables import NOTE, write_part
 from cascadice.influence.watching import KINDS, Found, table, watch
@@ -21,7 +21,7 @@ from cascadice.names import lookup
 if TYPE_CHECKING:
     from rich.console import Console
 
-FOLDER, FIGURE = "influence", "influence.png"
+FIGURE = "influence.png"
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,6 @@ def check_folder(out: Path, note: dict[str, str], overwrite: bool) -> None:
                 f"{out} holds influence of other settings: {name} is {found.get(name)!r} there, {note.get(name)!r} "
                 "here. Choose another folder with --out, or replace it with --overwrite."
             )
-
-
-def check_writable(folder: Path) -> None:
-    """The folder, or the one in which it will be made, must be one and open to us."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{there} is not a folder that can be written to. Choose another with --out.")
 
 
 def clear(out: Path) -> None:

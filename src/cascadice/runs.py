@@ -1,11 +1,10 @@
 """Run a configuration into a folder, so that it can be stopped at any moment and gone on with, bit for bit."""
 
+import contextlib
 import os
 import platform
-import shutil
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,20 +15,19 @@ import torch
 from torch.utils._pytree import tree_map
 
 from cascadice import store
-from cascadice.configuration import Config, build, determining, fingerprint, from_json, length, to_json
+from cascadice.configuration import Config, build, fingerprint, length, to_json
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, simulate
+from cascadice.folders import CONFIG, FIGURE, HOLDINGS, INFLUENCE, MANIFEST, check_folder, clear
 from cascadice.progress import closing, opening, progress
-from cascadice.questions import FOLDER, Question, answers, check_fits, check_writable, conclude, keep, note_of
+from cascadice.questions import Question, answers, check_fits, conclude, keep, note_of
 from cascadice.store import Measures
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
-MADE = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", FOLDER)
 CHECKPOINT_SECONDS = 60.0
 
 
@@ -89,7 +87,7 @@ def run(
 
     console, folder = Console(quiet=quiet), Path(out)
     store.recording(config.record)
-    _check_folder(folder, config, resume, overwrite)
+    check_folder(folder, config, resume, overwrite)
     network = build(config, download=download, quiet=quiet)
     assert network.partition is not None
     rounds = length(config, network.partition)
@@ -97,7 +95,7 @@ def run(
         _check_askable(question, network, rounds, resume)
     journal = _resumed(folder, config, network, rounds) if resume else _Journal(folder, config, network)
     if overwrite:
-        _clear(folder)
+        clear(folder)
     store.write_json(folder / CONFIG, to_json(config))
     if not quiet:
         opening(console, network, rounds, config.mixing or config.topology)
@@ -106,7 +104,7 @@ def run(
     closing(console, journal.measures[-1])
     _point_to_files(console, journal)
     if question is not None:
-        conclude(console, network, folder, folder / FOLDER)
+        conclude(console, network, folder, folder / INFLUENCE)
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.measures[-1])
 
 
@@ -115,14 +113,14 @@ def _train(journal: _Journal, rounds: int, console: "Console", question: Questio
         deque(_trained(journal, rounds, console), maxlen=0)
         return
     note = note_of(question, journal.config)
-    trained = _trained(journal, rounds, console, question.hops, question.samples)
-    for found in answers(journal.network, trained, question):
-        keep(journal.folder / FOLDER, found, note)
+    with contextlib.closing(_trained(journal, rounds, console, question.hops, question.samples)) as trained:
+        for found in answers(journal.network, trained, question):
+            keep(journal.folder / INFLUENCE, found, note)
 
 
 def _trained(
     journal: _Journal, rounds: int, console: "Console", window: int = 0, taped: bool = False
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     """The rounds, each written into the journal before it is passed on."""
     network, recording = journal.network, store.recording(journal.config.record)
     start, now = journal.t, journal.participants
@@ -173,7 +171,7 @@ def _save(journal: _Journal) -> None:
     journal.saved = monotonic()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _kept(journal: _Journal) -> Iterator[None]:
     """However the training inside ends, what was done is kept and the manifest tells how it ended."""
     _write_manifest(journal)
@@ -259,25 +257,6 @@ def _point_to_files(console: "Console", journal: _Journal) -> None:
     console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def _check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -> None:
-    """Everything that can be said of the folder before the network is built; nothing is touched."""
-    if resume and overwrite:
-        raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; a run needs a folder. Choose another with --out.")
-    check_writable(folder)
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    if not ((folder / CONFIG).exists() and (folder / MANIFEST).exists()):
-        raise ValueError(f"{folder} holds files that are not a run's. Choose another folder with --out.")
-    if not (resume or overwrite):
-        raise ValueError(
-            f"{folder} holds a run already. Go on with --resume, replace it with --overwrite, or choose another --out."
-        )
-    if resume:
-        _check_same(folder, config)
-
-
 def _check_askable(question: Question, network: Network, rounds: int, resume: bool) -> None:
     if resume:
         raise ValueError(
@@ -287,26 +266,6 @@ def _check_askable(question: Question, network: Network, rounds: int, resume: bo
     if question.hops > rounds:
         raise ValueError(f"{question.hops} hops need as many rounds; the run has {rounds}. Ask for fewer hops.")
     check_fits(question, network)
-
-
-def read_config(path: str | os.PathLike[str]) -> Config:
-    """The configuration of a run, from its folder or its config.json."""
-    path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
-    try:
-        return from_json(store.read_json(path))
-    except (ValueError, TypeError) as error:
-        text = str(error)
-        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
-
-
-def _check_same(folder: Path, config: Config) -> None:
-    there = to_json(read_config(folder))
-    for name, here in determining(config).items():
-        if here != there[name]:
-            raise ValueError(
-                f"a run goes on with its own settings; {name} is {there[name]!r} in {folder}, {here!r} here. "
-                "Leave it out, or use another folder."
-            )
 
 
 def _resumed(folder: Path, config: Config, network: Network, rounds: int) -> _Journal:
@@ -333,14 +292,3 @@ def _earlier(folder: Path, t: int, rounds: int) -> list[Measures]:
     if t == rounds:
         raise ValueError(f"{folder} is finished, and its metrics are gone. Ask for more rounds, or use --overwrite.")
     return []
-
-
-def _clear(folder: Path) -> None:
-    """Remove what a run made, and nothing else."""
-    store.sweep(folder)
-    for name in MADE:
-        path = folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
