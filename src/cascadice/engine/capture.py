@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cascadice.engine.execution import Room
+from cascadice.engine.graphs import record
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round
 
@@ -64,7 +65,7 @@ def captured(play: Play) -> Play:
         if key not in graphs:
             if len(graphs) >= MOST:
                 return play(staged, before, room)._replace(drawn=drawn)
-            graphs[key] = _record(partial(play, staged, before, room))
+            graphs[key] = record(partial(play, staged, before, room))
         graph, done = graphs[key]
         graph.replay()
         return done._replace(drawn=drawn)
@@ -75,16 +76,3 @@ def captured(play: Play) -> Play:
 def _addresses(participants: Participants) -> tuple[int, ...]:
     theta, state, buffers = participants
     return (theta.data_ptr(), *(s.data_ptr() for s in state.values()), *(b.data_ptr() for b in buffers.values()))
-
-
-def _record(play: Callable[[], Round]) -> tuple[torch.cuda.CUDAGraph, Round]:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):  # lets compilers and libraries settle before anything is recorded
-            play()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        done = play()
-    return graph, done

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
+from cascadice.engine.graphs import recorded
 from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps
 from cascadice.engine.reel import Tape
 from cascadice.engine.tape import Layers, taped_step
@@ -210,8 +211,9 @@ def over_rows(
 
     What is large and passes by is better fetched: `row(learner, *arguments, *fetch(rows), *shared)`, everything for a
     sweep, row by row for a loop. `into` is where the first of a loop's results may go. Where the number of rows is
-    `steady`, sweeps are compiled if that is the strategy, once for the same row and shared objects. Forward-mode
-    derivatives need workers=1: torch counts their levels in one place for all threads.
+    `steady`, sweeps are compiled and recorded on CUDA if that is the strategy, once for the same row and shared
+    objects, and their next use overwrites what they gave. Forward-mode derivatives need workers=1: torch counts their
+    levels in one place for all threads.
     """
     get = fetch or (lambda rows: ())
     if strategy != "loop":
@@ -242,13 +244,18 @@ def _plain_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Cal
 
 
 def _compiled_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Callable[..., Any]:
-    """A sweep compiled and captured; its results are copied out of the memory that its next call writes to."""
     known = _compiled_sweeps.setdefault(learner, {})
     key = (row, *map(id, shared))
     if key not in known:
-        sweep = torch.compile(_plain_sweep(row, learner, *shared), dynamic=False, mode="reduce-overhead")
-        known[key] = (lambda *stacked: tree_map(torch.clone, sweep(*stacked)), shared)
+        sweep = torch.compile(_plain_sweep(row, learner, *shared), dynamic=False)
+        known[key] = (recorded(partial(_unlimited, sweep)), shared)
     return known[key][0]
+
+
+def _unlimited(sweep: Callable[..., Any], *stacked: Any) -> Any:
+    # dynamo counts compilations by code, and all sweeps are the same code of vmap
+    with torch._dynamo.config.patch(recompile_limit=1024):
+        return sweep(*stacked)
 
 
 # the shared objects are kept with what was compiled for them: their identity is the key

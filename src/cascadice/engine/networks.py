@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -45,6 +45,11 @@ class Network:
     def nodes(self) -> int:
         """How many participants there are."""
         return len(self.initial.theta)
+
+    @cached_property
+    def weights(self) -> Float[Tensor, " n"]:
+        """q where the participants live, in their precision."""
+        return self.q.to(self.initial.theta)
 
     @property
     def device(self) -> torch.device:

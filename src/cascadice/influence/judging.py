@@ -122,7 +122,7 @@ def slopes(
         _check_form(network, theta, nodes)
         return _eager_slopes(network, judge, theta, buffers, nodes, weights, into)
     value, slope = _judged(_slope_row, network, judge, theta, buffers, nodes, steady=weights is not None)
-    return value, slope if weights is None else torch.mul(slope, weights.to(slope)[:, None], out=into)
+    return value, slope if weights is None else torch.mul(slope, weights[:, None], out=into)
 
 
 def _eager_slopes(
@@ -131,7 +131,7 @@ def _eager_slopes(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """By plain autograd, each slope straight to its place: on CPU half the cost for a small model."""
     found = torch.empty_like(theta) if into is None else into
-    scale = torch.ones(len(theta)).to(theta) if weights is None else weights.to(theta)
+    scale = theta.new_ones(len(theta)) if weights is None else weights
     sizes = [p.numel() for p in network.learner.judging.parameters()]
 
     def row(worker: int, k: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Reverse gossip: one sweep backwards over the rounds scores every participant and every single sample at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -83,11 +83,10 @@ def reverse_gossip(
         lam = pull(network, done, passed, at.pulled)
         at.pulled = lam.theta
         lam.theta.add_(at.find(done.t, network, judge, done.before))
-    passed = _received(first, lam, at.scratch)
-    at.scratch = passed.theta
-    own = first.half._replace(theta=first.before.theta if direct is None else direct)
-    passed.theta.add_(at.find(first.t if direct is None else -1, network, judge, own))
-    return passed
+    here = first.half._replace(theta=first.before.theta if direct is None else direct)
+    own = at.find(first.t if direct is None else -1, network, judge, here)
+    at.scratch = gossip_transposed(first.W, lam.theta, plus=own, out=at.scratch)
+    return Sensitivity(at.scratch, lam.state)
 
 
 def weighted_slopes(
@@ -95,7 +94,7 @@ def weighted_slopes(
 ) -> Float[Tensor, "n d"]:
     """q_k ∇L(θ_k; z'), in `into` if given."""
     theta, _, buffers = participants
-    return slopes(network, judge, theta, buffers, range(network.nodes), network.q, into)[1]
+    return slopes(network, judge, theta, buffers, range(network.nodes), network.weights, into)[1]
 
 
 def _received(done: Round, lam: Sensitivity, into: Tensor | None = None) -> Sensitivity:
@@ -119,9 +118,14 @@ def by_participant(first: Round, sensitivity: Sensitivity) -> Float[Tensor, " n"
 def _dots(lam: Tensor, new: Tensor, old: Tensor) -> Float[Tensor, " n"]:
     """λ_j · (new_j − old_j), on CPU row by row: temporaries as large as everybody's parameters are fresh memory."""
     if lam.is_cuda:
-        return (lam * (new - old)).reshape(len(lam), -1).sum(-1).double()
+        return _compiled_dots()(lam, new, old)
     rows = each_row(lambda _, k: (lam[k] * (new[k] - old[k])).sum().double(), len(lam), lam.device)
     return torch.stack(rows)
+
+
+@cache
+def _compiled_dots() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return torch.compile(lambda lam, new, old: (lam * (new - old)).reshape(len(lam), -1).sum(-1).double())
 
 
 def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
@@ -188,10 +192,11 @@ def _backwards(
         into=torch.empty_like(lam.theta) if bend and into is None else into,
         fetch=lambda rows: load(network, done.drawn, rows)[:4],
     )
+    found = rows(done.before, *lam)
     if not bend:  # then there was one step, and only its scores are asked for
-        return lam, rows(done.before, *lam)
-    theta, state, scores = rows(done.before, *lam)
-    return Sensitivity(theta, state), scores
+        return lam, found.clone()
+    theta, state, scores = found
+    return Sensitivity(theta, {name: value.clone() for name, value in state.items()}), scores.clone()
 
 
 @lru_cache(maxsize=16)
@@ -257,24 +262,24 @@ def _worth(
 def _from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
     layers = known_layers(network, first.drawn)
     assert layers is not None
-    stacked = (first.before, *sensitivity, *terms(network, first.drawn))
+    stacked = (*sensitivity, *terms(network, first.drawn))
     if not isinstance(first.tape, list):
         found: Tensor = over_rows(_read, network.strategy, layers.learner, layers, steady=True)(first.tape[0], *stacked)
         return found
 
     def row(worker: int, k: int) -> Tensor:
-        mine, theta, state, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
-        return _read(twin(layers.learner, worker), first.tape[k][0], mine, theta, state, lr, conduct, layers)
+        theta, state, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
+        return _read(twin(layers.learner, worker), first.tape[k][0], theta, state, lr, conduct, layers)
 
     return torch.stack(each_row(row, network.nodes, network.device))
 
 
 def _read(
-    learner: Learner, tape: Tape, mine: Participants, theta: Tensor, state: State, lr: Tensor, conduct: Any,
-    layers: Layers,
-) -> Tensor:  # fmt: skip
+    learner: Learner, tape: Tape, theta: Tensor, state: State, lr: Tensor, conduct: Any, layers: Layers
+) -> Tensor:
     sent, _, _ = _conducted(theta, state, conduct)
-    _, back = vjp(lambda slope: learner.optimizer.update(slope, mine.state, mine.theta, lr), mine.theta)
+    # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
+    _, back = vjp(lambda slope: learner.optimizer.update(slope, state, theta, lr), theta)
     return read(layers, learner, tape, back(sent)[0])
 
 

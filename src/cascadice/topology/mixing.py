@@ -26,11 +26,16 @@ def gossip(
 
 
 def gossip_transposed(
-    W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"], *, out: Tensor | None = None
+    W: Float[Tensor, "n n"],
+    lam: Float[Tensor, "n d"],
+    *,
+    plus: Float[Tensor, "n d"] | None = None,
+    out: Tensor | None = None,
 ) -> Float[Tensor, "n d"]:
-    """Σ_k W[k, j] λ_k for every participant j: what flows back along the links. Cost as for `gossip`."""
+    """Σ_k W[k, j] λ_k (+ `plus`) for every participant j: what flows back along the links. Cost as for `gossip`."""
     with _full_precision():
-        return torch.mm(_fitting(W, lam, transposed=True), lam, out=out)
+        back = _fitting(W, lam, transposed=True)
+        return torch.mm(back, lam, out=out) if plus is None else torch.addmm(plus, back, lam, out=out)
 
 
 @contextmanager
