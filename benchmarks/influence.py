@@ -156,17 +156,15 @@ def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]
 
 def show(part: str, found: dict[str, Any]) -> None:
     if part == "cost":
-        print(
-            f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['strategy']}: a round {found['training_ms']:.2f} ms"
-        )
+        setting = f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['strategy']}"
+        print(f"{setting}: a round {found['training_ms']:.2f} ms")
         for name, r in found["in_training_rounds"].items():
             print(f"  {name:40} {r['ratio']:6.2f} rounds ({r['low']:.2f}–{r['high']:.2f})")
     elif part == "peers":
         print(f"{found['model']}, batch {found['batch']}: ours {found['ours_ms']:.2f} ms")
         for name, r in found["in_ours"].items():
-            print(
-                f"  {name:12} {r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})  {r['mebibytes']:8.1f} MiB  apart {r['apart']:.1e}"
-            )
+            times = f"{r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})"
+            print(f"  {name:12} {times}  {r['mebibytes']:8.1f} MiB  apart {r['apart']:.1e}")
     else:
         print("hops   time (in that of one hop)   paths")
         for row in found["rows"]:

@@ -58,6 +58,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "first order": first_order,
     "path-integrated, 1 point": partial(path_integrated, points=1),
     "path-integrated, 2 points": partial(path_integrated, points=2),
+    "path-integrated, 3 points": partial(path_integrated, points=3),
 }
 
 
@@ -174,8 +175,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 HEADER = (
-    "Pearson / relative RMSE of        first order      1 point          2 points\n"
-    "model activation batch hops                                                      points  test accuracy       s"
+    "Pearson / relative RMSE of        first order      1 point          2 points         3 points\n"
+    "model activation batch hops" + 71 * " " + "  points  test accuracy       s"
 )
 
 
