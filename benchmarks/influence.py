@@ -9,11 +9,11 @@ gradient costs what a training gradient costs.
 """
 
 import argparse
-import resource
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,12 +120,19 @@ def _memory(model: str, device: str, batch: int, name: str) -> float:
     if device == "cuda":
         way()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        before = float(torch.cuda.memory_allocated())
         way()
         return float(torch.cuda.max_memory_allocated() - before) / 2**20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     way()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
+    before = _status("VmRSS")
+    way()
+    return (_status("VmHWM") - before) / 2**10
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def over_rows(
     """
     get = fetch or (lambda rows: ())
     if strategy != "loop":
-        compiles = steady and strategy == "compile" and next(learner.training.parameters()).is_cuda
+        compiles = steady and strategy == "compile" and _on_cuda(learner)
         everybody = (_compiled_sweep if compiles else _plain_sweep)(row, learner, *shared)
         return torch.no_grad()(lambda *stacked: everybody(*stacked, *get(None)))
 
@@ -237,6 +237,10 @@ def over_rows(
         return rows if into is None else (into, *rows)
 
     return torch.no_grad()(run)
+
+
+def _on_cuda(learner: Learner) -> bool:
+    return next(learner.training.parameters()).is_cuda
 
 
 def _plain_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Callable[..., Any]:

@@ -265,7 +265,7 @@ def _from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Floa
     stacked = (*sensitivity, *terms(network, first.drawn))
     if not isinstance(first.tape, list):
         found: Tensor = over_rows(_read, network.strategy, layers.learner, layers, steady=True)(first.tape[0], *stacked)
-        return found
+        return found.clone()
 
     def row(worker: int, k: int) -> Tensor:
         theta, state, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
