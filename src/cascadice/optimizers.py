@@ -28,7 +28,7 @@ class Optimizer(NamedTuple):
     descend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
     """(gradient, theta, lr, out) -> out: the same step of one participant in one pass, a piece of its row at a time.
 
-    For optimizers that keep no state and update every parameter by itself."""
+    For optimizers that keep no state, are linear, and update every parameter by itself and all of them alike."""
     linear: bool = False
     """Whether `update` is linear in the gradient, so that its derivative by it needs no gradient."""
 

@@ -58,6 +58,7 @@ RULES = {
     "clip": optimizers.clip(optimizers.sgd(), 0.2),
     "clipped momentum": optimizers.clip(optimizers.momentum(), 0.2),
     "weight decay": optimizers.momentum(weight_decay=0.1),
+    "sgd, weight decay": optimizers.sgd(weight_decay=0.1),
 }
 
 

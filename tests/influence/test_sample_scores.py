@@ -59,6 +59,7 @@ def test_scores_of_corrupted_data_add_up():
 
 
 RULES = {
+    "sgd": optimizers.sgd(weight_decay=0.1),
     "momentum": optimizers.momentum(weight_decay=0.1),
     "nesterov": optimizers.nesterov(),
     "adam": optimizers.adam(eps=1e-3),

@@ -220,10 +220,16 @@ def _pulled(
     carried = _before_each(learner, mine, x, y, lr)
     scores: list[Tensor] = []
     for i in reversed(range(x.shape[0])):
-        (worth, by_state, by_theta), at = _worth(learner, carried[i], x[i], y[i], lr, theta, state), carried[i]
-        found, bent = along(learner, at.theta, at.buffers, x[i], y[i], worth, score, bend)
-        if bent is not None:
-            theta, state = bent.add_(theta).add_(by_theta), by_state
+        at = carried[i]
+        if learner.optimizer.descend is not None:
+            by_slope, by_theta = _factors(learner, lr)
+            found, bent = along(learner, at.theta, at.buffers, x[i], y[i], theta, score, bend)
+            found = None if found is None else by_slope * found
+            theta = theta if bent is None else torch.addcmul(torch.addcmul(theta, theta, by_theta), bent, by_slope)
+        else:
+            worth, by_state, by_theta = _worth(learner, at, x[i], y[i], lr, theta, state)
+            found, bent = along(learner, at.theta, at.buffers, x[i], y[i], worth, score, bend)
+            theta, state = (theta, state) if bent is None else (bent.add_(theta).add_(by_theta), by_state)
         scores.insert(0, theta.new_zeros(0) if found is None else found)
     if not bend:
         return scores[0]
@@ -246,6 +252,14 @@ def _before_each(learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr:
         theta, state, buffers = carried[-1]
         carried.append(Participants(*pure_step(learner, theta, state, buffers, x[i], y[i], lr, None)[:3]))
     return carried
+
+
+def _factors(learner: Learner, lr: Tensor) -> tuple[Tensor, Tensor]:
+    """∂(update)/∂g and ∂(update)/∂θ of an optimizer without state that treats all parameters alike: two numbers."""
+    one = lr.new_ones(1)
+    _, back = vjp(lambda g, p: learner.optimizer.update(g, {}, p, lr)[0], one, one)
+    by_slope, by_theta = back(one)
+    return by_slope, by_theta
 
 
 def _worth(
@@ -278,6 +292,8 @@ def _read(
     learner: Learner, tape: Tape, theta: Tensor, state: State, lr: Tensor, conduct: Any, layers: Layers
 ) -> Tensor:
     sent, _, _ = _conducted(theta, state, conduct)
+    if learner.optimizer.descend is not None:
+        return _factors(learner, lr)[0] * read(layers, learner, tape, sent[0])
     # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
     _, back = vjp(lambda slope: learner.optimizer.update(slope, state, theta, lr), theta)
     return read(layers, learner, tape, back(sent)[0])
