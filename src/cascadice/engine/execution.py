@@ -145,7 +145,7 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
 
         # torch's generator, which dropout draws from, is one for all threads
         tapes = each_row(work, len(loss), loss.device, workers=1 if learner.stochastic else None)
-        return half, loss, None if layers is None else tapes
+        return half, loss, () if layers is None else tapes
 
     return run
 

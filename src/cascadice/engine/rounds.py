@@ -31,7 +31,7 @@ class Round(NamedTuple):
     half: Participants
     after: Participants
     loss: Float[Tensor, " n"]
-    tape: Any = None
+    tape: Any = ()
 
     @property
     def t(self) -> int:

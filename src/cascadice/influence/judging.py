@@ -114,8 +114,8 @@ def slopes(
     theta: Float[Tensor, "p d"],
     buffers: Buffers,
     nodes: Sequence[int],
-    weights: Float[Tensor, " p"] | None = None,
-    into: Float[Tensor, "p d"] | None = None,
+    weights: Tensor | None = None,
+    into: Tensor | None = None,
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
     """L(θ_p; z') and ∇L(θ_p; z'), the latter times weights if given. Cost: a forward and a backward pass each."""
     if network.strategy == "loop":
