@@ -87,3 +87,31 @@ def test_bad_input(options, message):
     network = small()
     with pytest.raises(ValueError, match=message):
         list(influence.watch(network, simulate(network, 3), influence.judge(network), **options))
+
+
+def test_first_order_of_samples_of_some_sources():
+    network = small()
+    ways = {"kinds": ["first-order", "shares", "truth"], "samples": True, "sources": [1, 3]}
+    found = all_of(network, simulate(network, 3), **ways)
+    assert set(found.columns["source"]) == {1, 3}
+
+
+def test_nothing_to_look_at():
+    network = small()
+    for options in ({"kinds": []}, {"sources": []}):
+        with pytest.raises(ValueError, match=r"at least one kind and one source"):
+            list(influence.watch(network, simulate(network, 3), influence.judge(network), **options))
+    with pytest.raises(ValueError, match=r"at least one round is needed"):
+        list(influence.full_horizon(network, [], influence.judge(network)))
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_rounds_of_another_network(samples):
+    network, other = small(), small(optimizer="momentum")
+    rounds, yardstick = list(simulate(network, 3)), influence.judge(other)
+    with pytest.raises(ValueError, match=r"must be of this network, .* with state momentum; found"):
+        list(influence.watch(other, rounds, yardstick, samples=samples))
+    with pytest.raises(ValueError, match=r"must be of this network"):
+        list(influence.full_horizon(other, reversed(rounds), yardstick))
+    with pytest.raises(ValueError, match=r"follow one another"):
+        list(influence.watch(network, rounds[::-1], influence.judge(network)))

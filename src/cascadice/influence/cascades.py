@@ -223,10 +223,7 @@ def check_recording(network: Network, rounds: Sequence[Round]) -> None:
     """Rounds must be this network's: of its form, made of numbers, and what its local work makes of them again."""
     check_rounds(rounds)
     for done in rounds:
-        if (found := _form(done.before)) != (own := _form(network.initial)):
-            raise ValueError(
-                f"round {done.t} must be of this network, {own}; found {found}. Build the network that was recorded."
-            )
+        check_form(network, done)
         for theta in (done.before.theta, done.half.theta, done.after.theta):
             broken = ~theta.sum(1, dtype=torch.float64).isfinite()
             if bool(broken.any()):
@@ -235,6 +232,14 @@ def check_recording(network: Network, rounds: Sequence[Round]) -> None:
                     f"infinite in round {done.t}. Take earlier rounds, or train at a lower learning rate."
                 )
     check_replays(network, rounds[0])
+
+
+def check_form(network: Network, done: Round) -> None:
+    """A round must have the participants, parameters and optimizer state that the network has. Costs nothing."""
+    if (found := _form(done.before)) != (own := _form(network.initial)):
+        raise ValueError(
+            f"round {done.t} must be of this network, {own}; found {found}. Build the network that was recorded."
+        )
 
 
 def _form(people: Participants) -> str:

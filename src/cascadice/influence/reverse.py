@@ -17,7 +17,7 @@ from cascadice.engine.reel import Tape
 from cascadice.engine.rounds import Round
 from cascadice.engine.tape import Along, Layers, eager_along, generic_along, pure_along, read
 from cascadice.influence.carrying import check_differentiable, check_samples_are_apart
-from cascadice.influence.cascades import check_rounds
+from cascadice.influence.cascades import check_form, check_recording, check_rounds
 from cascadice.influence.judging import Judge, slopes
 from cascadice.optimizers import State
 from cascadice.topology import gossip_transposed
@@ -73,6 +73,8 @@ def reverse_gossip(
     of real rounds, so that windows that overlap pay for one each, and what is returned is overwritten by its next use.
     """
     check_rounds(rounds)
+    for done in rounds:
+        check_form(network, done)
     check_differentiable(network)
     at = Slopes() if known is None or network.initial.buffers else known
     first, last = rounds[0], rounds[-1]
@@ -136,6 +138,7 @@ def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float
     No gradient of a sample is ever formed. Cost: as much as a training pass, a third of one if the round was taped. The
     loss must be a mean over samples. With several local steps, their batches follow one another.
     """
+    check_form(network, first)
     check_samples_are_apart(network)
     steps = first.drawn.batch.shape[1]
     if first.tape and steps == 1 and network.learner.optimizer.linear:
@@ -165,7 +168,9 @@ def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> 
     after: int | None = None
     room: Tensor | None = None
     for done in backwards:
+        check_form(network, done)
         if lam is None:
+            check_recording(network, [done])
             lam = Sensitivity(weighted_slopes(network, judge, done.after), _zeros(done.after.state))
         elif done.t + 1 != after:
             raise ValueError(f"rounds must go back one by one; found {done.t} after {after}.")
@@ -174,6 +179,8 @@ def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> 
         room = passed.theta
         after = done.t
         yield Scored(done.t, by_participant(done, passed), samples)
+    if lam is None:
+        raise ValueError("at least one round is needed to go back from; found none.")
 
 
 def _backwards(

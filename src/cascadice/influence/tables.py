@@ -134,9 +134,10 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
 
 
 def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Table:
-    """A row for each participant's update in round t: its influence on all, over all hops."""
+    """A row for each participant's update in round t: its influence on all, over all hops. NaN has no row."""
     value = scores.detach().cpu().double().numpy()
-    return _table(kind, round=t, source=np.arange(len(value)), sample=ALL, hop=ALL, receiver=ALL, value=value)
+    (source,) = (~np.isnan(value)).nonzero()
+    return _table(kind, round=t, source=source, sample=ALL, hop=ALL, receiver=ALL, value=value[source])
 
 
 def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]) -> Table:

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
-from cascadice.influence.cascades import Cascade, first_order, path_integrated, truth, truth_of_samples
+from cascadice.influence.cascades import (
+    Cascade,
+    check_rounds,
+    check_sources,
+    first_order,
+    path_integrated,
+    truth,
+    truth_of_samples,
+)
 from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples
 from cascadice.influence.judging import Judge
 from cascadice.influence.reverse import Slopes, by_participant, by_sample, reverse_gossip
@@ -61,8 +69,9 @@ def _to_first_order(look: Look) -> Found:
     if not look.samples:
         return Found(look.rounds[0], (first_order(look.network, look.rounds, look.judge, look.sources),), {}, {})
     worth = reverse_gossip(look.network, look.rounds, look.judge, known=look.slopes)
-    scores = by_sample(look.network, look.rounds[0], worth)
-    return Found(look.rounds[0], (), {"first order": by_participant(look.rounds[0], worth)}, {"first order": scores})
+    scores = _of_sources(look, by_sample(look.network, look.rounds[0], worth))
+    whole = _of_sources(look, by_participant(look.rounds[0], worth))
+    return Found(look.rounds[0], (), {"first order": whole}, {"first order": scores})
 
 
 def _integrated(look: Look) -> Found:
@@ -76,9 +85,17 @@ def _integrated(look: Look) -> Found:
 
 def _shared_out(look: Look) -> Found:
     kind, arguments = f"shares, {look.points} points", (look.network, look.rounds, look.judge, look.points)
-    if look.samples:
-        return Found(look.rounds[0], (), {kind: shares(*arguments)}, {kind: shares_of_samples(*arguments)})
-    return Found(look.rounds[0], (), {kind: shares(*arguments)}, {})
+    whole = {kind: _of_sources(look, shares(*arguments))}
+    scores = {kind: _of_sources(look, shares_of_samples(*arguments))} if look.samples else {}
+    return Found(look.rounds[0], (), whole, scores)
+
+
+def _of_sources(look: Look, found: Tensor) -> Tensor:
+    """What is found for all at once; NaN for participants that were not asked for."""
+    others = [k for k in range(look.network.nodes) if k not in look.sources]
+    if others:
+        found[others] = torch.nan
+    return found
 
 
 def _in_their_rows(look: Look, each: list[Tensor]) -> Tensor:
@@ -120,15 +137,21 @@ def watch(
     """
     if hops < 1 or every < 1:
         raise ValueError(f"hops and every must be at least 1; found {hops} and {every}.")
-    ways = [lookup(KINDS, kind, "kind").look for kind in kinds]
-    chosen = list(range(network.nodes)) if sources is None else list(sources)
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    if not names or (sources is not None and not len(sources)):
+        raise ValueError("there must be at least one kind and one source to look at.")
+    ways = [lookup(KINDS, kind, "kind").look for kind in names]
+    chosen: list[int] | None = None
     kept: deque[Round] = deque(maxlen=hops)
     slopes = Slopes()
     seen = -1
     for seen, done in enumerate(rounds):
+        check_rounds([*list(kept)[-1:], done])
         kept.append(done)
         slopes.forget(kept[0].t)
         if len(kept) == hops and (seen - hops + 1) % every == 0:
+            if chosen is None:
+                chosen = check_sources(network, list(kept), sources)
             look = Look(network, list(kept), judge, samples, points, chosen, slopes)
             yield _together([way(look) for way in ways])
     if seen + 1 < hops:
