@@ -140,7 +140,10 @@ def test_no_way_takes_the_rounds_of_another_network(way):
 @pytest.mark.parametrize("name", ["size", "participants"])
 def test_reverse_gossip_of_another_network(name):
     refused(
-        r"must be of this network, 4 participants of 43 parameters, .*; found", reverse_gossip, small(), window(OTHERS[name][0](), 1)
+        r"must be of this network, 4 participants of 43 parameters, .*; found",
+        reverse_gossip,
+        small(),
+        window(OTHERS[name][0](), 1),
     )
 
 
