@@ -148,6 +148,7 @@ def test_rounds_are_read_once_and_only_those_that_are_needed(drawn):
 def test_only_rounds_with_all_their_hops_are_asked_about():
     assert starts(range(10, 20), Question(hops=3, every=3), "run") == [10, 13, 16]
     assert starts([5], Question(), "run") == [5]
+    assert starts([0, 1, 2, 6, 7, 8], Question(hops=2), "run") == [0, 1, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_questions_that_make_no_sense(settings, complaint):
 @pytest.mark.parametrize(
     ("question", "complaint"),
     [
-        (Question(hops=7), "7 hops need 7 recorded rounds; .* has 6, 0 to 5. Ask for fewer hops"),
+        (Question(hops=7), "7 hops need 7 recorded rounds in a row; .* has 6, 0 to 5. Ask for fewer hops"),
         (Question(sources=(0, 3)), "sources must be from 0 to 2; found 3"),
         (Question(eval_samples=9999), "eval-samples must be at most 355"),
     ],

@@ -58,13 +58,15 @@ def starts(recorded: Sequence[int], question: Question, folder: store.Folder) ->
             f"{folder} has no recorded rounds. Train it with --record all, or ask while it trains: cascadice run "
             f"--kind {','.join(question.kinds)}."
         )
-    if len(recorded) < question.hops:
+    there = set(recorded)
+    whole = [t for t in recorded if there.issuperset(range(t, t + question.hops))]
+    if not whole:
         span = f"{recorded[0]} to {recorded[-1]}" if len(recorded) > 1 else f"only {recorded[0]}"
         raise ValueError(
-            f"{question.hops} hops need {question.hops} recorded rounds; {folder} has {len(recorded)}, {span}. "
+            f"{question.hops} hops need {question.hops} recorded rounds in a row; {folder} has {len(recorded)}, {span}. "
             "Ask for fewer hops, or record more rounds."
         )
-    return list(recorded[: len(recorded) - question.hops + 1 : question.every])
+    return whole[:: question.every]
 
 
 def stretches(remaining: Sequence[int], hops: int) -> list[range]:
