@@ -63,8 +63,8 @@ def starts(recorded: Sequence[int], question: Question, folder: store.Folder) ->
     if not whole:
         span = f"{recorded[0]} to {recorded[-1]}" if len(recorded) > 1 else f"only {recorded[0]}"
         raise ValueError(
-            f"{question.hops} hops need {question.hops} recorded rounds in a row; {folder} has {len(recorded)}, {span}. "
-            "Ask for fewer hops, or record more rounds."
+            f"{question.hops} hops need {question.hops} recorded rounds in a row; {folder} has {len(recorded)}, "
+            f"{span}. Ask for fewer hops, or record more rounds."
         )
     return whole[:: question.every]
 
