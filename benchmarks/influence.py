@@ -8,7 +8,6 @@ Everything in one process, taking turns. Evaluation batches are as large as trai
 gradient costs what a training gradient costs.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import finish, interleaved, machine, ratio, synchronize
+from timing import finish, interleaved, machine, parser, ratio, synchronize
 from torch import Tensor
 from training import build, several
 
@@ -180,17 +179,11 @@ def show(part: str, found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--models", nargs="+", choices=["mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
-    parser.add_argument("--parts", nargs="+", choices=["cost", "peers", "hops"], default=["cost", "peers", "hops"])
-    parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--precision", choices=["highest", "high"], default="highest", help="float32 products; high: TF32"
-    )
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--models", nargs="+", choices=["mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
+    options.add_argument("--parts", nargs="+", choices=["cost", "peers", "hops"], default=["cost", "peers", "hops"])
+    options.add_argument("--batch", type=int, default=BATCH)
+    arguments = options.parse_args()
     torch.set_float32_matmul_precision(arguments.precision)
     device, repeats, batch = arguments.device, arguments.repeats, arguments.batch
     result: dict[str, Any] = {"benchmark": "influence", "machine": machine(device), "precision": arguments.precision}

@@ -1,5 +1,6 @@
 """Fair comparisons on noisy machines: interleaved in one process, medians, ratios."""
 
+import argparse
 import json
 import platform
 import statistics
@@ -23,6 +24,16 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int, de
             if turn:
                 seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """What every benchmark can be told."""
+    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    found.add_argument("--precision", choices=["highest", "high"], default="highest", help="float32; high: TF32")
+    found.add_argument("--repeats", type=int, default=7)
+    found.add_argument("--json", action="store_true", help="print one JSON object last")
+    return found
 
 
 def synchronize(device: str) -> None:

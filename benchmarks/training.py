@@ -9,7 +9,6 @@ each participant, gossip on the exponential graph. The engine normalises images 
 normalised ones.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -17,7 +16,7 @@ from itertools import count
 from typing import Any
 
 import torch
-from timing import finish, interleaved, machine, matmul_rate, ratio
+from timing import finish, interleaved, machine, matmul_rate, parser, ratio
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -121,17 +120,11 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--nodes", nargs="+", type=int, default=[16, 32])
-    parser.add_argument("--strategies", nargs="+", default=["auto"], help="auto, loop, vmap, compile")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--precision", choices=["highest", "high"], default="highest", help="float32 products; high: TF32"
-    )
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--models", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    options.add_argument("--nodes", nargs="+", type=int, default=[16, 32])
+    options.add_argument("--strategies", nargs="+", default=["auto"], help="auto, loop, vmap, compile")
+    arguments = options.parse_args()
     torch.set_float32_matmul_precision(arguments.precision)
     peak = matmul_rate(arguments.device, 8192 if arguments.device == "cuda" else 2048)
     print(f"{machine(arguments.device)['name']}: float32 products at {peak / 1e12:.2f} TFLOP/s ({arguments.precision})")

@@ -1,5 +1,7 @@
 """Scores from what the layers noted: equal to those that know nothing of layers, and refused where they are not."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from engine import cases as engine_cases
@@ -9,9 +11,11 @@ from torch.nn import functional as F
 
 from cascadice import optimizers
 from cascadice.engine import Behaviour, draw, load, simulate
+from cascadice.engine.learner import eager_step
 from cascadice.engine.networks import known_layers
 from cascadice.engine.tape import eager_along, generic_along, pure_along
 from cascadice.influence import by_participant, by_sample, first_order, full_horizon, judge, reverse_gossip
+from cascadice.influence.reverse import Slopes
 
 
 class Doubled(nn.Module):
@@ -99,6 +103,38 @@ def test_where_layers_are_not_enough_scores_still_add_up(make, strategy):
     torch.testing.assert_close(found.sum(1), by_participant(rounds[0], worth), **CLOSE)
     if make is not in_place or strategy == "loop":  # inside torch.func what is changed in place is a sum of its own
         assert known_layers(network, rounds[0].drawn) is None
+
+
+def test_layers_are_verified_for_each_strategy():
+    """What is changed in place is right inside torch.func, and wrong outside it."""
+    network = small(in_place(), strategy="vmap")
+    loop = replace(network, strategy="loop")
+    assert known_layers(network, draw(network, 0)) is not None
+    assert known_layers(loop, draw(loop, 0)) is None
+
+
+def test_training_goes_on_after_a_pass_that_was_interrupted():
+    network = small(strategy="loop")
+    layers = known_layers(network, draw(network, 0))
+    x, y, *_ = load(network, draw(network, 0), [0])
+    mine, own = network.initial.theta[0], layers.learner.twin()
+    with pytest.raises(RuntimeError):
+        eager_along(layers, own, mine, {}, x[0, 0, :, 1:], y[0, 0], mine, True, False)
+    with torch.no_grad():
+        tapes = []
+        eager_step(own, tapes)(mine, {}, {}, x[0, 0], y[0, 0], torch.tensor(0.1, dtype=torch.float64), None)
+    assert len(tapes[0]) == len(layers.names)
+
+
+def test_known_slopes_are_not_confused_with_those_of_another_place():
+    network, known = small(), Slopes()
+    rounds, yardstick = window(network, 1), judge(network)
+    for scale in (0.5, 2.0):
+        direct = scale * rounds[0].before.theta
+        expected = reverse_gossip(network, rounds, yardstick, direct=direct).theta
+        torch.testing.assert_close(
+            reverse_gossip(network, rounds, yardstick, direct=direct, known=known).theta, expected, **CLOSE
+        )
 
 
 def test_a_convolution_in_the_precision_of_the_pass():

@@ -137,7 +137,7 @@ def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
     """
     own = dict(module.named_parameters())
     for name, value in unflatten(module, theta):
-        mine = own[name]
+        mine = own[name].requires_grad_(True)
         if value.dim() == 4 and not value.is_cuda:
             if not mine.is_contiguous(memory_format=torch.channels_last):
                 mine.data = torch.empty_like(value, memory_format=torch.channels_last)

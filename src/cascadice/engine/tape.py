@@ -59,7 +59,7 @@ def layers(learner: Learner, x: Tensor, buffers: Buffers) -> Layers | None:
     return Layers(twin, tuple(noted.names), tuple((out.shape, out.dtype) for out in noted.outputs))
 
 
-_known: MutableMapping[Learner, dict[int, Layers | None]] = WeakKeyDictionary()
+_known: MutableMapping[Learner, dict[tuple[str, int], Layers | None]] = WeakKeyDictionary()
 
 
 def layered(
@@ -71,9 +71,9 @@ def layered(
     use the parameters of a layer without calling it, or change an output in place.
     """
     known = _known.setdefault(learner, {})
-    if size not in known:
-        known[size] = _verified(learner, strategy, *example())
-    return known[size]
+    if (strategy, size) not in known:
+        known[strategy, size] = _verified(learner, strategy, *example())
+    return known[strategy, size]
 
 
 def _verified(learner: Learner, strategy: str, mine: Participants, x: Tensor, y: Tensor) -> Layers | None:
@@ -177,7 +177,6 @@ def eager_along(
         with torch.set_grad_enabled(bend):
             scores = read(layers, learner, tuple(zip(noted.inputs, slopes, strict=True)), direction)
         pieces = torch.autograd.grad(scores.sum(), list(own.values()), materialize_grads=True) if bend else ()
-    module.requires_grad_(True)
     return scores.detach(), torch.cat([p.reshape(-1) for p in pieces]) if bend else None
 
 

@@ -85,8 +85,10 @@ def reverse_gossip(
         lam = pull(network, done, passed, at.pulled)
         at.pulled = lam.theta
         lam.theta.add_(at.find(done.t, network, judge, done.before))
-    here = first.half._replace(theta=first.before.theta if direct is None else direct)
-    own = at.find(first.t if direct is None else -1, network, judge, here)
+    if direct is None:
+        own = at.find(first.t, network, judge, first.half._replace(theta=first.before.theta))
+    else:
+        own = weighted_slopes(network, judge, first.half._replace(theta=direct))
     at.scratch = gossip_transposed(first.W, lam.theta, plus=own, out=at.scratch)
     return Sensitivity(at.scratch, lam.state)
 
