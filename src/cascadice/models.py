@@ -5,7 +5,7 @@ forward-mode and vmap rules: no batch statistics, no dropout, no fused attention
 this works just as well.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from itertools import pairwise
@@ -26,6 +26,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "elu": nn.ELU,
 }
+POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 
 
 def mlp(
@@ -39,21 +40,26 @@ def mlp(
 
 
 def cnn(
-    shape: Sequence[int], classes: int, channels: Sequence[int] = (32, 64, 128), activation: str = "relu"
+    shape: Sequence[int],
+    classes: int,
+    channels: Sequence[int] = (32, 64, 128),
+    activation: str = "relu",
+    pool: str = "max",
 ) -> nn.Sequential:
-    """3×3 convolutions, each followed by the activation and a 2×2 max pool, then one linear layer.
+    """3×3 convolutions, each followed by the activation and a 2×2 pool, then one linear layer.
 
+    With a smooth activation and `pool="average"` the model is smooth: a max pool has kinks as ReLU has.
     A side that has already shrunk to one pixel is no longer pooled, so that any image size works.
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, channels=channels)
-    act = lookup(ACTIVATIONS, activation, "activation")
+    act, pooling = lookup(ACTIVATIONS, activation, "activation"), lookup(POOLS, pool, "pool")
     colours, height, width = shape
     layers: list[nn.Module] = []
     for i, o in pairwise((colours, *channels)):
-        pool = (min(2, height), min(2, width))
-        layers += [nn.Conv2d(i, o, 3, padding=1), act(), nn.MaxPool2d(pool)]
-        height, width = height // pool[0], width // pool[1]
+        window = (min(2, height), min(2, width))
+        layers += [nn.Conv2d(i, o, 3, padding=1), act(), pooling(window)]
+        height, width = height // window[0], width // window[1]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear((colours, *channels)[-1] * height * width, classes))
 
 
@@ -179,7 +185,7 @@ def _transformer_of_shape(shape: Sequence[int], classes: int, **options: Any) ->
 
 MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
     "mlp": (mlp, "three linear layers on the flattened input"),
-    "cnn": (cnn, "three 3×3 convolutions with max pooling, one linear layer"),
+    "cnn": (cnn, "three 3×3 convolutions with pooling, one linear layer"),
     "resnet18": (resnet18, "ResNet-18 with a 3×3 stem and GroupNorm"),
     "transformer": (_transformer_of_shape, "small decoder-only transformer for next-token prediction"),
 }
