@@ -57,7 +57,7 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
         "full horizon of 8 rounds": lambda: list(cd.influence.full_horizon(network, reversed(rounds), judge)),
     }
     for call in contenders.values():
-        for _ in range(4):  # compiling and capturing happens in the first few
+        for _ in range(4 if device == "cuda" else 1):  # compiling and capturing happens in the first few
             call()
     times = {"cuda": {"mlp": 50, "cnn": 5}}.get(device, {}).get(model, 1)
     turns = interleaved({name: several(call, times) for name, call in contenders.items()}, repeats, device)

@@ -1,5 +1,6 @@
 """A round: what it drew, what it consumed, what it produced, and the pure function that performs it."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,23 @@ class Round(NamedTuple):
     def update(self) -> Float[Tensor, "n d"]:
         """Δ_j = θ_j^{t+½} − θ_j^t: what each participant's own data did to it."""
         return self.half.theta - self.before.theta
+
+
+Rule = Callable[[Draw, Participants, Participants], Tensor | Participants]
+"""(drawn, before, half) -> the W to gossip by, seen what everybody sends; or, of a rule that is no average, the result.
+
+`drawn.W` says who hears whom. Influence reads a round's W, so it knows nothing of a rule that is no average.
+"""
+
+
+def gossiped(
+    drawn: Draw, before: Participants, half: Participants, rule: Rule | None, room: Participants | None
+) -> tuple[Draw, Participants]:
+    """What was drawn, with the W that was used, and the participants after gossip."""
+    chosen = drawn.W if rule is None else rule(drawn, before, half)
+    if isinstance(chosen, Participants):
+        return drawn, chosen
+    return (drawn if chosen is drawn.W else drawn._replace(W=chosen)), mix(chosen, half, room)
 
 
 def mix(W: Float[Tensor, "n n"], half: Participants, room: Participants | None = None) -> Participants:

@@ -16,7 +16,7 @@ from cascadice.engine.capture import captured
 from cascadice.engine.execution import Room, Work, local_work, make_room, over_rows
 from cascadice.engine.learner import Participants, score
 from cascadice.engine.networks import Network, draw, draws_inside, known_layers, load
-from cascadice.engine.rounds import Draw, Round, mix
+from cascadice.engine.rounds import Draw, Round, Rule, gossiped
 from cascadice.engine.tape import Layers
 from cascadice.losses import accuracy
 
@@ -42,15 +42,17 @@ def simulate(
     participants: Participants | None = None,
     window: int | None = None,
     taped: bool = False,
+    rule: Rule | None = None,
 ) -> Iterator[Round]:
     """Algorithm 1: yield rounds `start` … `rounds` − 1 (for ever if None).
 
     Rounds are yours to keep. With `window`, memory is reused instead: a round stays intact while the next `window`
     rounds are yielded, and allocation, which on CPU can cost as much as the training of a small model, is saved.
     `participants` is where to go on from, as in `round.after`. If `taped`, rounds carry what it takes to score their
-    samples for a third of a training pass; memory: the activations of everybody's batch.
+    samples for a third of a training pass; memory: the activations of everybody's batch. A `rule` chooses the W of each
+    round from what is sent in it.
     """
-    play_on = _player(network, known_layers(network, draw(network, start)) if taped else None)
+    play_on = _player(network, known_layers(network, draw(network, start)) if taped else None, rule)
     now = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []
     numbers = count(start) if rounds is None else range(start, rounds)
@@ -79,21 +81,30 @@ def _check_finite(unseen: list[tuple[int, Tensor]]) -> None:
     unseen.clear()
 
 
-def play(network: Network, work: Work, drawn: Draw, before: Participants, room: Room | None = None) -> Round:
+def play(
+    network: Network,
+    work: Work,
+    drawn: Draw,
+    before: Participants,
+    room: Room | None = None,
+    rule: Rule | None = None,
+) -> Round:
     """One round, a pure function of what was drawn and of the participants before it; `work` does the local part."""
     half, loss, tape = work(before, partial(load, network, drawn), room)
     if network.behaviours:
         nodes = range(network.nodes)
         for row, noise in behaviour.noise(network.behaviours, drawn.t, nodes, half.theta, network.seed).items():
             half.theta[row] += noise
-    after = mix(drawn.W, half, None if room is None else room.after)
+    drawn, after = gossiped(drawn, before, half, rule, None if room is None else room.after)
     return Round(drawn, before, half, after, loss, tape)
 
 
-def _player(network: Network, layers: Layers | None) -> Callable[[Draw, Participants, Room | None], Round]:
-    """`play`, captured where that pays and where a round draws nothing on the way."""
-    plain = partial(play, network, local_work(network.strategy, network.learner, layers))
-    if not _captures(network):
+def _player(
+    network: Network, layers: Layers | None, rule: Rule | None
+) -> Callable[[Draw, Participants, Room | None], Round]:
+    """`play`, captured where that pays and where nothing is drawn or decided on the way."""
+    plain = partial(play, network, local_work(network.strategy, network.learner, layers), rule=rule)
+    if not _captures(network) or rule is not None:
         return plain
     replayed = captured(plain)
 

@@ -10,6 +10,7 @@
 | the same on the final models, for every round | `full_horizon` |
 | fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
 | how far an integral is from converged | `with_error` |
+| what each link carried, as its receiver can judge it | `proximity` with `own_data` |
 | any of these, as rounds come by | `watch` |
 | any of these, of a training loop of your own | `Recorder` |
 """
@@ -18,6 +19,7 @@ from cascadice.influence import measures
 from cascadice.influence.cascades import Cascade, first_order, hops_from, path_integrated, truth, truth_of_samples
 from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples, with_error
 from cascadice.influence.judging import Judge, judge
+from cascadice.influence.proximity import Proximity, own_data, proximity
 from cascadice.influence.readings import (
     Agreement,
     Contributions,
@@ -60,6 +62,7 @@ __all__ = [
     "Extremes",
     "Found",
     "Judge",
+    "Proximity",
     "Recorder",
     "Scored",
     "Sensitivity",
@@ -81,10 +84,12 @@ __all__ = [
     "measures",
     "neighbourhood_reciprocity",
     "one_hop",
+    "own_data",
     "parts",
     "path_integrated",
     "path_integrated_samples",
     "proximal",
+    "proximity",
     "r_hop",
     "read_note",
     "read_table",

@@ -1,0 +1,69 @@
+"""What every link carried in a round, judged by its receiver alone: its own data, and what it received."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice import seeds
+from cascadice.data import Samples
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.influence.cascades import check_form
+from cascadice.influence.judging import Judge, slopes
+
+
+class Proximity(NamedTuple):
+    """`[j, k]` is of what j sent to k in round t; 0 where k heard nothing from j. Negative helped."""
+
+    t: int
+    influence: Float[Tensor, "n n"]
+    cosine: Float[Tensor, "n n"]
+
+
+def proximity(network: Network, done: Round, judge: Judge) -> Proximity:
+    """Proximal influence (Definition 3) over every link of the round, and its direction without its size.
+
+        influence[j, k] = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j        cosine[j, k] = cos(∇L(θ_k^{t+1}), Δ_j)
+
+    With `judge(network, own_data(network, size))`, k needs its own data and its neighbours' messages only. Cost: an
+    evaluation gradient a participant, then one product of [n, d] matrices.
+    """
+    check_form(network, done)
+    _, slope = slopes(network, judge, done.after.theta, done.after.buffers, range(network.nodes))
+    update = done.update
+    inner = _products(update, slope)
+    lengths = torch.outer(_norms(update), _norms(slope))
+    heard = done.W.to_dense().T.to(inner)
+    cosine = torch.where((heard > 0) & (lengths > 0), inner / lengths, 0.0)
+    return Proximity(done.t, heard * network.weights.to(inner) * inner, cosine)
+
+
+def _products(updates: Tensor, slopes: Tensor) -> Float[Tensor, "n n"]:
+    """All inner products, in double precision: TF32, where torch is allowed it, would drown small ones."""
+    if not updates.is_cuda:
+        return (updates @ slopes.T).double()
+    found = updates.new_zeros(len(updates), len(slopes), dtype=torch.float64)
+    for u, s in zip(torch.split(updates, 2**16, 1), torch.split(slopes, 2**16, 1), strict=True):
+        found.addmm_(u.double(), s.double().T)
+    return found
+
+
+def _norms(rows: Tensor) -> Float[Tensor, " n"]:
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return lengths.double()
+
+
+def own_data(network: Network, size: int) -> list[Samples]:
+    """`size` samples of each participant's own training data, drawn by the network's seed: what it may judge by."""
+    if network.partition is None:
+        raise ValueError("participants must have data of their own; this network was given batches. Pass a partition.")
+    least = min(len(part) for part in network.partition)
+    if not 1 <= size <= least:
+        raise ValueError(f"size must be in 1..{least}, the least that a participant holds; found {size}.")
+    found = []
+    for k, part in enumerate(network.partition):
+        order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", k))
+        found.append(network.data.train.subset(part[order[:size]].to(network.device)))
+    return found
