@@ -1,4 +1,4 @@
-"""The command line: `cascadice list`, `cascadice run`, `cascadice influence`, `cascadice topology`.
+"""The command line: `cascadice list | run | influence | detect | choose | reward | forget | topology`.
 
 Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cascadice
+from cascadice.commands import choose, detect, forget, reward
 from cascadice.configuration import Config, kinds_of_fields, override, reader, schedule
 from cascadice.listing import LISTS
 from cascadice.names import lookup
@@ -70,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         ("list", _add_list, "what there is, by name"),
         ("run", _add_run, "train a network"),
         ("influence", _add_influence, "find whose data helped whom in a recorded run"),
+        ("detect", detect.add, "find participants that behave unlike the others"),
+        ("choose", choose.add, "find out with whom to collaborate"),
+        ("reward", reward.add, "share out a budget by what everybody contributed"),
+        ("forget", forget.add, "take data or a participant out of the trained models"),
         ("topology", _add_topology, "describe or draw who gossips with whom"),
     ):
         command = commands.add_parser(name, help=help, description=help, allow_abbrev=False)

@@ -1,0 +1,1 @@
+"""Influence put to work: detect, choose, reward, forget."""

@@ -1,0 +1,33 @@
+"""What all commands over a recorded run take. Torch is loaded when a command runs, not when its help is shown."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cascadice.recordings import Recording
+
+
+def add(parser: argparse.ArgumentParser, name: str) -> None:
+    """The run, where results go (`name` in its folder), and where to compute."""
+    parser.add_argument("run", metavar="RUN", help="the folder of a run that was recorded: cascadice run --record all")
+    parser.add_argument("--out", metavar="DIR", help=f"folder for what is found (RUN/{name})")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("--device", metavar="TEXT", help="where to compute: cpu or cuda (as the run did)")
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data (as the run had it)")
+
+
+def opened(args: argparse.Namespace) -> "Recording":
+    """The run that was named."""
+    from cascadice.recordings import open_recording
+
+    settings = {name: getattr(args, name) for name in ("device", "data_root") if getattr(args, name) is not None}
+    return open_recording(args.run, settings, quiet=args.quiet)
+
+
+def place(args: argparse.Namespace, name: str, made: list[str]) -> Path:
+    """The folder for results, free of what was `made` before."""
+    from cascadice.recordings import place_for
+
+    return place_for(Path(args.run), name, args.out, made, args.overwrite)
