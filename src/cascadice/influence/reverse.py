@@ -14,13 +14,15 @@ from cascadice.engine.execution import each_row, over_rows, twin
 from cascadice.engine.learner import Learner, Participants, gradient, pure_step
 from cascadice.engine.networks import Network, known_layers, load, terms
 from cascadice.engine.reel import Tape
-from cascadice.engine.rounds import Round
+from cascadice.engine.rounds import Draw, Round
 from cascadice.engine.tape import Along, Layers, eager_along, generic_along, pure_along, read
 from cascadice.influence.carrying import check_differentiable, check_samples_are_apart
 from cascadice.influence.cascades import check_form, check_recording, check_rounds
 from cascadice.influence.judging import Judge, slopes
-from cascadice.optimizers import State
+from cascadice.optimizers import Optimizer, State
 from cascadice.topology import gossip_transposed
+
+Factors = tuple[()] | tuple[Tensor, Tensor]
 
 
 class Sensitivity(NamedTuple):
@@ -201,7 +203,7 @@ def _backwards(
         into=torch.empty_like(lam.theta) if bend and into is None else into,
         fetch=lambda rows: load(network, done.drawn, rows)[:4],
     )
-    found = rows(done.before, *lam)
+    found = rows(done.before, *lam, factors(network, done.drawn))
     if not bend:  # then there was one step, and only its scores are asked for
         return lam, found.clone()
     theta, state, scores = found
@@ -217,8 +219,8 @@ def _along(strategy: str, layers: Layers | None) -> Along:
 
 
 def _pulled(
-    learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any,
-    along: Along, score: bool, bend: bool,
+    learner: Learner, mine: Participants, theta: Tensor, state: State, factors: Factors, x: Tensor, y: Tensor,
+    lr: Tensor, conduct: Any, along: Along, score: bool, bend: bool,
 ) -> Any:  # fmt: skip
     """One participant's steps, last to first: through the optimizer to the gradient, through that to the parameters.
 
@@ -230,8 +232,8 @@ def _pulled(
     scores: list[Tensor] = []
     for i in reversed(range(x.shape[0])):
         at = carried[i]
-        if learner.optimizer.descend is not None:
-            by_slope, by_theta = _factors(learner, lr)
+        if factors:
+            by_slope, by_theta = factors
             found, bent = along(learner, at.theta, at.buffers, x[i], y[i], theta, score, bend)
             found = None if found is None else by_slope * found
             theta = theta if bent is None else torch.addcmul(torch.addcmul(theta, theta, by_theta), bent, by_slope)
@@ -263,12 +265,18 @@ def _before_each(learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr:
     return carried
 
 
-def _factors(learner: Learner, lr: Tensor) -> tuple[Tensor, Tensor]:
-    """∂(update)/∂g and ∂(update)/∂θ of an optimizer without state that treats all parameters alike: two numbers."""
-    one = lr.new_ones(1)
-    _, back = vjp(lambda g, p: learner.optimizer.update(g, {}, p, lr)[0], one, one)
+def factors(network: Network, drawn: Draw) -> Factors:
+    """∂(update)/∂g and ∂(update)/∂θ of everybody, [n] each, of an optimizer that treats all parameters alike."""
+    optimizer = network.learner.optimizer
+    return () if optimizer.descend is None else _factors(optimizer, terms(network, drawn)[0])
+
+
+@lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and rates are the same tensor if equal
+def _factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    one = lr.new_ones(len(lr), 1)
+    _, back = vjp(lambda g, p: optimizer.update(g, {}, p, lr)[0], one, one)
     by_slope, by_theta = back(one)
-    return by_slope, by_theta
+    return by_slope[:, 0], by_theta[:, 0]
 
 
 def _worth(
@@ -285,24 +293,25 @@ def _worth(
 def _from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
     layers = known_layers(network, first.drawn)
     assert layers is not None
-    stacked = (*sensitivity, *terms(network, first.drawn))
+    stacked = (*sensitivity, factors(network, first.drawn), *terms(network, first.drawn))
     if not isinstance(first.tape, list):
         found: Tensor = over_rows(_read, network.strategy, layers.learner, layers, steady=True)(first.tape[0], *stacked)
         return found.clone()
 
     def row(worker: int, k: int) -> Tensor:
-        theta, state, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
-        return _read(twin(layers.learner, worker), first.tape[k][0], theta, state, lr, conduct, layers)
+        theta, state, own, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
+        return _read(twin(layers.learner, worker), first.tape[k][0], theta, state, own, lr, conduct, layers)
 
     return torch.stack(each_row(row, network.nodes, network.device))
 
 
 def _read(
-    learner: Learner, tape: Tape, theta: Tensor, state: State, lr: Tensor, conduct: Any, layers: Layers
-) -> Tensor:
+    learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, conduct: Any,
+    layers: Layers,
+) -> Tensor:  # fmt: skip
     sent, _, _ = _conducted(theta, state, conduct)
-    if learner.optimizer.descend is not None:
-        return _factors(learner, lr)[0] * read(layers, learner, tape, sent[0])
+    if factors:
+        return factors[0] * read(layers, learner, tape, sent[0])
     # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
     _, back = vjp(lambda slope: learner.optimizer.update(slope, state, theta, lr), theta)
     return read(layers, learner, tape, back(sent)[0])
