@@ -7,8 +7,9 @@ import torch
 from influence.cases import CLOSE, small
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cascadice import influence
-from cascadice.engine import execution, graphs, simulate
+from cascadice import influence, topology
+from cascadice.engine import Behaviour, execution, graphs, simulate
+from cascadice.influence import reverse
 
 
 class Replayed:
@@ -22,9 +23,20 @@ class Replayed:
             old.copy_(new)
 
 
-def record(work, pool=None):
-    found = tree_map(lambda tensor: torch.full_like(tensor, torch.nan), work())  # recording computes nothing
-    return Replayed(work, found), found
+def record(work, pool):
+    found = tree_map(lambda tensor: torch.full_like(tensor, torch.nan), _inside(work)())  # recording computes nothing
+    return Replayed(_inside(work), found), found
+
+
+def _inside(work):
+    def run():
+        outer = graphs._recording.set(True)
+        try:
+            return work()
+        finally:
+            graphs._recording.reset(outer)
+
+    return run
 
 
 @pytest.fixture
@@ -35,6 +47,7 @@ def recording(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda call, **options: call)
     monkeypatch.setattr(execution, "_on_cuda", lambda learner: True)
+    monkeypatch.setattr(reverse, "captures", lambda network: network.strategy == "compile")
     return made
 
 
@@ -71,3 +84,25 @@ def test_tensors_that_come_again_are_read_where_they_are(recording):
         there = (torch.full((3,), float(turn)), torch.ones(3))
         assert run(there).tolist() == [turn + 1.0] * 3
     assert len(recording) <= 1 + graphs.MOST
+
+
+def test_what_is_recorded_inside_another_recording_is_part_of_it(recording):
+    inner = graphs.recorded(lambda x: 2 * x)
+    outer = graphs.recorded(lambda x: inner(x) + 1, in_place=False)
+    for turn in range(5):
+        assert outer(torch.full((2,), float(turn))).tolist() == [2 * turn + 1.0] * 2
+    assert len(recording) == 1
+
+
+def test_a_horizon_is_one_graph_whatever_the_rates_and_the_matrices(recording):
+    """Learning rates and W change from round to round; participants may stay away."""
+    schedule = topology.one_peer_exponential(4)
+    away = Behaviour("free-rider", (1,), range(2, 4))
+    network = small(lr=lambda t: 0.1 / (1 + t), mixing=schedule, behaviours=[away])
+    rounds, yardstick = list(simulate(network, 6)), influence.judge(network)
+    expected = list(influence.full_horizon(network, reversed(rounds), yardstick))
+    again = replace(network, strategy="compile")
+    recording.clear()
+    for here, there in zip(influence.full_horizon(again, reversed(rounds), yardstick), expected, strict=True):
+        torch.testing.assert_close((here.participants, here.samples), (there.participants, there.samples), **CLOSE)
+    assert len(recording) == 1 + 2  # the slopes; rounds in which all are honest, and those in which one is not

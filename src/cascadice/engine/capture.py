@@ -9,6 +9,7 @@ from torch import Tensor
 from cascadice.engine.execution import Room
 from cascadice.engine.graphs import record
 from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Draw, Round
 
 Play = Callable[[Draw, Participants, Room], Round]
@@ -17,7 +18,12 @@ Play = Callable[[Draw, Participants, Room], Round]
 MOST = 16  # graphs; a ring of memory needs one for each of its places
 
 
-class _Stage:
+def captures(network: Network) -> bool:
+    """Whether the rounds of a network are worth capturing."""
+    return network.strategy == "compile" and network.device.type == "cuda"
+
+
+class Stage:
     """What was drawn, at fixed addresses: a graph reads from where it was recorded. Only what changed is copied."""
 
     def __init__(self, drawn: Draw, device: torch.device, dtype: torch.dtype) -> None:
@@ -53,13 +59,13 @@ def captured(play: Play) -> Play:
 
     The participants and the room come from a ring, so there are few sets; past `MOST` of them it just plays.
     """
-    stages: dict[tuple[torch.Size, int], _Stage] = {}
+    stages: dict[tuple[torch.Size, int], Stage] = {}
     graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Round]] = {}
 
     def replay(drawn: Draw, before: Participants, room: Room) -> Round:
         form = (drawn.batch.shape, len(drawn.conduct))
         if form not in stages:
-            stages[form] = _Stage(drawn, before.theta.device, before.theta.dtype)
+            stages[form] = Stage(drawn, before.theta.device, before.theta.dtype)
         staged = stages[form].put(drawn)
         key = (form, *_addresses(before), *_addresses(room.half), *_addresses(room.after), room.loss.data_ptr())
         if key not in graphs:

@@ -1,6 +1,7 @@
 """Recording work on a GPU as a graph: a launch costs more than a small kernel, a replay costs one launch for all."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -10,11 +11,23 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 R = TypeVar("R")
 
 
+_recording: ContextVar[bool] = ContextVar("recording", default=False)
+
+
 def record(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, R]:
     """The graph of what `work` launches, and its results: a replay writes them again, from where it then reads.
 
-    Graphs of one `pool` share memory, results included: each replay overwrites what others gave.
+    Graphs of one `pool` share memory, results included: each replay overwrites what others gave. What `work` would
+    record for itself becomes part of this graph.
     """
+    outer = _recording.set(True)
+    try:
+        return _record(work, pool)
+    finally:
+        _recording.reset(outer)
+
+
+def _record(work: Callable[[], R], pool: Any) -> tuple[torch.cuda.CUDAGraph, R]:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -30,11 +43,11 @@ def record(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGrap
 MOST = 8  # addresses to record a graph for
 
 
-def recorded(call: Callable[..., Any]) -> Callable[..., Any]:
+def recorded(call: Callable[..., Any], in_place: bool = True) -> Callable[..., Any]:
     """`call` on structures of tensors, as a graph. Its next use overwrites what it gave.
 
-    Tensors that come again at the same addresses (a ring of memory does) are read where they are; others are copied to
-    where a graph, one for each form of them, expects them.
+    Tensors that come again at the same addresses (a ring of memory does) are read where they are if `in_place`; others
+    are copied to where a graph, one for each form of them, expects them.
     """
     staged: dict[Any, tuple[list[Tensor], torch.cuda.CUDAGraph, Any]] = {}
     direct: dict[Any, tuple[torch.cuda.CUDAGraph, Any]] = {}
@@ -42,6 +55,8 @@ def recorded(call: Callable[..., Any]) -> Callable[..., Any]:
     pool = torch.cuda.graph_pool_handle()
 
     def run(*given: Any) -> Any:
+        if _recording.get():
+            return call(*given)
         leaves, shape = tree_flatten(given)
         form = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
         place = (form, *(leaf.data_ptr() for leaf in leaves))
@@ -51,7 +66,7 @@ def recorded(call: Callable[..., Any]) -> Callable[..., Any]:
             graph, found = direct[place]
             graph.replay()
             return found
-        if len(seen) < 4 * MOST:
+        if in_place and len(seen) < 4 * MOST:
             seen.add(place)
         if form not in staged:
             fixed = [leaf.clone() for leaf in leaves]

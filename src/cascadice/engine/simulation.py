@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
 from cascadice.engine import behaviour
-from cascadice.engine.capture import captured
+from cascadice.engine.capture import captured, captures
 from cascadice.engine.execution import Room, Work, local_work, make_room, over_rows
 from cascadice.engine.learner import Participants, score
 from cascadice.engine.networks import Network, draw, draws_inside, known_layers, load
@@ -104,7 +104,7 @@ def _player(
 ) -> Callable[[Draw, Participants, Room | None], Round]:
     """`play`, captured where that pays and where nothing is drawn or decided on the way."""
     plain = partial(play, network, local_work(network.strategy, network.learner, layers), rule=rule)
-    if not _captures(network) or rule is not None:
+    if not captures(network) or rule is not None:
         return plain
     replayed = captured(plain)
 
@@ -115,12 +115,8 @@ def _player(
     return choose
 
 
-def _captures(network: Network) -> bool:
-    return network.strategy == "compile" and network.device.type == "cuda"
-
-
 def _rooms(network: Network, like: Participants, window: int | None) -> Iterator[Room | None]:
-    if window is None and not _captures(network):
+    if window is None and not captures(network):
         yield from repeat(None)
     yield from cycle([make_room(like) for _ in range((window or 0) + 2)])
 

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.func import vjp
 from torch.utils._pytree import tree_map
 
+from cascadice.engine.capture import Stage, captures
 from cascadice.engine.execution import each_row, over_rows, twin
+from cascadice.engine.graphs import recorded
 from cascadice.engine.learner import Learner, Participants, gradient, pure_step
-from cascadice.engine.networks import Network, known_layers, load, terms
+from cascadice.engine.networks import Network, draws_inside, known_layers, load, terms
 from cascadice.engine.reel import Tape
 from cascadice.engine.rounds import Draw, Round
 from cascadice.engine.tape import Along, Layers, eager_along, generic_along, pure_along, read
@@ -170,7 +172,7 @@ def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> 
     check_samples_are_apart(network)
     lam: Sensitivity | None = None
     after: int | None = None
-    room: Tensor | None = None
+    back = _back(network)
     for done in backwards:
         check_form(network, done)
         if lam is None:
@@ -178,13 +180,59 @@ def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> 
             lam = Sensitivity(weighted_slopes(network, judge, done.after), _zeros(done.after.state))
         elif done.t + 1 != after:
             raise ValueError(f"rounds must go back one by one; found {done.t} after {after}.")
+        lam, whole, samples = back(done, lam)
+        after = done.t
+        yield Scored(done.t, whole, samples)
+    if lam is None:
+        raise ValueError("at least one round is needed to go back from; found none.")
+
+
+Back = Callable[[Round, Sensitivity], tuple[Sensitivity, Float[Tensor, " n"], Float[Tensor, "n samples"]]]
+"""(round, λ after it) -> λ before it, which the next use may overwrite; the scores of participants and of samples."""
+
+
+def _back(network: Network) -> Back:
+    return _recorded_back(network) if captures(network) else _plain_back(network)
+
+
+def _plain_back(network: Network) -> Back:
+    room: Tensor | None = None
+
+    def back(done: Round, lam: Sensitivity) -> tuple[Sensitivity, Tensor, Tensor]:
+        nonlocal room
         passed = _received(done, lam, room)
         lam, samples = _backwards(network, done, passed, lam.theta, score=True, bend=True)
         room = passed.theta
-        after = done.t
-        yield Scored(done.t, by_participant(done, passed), samples)
-    if lam is None:
-        raise ValueError("at least one round is needed to go back from; found none.")
+        return lam, by_participant(done, passed), samples
+
+    return back
+
+
+@lru_cache(maxsize=4)
+def _recorded_back(network: Network) -> Back:
+    """The same as a graph: its many small launches would take longer than their work."""
+    stages: dict[tuple[torch.Size, int], tuple[Stage, Callable[..., Any]]] = {}
+
+    def recording(stage: Stage) -> Callable[..., Any]:
+        def back(before: Participants, half: Participants, lam: Sensitivity) -> Any:
+            done = Round(stage.drawn, before, half, half, lam.theta[:, 0])
+            return _plain_back(network)(done, lam)
+
+        return recorded(back, in_place=False)  # a recording comes by once
+
+    def back(done: Round, lam: Sensitivity) -> tuple[Sensitivity, Tensor, Tensor]:
+        if draws_inside(network, done.t) or done.W.layout != torch.strided:
+            return _plain_back(network)(done, lam)
+        form = (done.drawn.batch.shape, len(done.drawn.conduct))
+        if form not in stages:
+            stage = Stage(done.drawn, lam.theta.device, lam.theta.dtype)
+            stages[form] = (stage, recording(stage))
+        stage, replayed = stages[form]
+        stage.put(done.drawn)
+        lam, whole, samples = replayed(done.before, done.half, lam)
+        return lam, whole.clone(), samples.clone()
+
+    return back
 
 
 def _backwards(
