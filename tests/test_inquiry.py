@@ -215,6 +215,11 @@ def test_a_recording_of_something_else(run, changed, complaint):
         ask(run, ASKED, quiet=True)
 
 
+def test_the_folder_of_a_run_is_no_place_for_influence(run):
+    with pytest.raises(ValueError, match=r"is the folder of a run; influence needs one of its own.*--out"):
+        ask(run, ASKED, run, quiet=True)
+
+
 def test_a_place_that_cannot_be_written_to(run):
     with pytest.raises(ValueError, match="is a file; influence needs a folder"):
         ask(run, ASKED, run / "config.json", quiet=True)

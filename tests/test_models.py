@@ -21,7 +21,7 @@ DIGITS, TOKENS = (1, 8, 8), (6,)
 CASES = {activation: ("mlp", DIGITS, {"hidden": (6, 6), "activation": activation}) for activation in ACTIVATIONS}
 CASES |= {
     "cnn": ("cnn", DIGITS, {"channels": (2, 3, 4)}),
-    "smooth cnn": ("cnn", (2, 9, 5), {"channels": (2, 3, 4), "activation": "silu"}),
+    "smooth cnn": ("cnn", (2, 9, 5), {"channels": (2, 3, 4), "activation": "silu", "pool": "average"}),
     "resnet18": ("resnet18", DIGITS, {"width": 4}),
     "smooth resnet18": ("resnet18", (2, 9, 5), {"width": 4, "activation": "gelu"}),
     "transformer": ("transformer", TOKENS, {"width": 8, "heads": 2}),
@@ -246,6 +246,7 @@ def test_registry_describes_in_one_line():
         (lambda: mlp((1, 0, 8), 3), r"shape must be at least 1; found \(1, 0, 8\)"),
         (lambda: mlp(DIGITS, 3, hidden=(4, -1)), r"hidden must be at least 1; found \(4, -1\)"),
         (lambda: cnn((64,), 10), r"needs data of shape \(channels, height, width\); found \(64,\). Use the mlp"),
+        (lambda: cnn(DIGITS, 10, pool="mean"), "unknown pool 'mean'"),
         (lambda: cnn(DIGITS, 10, channels=(4, 0)), r"channels must be at least 1; found \(4, 0\)"),
         (lambda: resnet18((8, 8), 10), r"needs data of shape \(channels, height, width\); found \(8, 8\)"),
         (lambda: resnet18(DIGITS, 10, width=0), "width must be at least 1; found 0"),

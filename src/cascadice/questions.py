@@ -12,7 +12,7 @@ from cascadice.configuration import Config, fingerprint
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.findings import Findings, read
-from cascadice.folders import check_writable
+from cascadice.folders import CONFIG, check_writable
 from cascadice.influence import judge, parts, read_note
 from cascadice.influence.tables import NOTE, write_part
 from cascadice.influence.watching import KINDS, Found, table, watch
@@ -90,6 +90,8 @@ def check_folder(out: Path, note: dict[str, str], overwrite: bool) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; influence needs a folder. Choose another with --out.")
     check_writable(out)
+    if (out / CONFIG).exists():
+        raise ValueError(f"{out} is the folder of a run; influence needs one of its own. Choose another with --out.")
     if overwrite or not (out / NOTE).exists():
         return
     found = read_note(out)

@@ -75,7 +75,8 @@ def test_named_settings_are_measured_at_enough_points(setting):
     assert setting.nodes * (rounds // setting.every) >= 80
     assert setting.hops == 4
     assert (config.lr, config.init, config.topology) == (0.1, "shared", "exponential")
-    assert config.model_options == (f"activation={setting.activation}",)
+    pool = (f"pool={setting.pool}",) if setting.model == "cnn" else ()
+    assert config.model_options == (f"activation={setting.activation}", *pool)
 
 
 def test_a_device_is_used():

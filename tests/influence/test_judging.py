@@ -6,6 +6,7 @@ from influence.cases import CLOSE, NODES, small, smooth, window
 from influence.oracles import losses
 from torch import nn
 
+from cascadice.data import Samples
 from cascadice.engine import module_of
 from cascadice.influence import first_order, judge, measures, path_integrated, reverse_gossip, shares, truth
 from cascadice.influence.judging import slopes, values
@@ -55,6 +56,14 @@ def test_measures_by_hand():
 def test_a_group_must_speak_of_every_sample():
     with pytest.raises(ValueError, match=r"each of 7 evaluation samples whether it belongs; found shape \[9\]"):
         judge(small(), measure=measures.gap(INSIDE))
+
+
+def test_evaluation_data_must_be_what_the_model_takes():
+    network = small()
+    test = network.data.test
+    other = Samples(torch.zeros(5, 7, dtype=test.x.dtype), test.y[:5])
+    with pytest.raises(ValueError, match=r"must be what the model takes; it cannot take \[5, 7\] of torch.float64: "):
+        judge(network, other)
 
 
 def test_evaluation_data_must_not_be_empty():

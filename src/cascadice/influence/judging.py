@@ -49,9 +49,20 @@ def judge(
     found = measure or network.learner.loss
     for k in range(len(parts)):
         first: Participants = tree_map(lambda tensor, k=k: tensor[k], network.initial)
-        _check_measured(found(_outputs(network.learner, first.theta, first.buffers, x[k]), y[k]))
+        _check_measured(_measured(network.learner, first, x[k], y[k], found))
     own = not isinstance(chosen, Samples)
     return Judge(x if own else x[0], y if own else y[0], found, own)
+
+
+def _measured(learner: Learner, first: Participants, x: Tensor, y: Tensor, measure: Loss) -> Any:
+    try:
+        outputs = _outputs(learner, first.theta, first.buffers, x)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        said = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"evaluation data must be what the model takes; it cannot take {list(x.shape)} of {x.dtype}: {said}"
+        ) from error
+    return measure(outputs, y)
 
 
 def _check_measured(value: Any) -> None:
