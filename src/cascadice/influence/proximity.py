@@ -1,5 +1,6 @@
 """What every link carried in a round, judged by its receiver alone: its own data, and what it received."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -42,8 +43,6 @@ def proximity(network: Network, done: Round, judge: Judge) -> Proximity:
 
 def _products(updates: Tensor, slopes: Tensor) -> Float[Tensor, "n n"]:
     """All inner products, in double precision: TF32, where torch is allowed it, would drown small ones."""
-    if not updates.is_cuda:
-        return (updates @ slopes.T).double()
     found = updates.new_zeros(len(updates), len(slopes), dtype=torch.float64)
     for u, s in zip(torch.split(updates, 2**16, 1), torch.split(slopes, 2**16, 1), strict=True):
         found.addmm_(u.double(), s.double().T)
@@ -67,3 +66,17 @@ def own_data(network: Network, size: int) -> list[Samples]:
         order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", k))
         found.append(network.data.train.subset(part[order[:size]].to(network.device)))
     return found
+
+
+def in_turn(judge: Judge, t: int, size: int) -> Judge:
+    """The judge of round t: `size` of everybody's samples, others in each round, until all have had their turn.
+
+    Judged by the same few in every round, what those few happen to have in common with a neighbour's data adds up.
+    """
+    if not judge.own:
+        raise ValueError("the judge must have samples of each participant; found one set for all. Use own_data.")
+    there = judge.x.shape[1]
+    if not 1 <= size <= there:
+        raise ValueError(f"size must be in 1..{there}, the samples of the judge; found {size}.")
+    taken = torch.arange(t * size, (t + 1) * size, device=judge.x.device) % there
+    return judge if size == there else replace(judge, x=judge.x[:, taken], y=judge.y[:, taken])
