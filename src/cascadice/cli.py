@@ -1,4 +1,4 @@
-"""The command line: `cascadice list | run | influence | detect | choose | reward | forget | topology`.
+"""The command line: `cascadice list | run | influence | detect | choose | reward | forget | report | topology`.
 
 Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cascadice
-from cascadice.commands import choose, detect, forget, reward
+from cascadice.commands import choose, detect, forget, report, reward
 from cascadice.configuration import Config, kinds_of_fields, override, reader, schedule
 from cascadice.listing import LISTS
 from cascadice.names import lookup
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         ("choose", choose.add, "find out with whom to collaborate"),
         ("reward", reward.add, "share out a budget by what everybody contributed"),
         ("forget", forget.add, "take data or a participant out of the trained models"),
+        ("report", report.add, "a run as one HTML page, to look at and to pass on"),
         ("topology", _add_topology, "describe or draw who gossips with whom"),
     ):
         command = commands.add_parser(name, help=help, description=help, allow_abbrev=False)

@@ -1,0 +1,37 @@
+"""`cascadice report`: a run as one HTML page. Torch is loaded when the command runs, not when its help is shown."""
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("run", metavar="RUN", help="the folder that `cascadice run` wrote")
+    parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.set_defaults(command=_report)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from cascadice.report.page import write
+
+    out = None if args.out is None else _checked(Path(args.out))
+    path, data = write(args.run, out)
+    console = Console(quiet=args.quiet)
+    for text in (*data["findings"], *(f"note: {note}" for note in data["notes"])):
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+    if data["influence"] is None and data["commands"]:
+        ask = f"no influence yet; this adds it: {data['commands'][0]['command']}"
+        console.print(ask, highlight=False, soft_wrap=True, markup=False)
+    size = f"{path.stat().st_size / 1e6:.1f} MB, one file, no network needed"
+    console.print(f"page in {path} ({size})", highlight=False, soft_wrap=True, markup=False)
+
+
+def _checked(path: Path) -> Path:
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"a page must end in .html; found {str(path)!r}.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; a page is a file. Choose another name with --out.")
+    return path

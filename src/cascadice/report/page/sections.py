@@ -1,0 +1,75 @@
+"""What commands over the run found: every `NAME/NAME.json` that tells its findings is a section of the page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cascadice import store
+from cascadice.report.page.numbers import Json, evenly
+from cascadice.report.page.samples import data_uri
+
+ORDER = ("detect", "choose", "reward", "forget")
+ROWS = 500  # of a section's table
+PICTURE_BYTES = 800_000
+
+
+def read(folder: Path, run: str, notes: list[str]) -> list[Json]:
+    """The sections, in the order in which people ask."""
+    found = []
+    for path in sorted(folder.glob("*/*.json"), key=_order):
+        if path.stem != path.parent.name or path.stem == "influence":
+            continue
+        try:
+            content = store.read_json(path)
+            if content.get("run") != run:
+                raise ValueError("it is of another run.")
+            found.append(_section(path, content))
+        except (ValueError, TypeError, OSError) as error:
+            notes.append(f"What `cascadice {path.stem}` found is not shown: {error}")
+    return found
+
+
+def _order(path: Path) -> tuple[int, str]:
+    return (ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.stem)
+
+
+def _section(path: Path, content: Json) -> Json:
+    table = content.get("table") or {"columns": [], "rows": []}
+    rows = table["rows"]
+    return {
+        "name": path.stem,
+        "title": str(content.get("title", path.stem)),
+        "findings": [str(sentence) for sentence in content.get("findings", ())],
+        "columns": [str(column) for column in table["columns"]],
+        "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
+        "count": len(rows),
+        "flagged": _whole(content.get("flagged")),
+        "picture": _picture(path, content.get("figure")),
+    }
+
+
+def _cell(cell: Any) -> Any:
+    """As it is where it is a number or a word; NaN, which JSON cannot say, as nothing."""
+    if isinstance(cell, float) and cell != cell:
+        return None
+    return cell if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
+
+
+def _whole(numbers: Any) -> list[int]:
+    return [n for n in numbers if isinstance(n, int)] if isinstance(numbers, list) else []
+
+
+def _picture(path: Path, name: Any) -> str | None:
+    """The section's figure, if it is a PNG beside the JSON and not too large for the page."""
+    if not isinstance(name, str):
+        return None
+    there = path.parent / Path(name).name
+    if not there.exists() or there.stat().st_size > PICTURE_BYTES:
+        return None
+    content = there.read_bytes()
+    return data_uri(content) if content.startswith(b"\x89PNG") else None
+
+
+def flagged(told: Sequence[Json]) -> list[int]:
+    """Participants that were flagged by the command that looks for them."""
+    return next((section["flagged"] for section in told if section["name"] == "detect"), [])

@@ -1,0 +1,90 @@
+// All rows, to search, sort and download.
+
+const PAGE = 25;
+const listing = { order: [], sort: null, down: false, page: 0, texts: [] };
+
+const cells = (row) => data.table.columns.map((column, place) => tableCell(column, data.table.values[place][row]));
+
+function tableCell(column, value) {
+  if (column === "folder") return data.table.folders[value];
+  if (column === "kind") return data.table.kinds[value];
+  if (value === ALL && column !== "value") return "all";
+  return value === null ? "" : String(value);
+}
+
+function setTable() {
+  show("table", data.table !== null);
+  if (!data.table) return;
+  const count = data.table.values[0].length;
+  listing.texts = Array.from({ length: count }, (_, row) => searchable(row));
+  say("table-note", `Influence of a source, of all its batch or of one sample, on a receiver. Negative helped. ${data.table.note}${data.table.note ? ` All of them are in ${data.table.folders.map((folder) => `${data.path}/${folder}`).join(", ")}.` : ""}`);
+  search();
+}
+
+const searchable = (row) => cells(row).map((text, place) => `${data.table.columns[place]}:${text}`).join(" ").toLowerCase();
+
+// Words that must all be there; source:3 finds source 3 and not 13 or 30.
+function search() {
+  const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const tests = words.map((word) => (word.includes(":") ? (text) => ` ${text} `.includes(` ${word} `) || ` ${text}`.includes(` ${word},`) : (text) => text.includes(word)));
+  listing.order = [];
+  listing.texts.forEach((text, row) => { if (tests.every((test) => test(text))) listing.order.push(row); });
+  listing.page = 0;
+  sortRows();
+}
+
+function sortRows() {
+  const place = data.table.columns.indexOf(listing.sort);
+  if (place >= 0) {
+    const values = data.table.values[place], sign = listing.down ? -1 : 1;
+    listing.order.sort((a, b) => sign * ((values[a] ?? Infinity) - (values[b] ?? Infinity)) || a - b);
+  }
+  drawTable();
+}
+
+function drawTable() {
+  const total = listing.order.length, pages = Math.max(1, Math.ceil(total / PAGE));
+  listing.page = Math.min(Math.max(listing.page, 0), pages - 1);
+  const rows = listing.order.slice(listing.page * PAGE, (listing.page + 1) * PAGE);
+  const textual = (place) => (place < 2 ? "text" : null);
+  fill("rows", element("caption", { class: "hidden" }, "Influence, row by row"),
+    element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, text.replace("-", "−")))))));
+  say("table-count", `${plural(total, "row")}${total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : ""}`);
+  say("place", `${listing.page + 1} / ${pages}`);
+  $("earlier").disabled = listing.page === 0;
+  $("later").disabled = listing.page >= pages - 1;
+}
+
+function heading(column, align) {
+  const sorted = listing.sort === column ? (listing.down ? "descending" : "ascending") : null;
+  const button = element("button", { type: "button" }, column);
+  button.addEventListener("click", () => {
+    [listing.down, listing.sort] = [listing.sort === column && !listing.down, column];
+    sortRows();
+    [...document.querySelectorAll("#rows th button")].find((one) => one.textContent === column)?.focus();
+  });
+  return element("th", { class: align, scope: "col", "aria-sort": sorted }, button);
+}
+
+const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+
+function csv() {
+  return [data.table.columns, ...listing.order.map(cells)].map((row) => row.map(quoted).join(",")).join("\n") + "\n";
+}
+
+function download() {
+  const address = URL.createObjectURL(new Blob([csv()], { type: "text/csv" }));
+  element("a", { href: address, download: `${data.folder}-influence.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+$("search").addEventListener("input", search);
+$("download").addEventListener("click", download);
+$("earlier").addEventListener("click", () => { listing.page -= 1; drawTable(); });
+$("later").addEventListener("click", () => { listing.page += 1; drawTable(); });
+
+window.cascadice = { render };
+followTheme();
+listen();
+render(JSON.parse($("data").textContent));
