@@ -26,6 +26,7 @@ from cascadice.influence import Judge
 from cascadice.influence.reverse import Sensitivity, weighted_slopes
 
 NODES, BATCH = 16, 128
+HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, as they take their time
 
 
 def judged(network: Network, size: int) -> Judge:
@@ -44,7 +45,7 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     network = build(model, NODES, batch, "auto", device)
     judge = judged(network, batch)
     plain, taped = cd.simulate(network, window=1), cd.simulate(network, window=1, taped=True)
-    rounds = list(cd.simulate(network, 8))
+    rounds = list(cd.simulate(network, HORIZON.get(model, 8)))
     worth = Sensitivity(weighted_slopes(network, judge, rounds[0].after), {})
     watched = {hops: endlessly(network, judge, hops) for hops in (1, 2, 3)}
     contenders: dict[str, Callable[[], object]] = {
@@ -54,7 +55,7 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
         "with three hops": lambda: next(watched[3]),
         "with scores, evaluation not counted": lambda: cd.influence.by_sample(network, next(taped), worth),
         "scores of samples alone": lambda: cd.influence.by_sample(network, rounds[0], worth),
-        "full horizon of 8 rounds": lambda: list(cd.influence.full_horizon(network, reversed(rounds), judge)),
+        "full horizon": lambda: list(cd.influence.full_horizon(network, reversed(rounds), judge)),
     }
     for call in contenders.values():
         for _ in range(4 if device == "cuda" else 1):  # compiling and capturing happens in the first few
@@ -62,7 +63,8 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     times = {"cuda": {"mlp": 50, "cnn": 5}}.get(device, {}).get(model, 1)
     turns = interleaved({name: several(call, times) for name, call in contenders.items()}, repeats, device)
     seconds = {name: [s / times for s in taken] for name, taken in turns.items()}
-    seconds["full horizon, a round"] = [s / len(rounds) for s in seconds.pop("full horizon of 8 rounds")]
+    whole = f"full horizon of {len(rounds)} rounds, a round"
+    seconds[whole] = [s / len(rounds) for s in seconds.pop("full horizon")]
     found = {name: ratio(turns, seconds["training"]) for name, turns in seconds.items() if name != "training"}
     further = [
         (c - a) / 2

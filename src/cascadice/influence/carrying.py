@@ -76,7 +76,9 @@ def moved(done: Round, change: Carried) -> Participants:
 def replay(network: Network, done: Round, change: Carried) -> Carried:
     """What the local work of the round makes of the change: exactly, by doing it again. Cost: a step a pair."""
     fetch = _fetch(network, done, change.nodes.tolist())
-    again, _, _ = local_work(row_strategy(network), network.learner)(moved(done, change), fetch, None)
+    again, _, _ = local_work(row_strategy(network, len(change.nodes)), network.learner)(
+        moved(done, change), fetch, None
+    )
     return _difference(network, done, change._replace(theta=again.theta, state=again.state))
 
 
@@ -187,8 +189,8 @@ def check_replays(network: Network, done: Round) -> None:
     node = taken.argmax().view(1).to(done.loss.device)
     still: Participants = tree_map(lambda tensor: torch.zeros_like(tensor[node]), done.before)
     nothing = Carried(node, torch.zeros_like(node), still.theta, still.state)
-    rounding = 4 * torch.finfo(done.update.dtype).eps * done.before.theta[node].norm()
-    allowed = AGAIN * done.update[node].norm() + rounding
+    before, half = done.before.theta[node], done.half.theta[node]
+    allowed = AGAIN * (half - before).norm() + 4 * torch.finfo(before.dtype).eps * before.norm()
     missed = replay(network, done, nothing).theta
     if bool(missed.norm() <= allowed):
         return
@@ -201,9 +203,9 @@ def check_replays(network: Network, done: Round) -> None:
     )
 
 
-def row_strategy(network: Network) -> str:
+def row_strategy(network: Network, rows: int | None = None) -> str:
     """How to replay: the number of pairs changes from hop to hop, and would be compiled for again and again."""
-    return "loop" if network.strategy == "loop" else "vmap"
+    return "loop" if network.strategy == "loop" or rows == 1 else "vmap"
 
 
 def _fetch(network: Network, done: Round, nodes: Sequence[int]) -> Callable[[list[int] | None], Local]:
