@@ -62,8 +62,8 @@ def by_shares(
 ) -> Entry:
     """Aumann–Shapley shares of what the updates of the first round did to the models after gossip, for all its hops.
 
-        share_j = ∫₀¹ (A_j(α) − q_j ∇L(θ_j(α)))ᵀ Δ_j dα      Σ_j share_j = Σ_{h≥1} Σ_k q_k (L(θ_k^{t+h}) − L(θ_k^{t+h} had
-                                                                                     nobody worked in round t))
+        share_j = ∫₀¹ (A_j(α) − q_j ∇L(θ_j(α)))ᵀ Δ_j dα
+        Σ_j share_j = Σ_{h≥1} Σ_k q_k (L(θ_k^{t+h}) − L(θ_k^{t+h} had nobody worked in round t))
 
     As `influence.shares`, without hop 0: what a step does to oneself before anybody has heard of it is nothing to be
     paid for. With one hop, what the round's work and its gossip did add up to the change of the loss in that round.
@@ -208,7 +208,7 @@ def _verified(place: Path, header: Mapping[str, Any], lines: Sequence[Mapping[st
         expected = _linked(before, line.get("round"), line.get("bytes"), line.get("sha256"))
         if dict(line) != expected._asdict():
             raise ValueError(
-                f"line {number} of {place / CHAIN} does not follow from those before it: lines were altered or removed. "
+                f"line {number} of {place / CHAIN} does not follow from those before it: some were altered or removed. "
                 "Restore the file, or start a ledger elsewhere."
             )
         links.append(expected)

@@ -1,4 +1,4 @@
-"""From contributions to payments: a budget in, a payment for everybody out. Contributions are negative where they helped."""
+"""From contributions to payments: a budget in, a payment for everybody out. Negative contributions helped."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ def pay(
         payment_j = floor + (budget − n · floor) · max(credit_j, 0) / Σ_i max(credit_i, 0)
 
     With clawback 1 credit is the net contribution, which is additive; 0 forgives all harm; more than 1 punishes it.
-    Nobody is paid less than the floor: harm costs what was earned, not what was never given. Payments sum to the budget.
+    Nobody is paid less than the floor: harm costs what was earned, not what was never given. All sum to the budget.
     """
     _check(contributions, budget, floor, clawback)
     values = contributions.double().cpu()
