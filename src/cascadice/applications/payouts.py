@@ -27,7 +27,8 @@ def pay(
     With clawback 1 credit is the net contribution, which is additive; 0 forgives all harm; more than 1 punishes it.
     Nobody is paid less than the floor: harm costs what was earned, not what was never given. All sum to the budget.
     """
-    _check(contributions, budget, floor, clawback)
+    _check_contributions(contributions)
+    check_terms(contributions.shape[1], budget, floor, clawback)
     values = contributions.double().cpu()
     nodes = values.shape[1]
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
@@ -41,13 +42,17 @@ def pay(
     return Payout(floor + (rest * due / due.sum() if rest > 0 else torch.zeros_like(due)), credit, earned, lost)
 
 
-def _check(contributions: Tensor, budget: float, floor: float, clawback: float) -> None:
+def _check_contributions(contributions: Tensor) -> None:
     rounds, nodes = contributions.shape
     if not rounds or not nodes:
         raise ValueError(f"there must be at least one round and one participant to pay for; found {rounds}, {nodes}.")
     if not bool(contributions.isfinite().all()):
         t, node = (~contributions.isfinite()).nonzero()[0].tolist()
         raise ValueError(f"contributions must be finite; that of participant {node} in row {t} is not. Leave it out.")
+
+
+def check_terms(nodes: int, budget: float, floor: float, clawback: float) -> None:
+    """Whether so many participants can be paid on these terms."""
     if not 0 < budget < float("inf"):
         raise ValueError(f"the budget must be positive and finite; found {budget:g}.")
     if not 0 <= floor * nodes <= budget * (1 + 1e-12):

@@ -185,7 +185,7 @@ def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
         ),
         "shares, 1 hop, and on oneself": contributions(shares(together, [done], yardstick) for done in rounds),
         "horizon": contributions(e.participants for e in by_horizon(together, reversed(rounds), yardstick)),
-        "cosine to the mean update": -sum(_cosine(done, len(networks)) for done in rounds),
+        "cosine to the mean update": -contributions(_cosine(done, len(networks)) for done in rounds),
         "samples held": -torch.tensor([float(len(part)) for part in together.partition or ()]),
     }
     return {name: apart(value.double().cpu(), len(networks)) for name, value in found.items()}

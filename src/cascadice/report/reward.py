@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.applications.ledger import Ledger
 from cascadice.applications.payouts import Payout
 from cascadice.report.influence import COLOURS, HARMED, HELPED, NAMED_UP_TO
 from cascadice.report.topology import SUFFIXES
@@ -44,6 +45,39 @@ def draw(
     growth.axhline(0, color="0.2", linewidth=0.8)
     growth.set(title="contributions so far", xlabel="round", ylabel="loss taken away")
     _save(figure, path, title)
+
+
+def sentences(payout: Payout, ledger: Ledger, budget: float, known: Mapping[int, str], accuracy: str = "") -> list[str]:
+    """What is paid to whom and why, in plain English."""
+    rounds, nodes = ledger.rounds, len(payout.payment)
+    span = f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
+    told = [
+        f"{budget:g} was shared out among {nodes} participants by their contributions ({ledger.note['kind']}; {span})."
+    ]
+    most, least = int(payout.payment.argmax()), float(payout.payment.min())
+    told.append(f"Most goes to {_name(most, known)}: {payout.payment[most]:.2f}.")
+    unpaid = [k for k in range(nodes) if payout.credit[k] <= 0]
+    idle = [k for k in unpaid if payout.earned[k] == 0 == payout.lost[k]]
+    for text, who in ((f"No help to pay for, so {least:.2f} each", unpaid), ("Neither helped nor harmed", idle)):
+        if who:
+            told.append(f"{text}: {', '.join(_name(k, known) for k in who)}.")
+    if accuracy:
+        told.append(f"The network's {accuracy}.")
+    told.append(f"The ledger is sealed by {ledger.seal[:16]}…; kept elsewhere, its seal shows if entries are removed.")
+    return told
+
+
+def table(payout: Payout, known: Mapping[int, str]) -> dict[str, Any]:
+    """A row for each participant, the best paid first."""
+    order = payout.payment.argsort(descending=True, stable=True).tolist()
+    return {
+        "columns": ["participant", "payment", "credit", "helped by", "harmed by", "told to"],
+        "rows": [[k, *(round(float(part[k]), 6) for part in payout), known.get(k, "")] for k in order],
+    }
+
+
+def _name(node: int, known: Mapping[int, str]) -> str:
+    return f"participant {node}" + (f" ({known[node]})" if node in known else "")
 
 
 def draw_study(found: Mapping[str, Any], path: str | PathLike[str]) -> None:
