@@ -1,0 +1,349 @@
+"""Forgetting is training again without; estimates of it are derivatives of training, or exact where nothing bends."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from influence.cases import CLOSE, FEATURES, NODES, small, smooth, window
+from torch import nn
+
+from cascadice import learning_rates, optimizers
+from cascadice.applications.removals import part_of
+from cascadice.applications.unlearning import LEVELS, Removal, advantage, distance, forget, losses, repair
+from cascadice.engine import Behaviour, Participants, evaluate, load, mix, module_of, simulate
+
+ROUNDS = 3
+ESTIMATES = ("gossip", "first-order", "path-integrated")
+PARTICIPANT, BATCH = Removal(nodes=(1,)), Removal(nodes=(2,), rounds=range(3, 4))
+
+
+def some_samples(rounds, node=1, count=2):
+    """A few samples of one participant's first batch, whoever else draws them and whenever."""
+    return Removal(samples=tuple(rounds[0].drawn.batch[node, 0, :count].tolist()))
+
+
+def trained_with(network, rounds, removal, alpha):
+    """Algorithm 1 again, participant by participant by plain autograd, with the weight α on what is forgotten."""
+    now = rounds[0].before
+    for done in rounds:
+        part = part_of(removal, done.drawn, network.nodes)
+        inputs = load(network, done.drawn)
+        rows = []
+        for k in range(network.nodes):
+            theta, state = now.theta[k], {name: value[k] for name, value in now.state.items()}
+            share = alpha if part.updates[k] else 1.0
+            for x, y, gone in zip(inputs.x[k], inputs.y[k], part.samples[k], strict=True):
+                slope = slope_of(network, theta, x, y, torch.where(gone, alpha, 1.0))
+                delta, state = network.learner.optimizer.update(slope, state, theta, inputs.lr[k])
+                theta = theta + delta
+            taken, factor = (c[k] for c in inputs.conduct) if inputs.conduct else (1.0, 1.0)
+            noise = done.half.theta[k] - done.before.theta[k] if float(taken) == 0 else 0.0
+            theta = now.theta[k] + share * (taken * factor * (theta - now.theta[k]) + noise)
+            state = {n: now.state[n][k] + share * taken * (v - now.state[n][k]) for n, v in state.items()}
+            rows.append((theta, state))
+        half = Participants(
+            torch.stack([theta for theta, _ in rows]),
+            {name: torch.stack([state[name] for _, state in rows]) for name in now.state},
+            {},
+        )
+        now = mix(done.W, half)
+    return now
+
+
+def slope_of(network, theta, x, y, weights):
+    module = module_of(network, Participants(theta[None], {}, {}), 0).train()
+    each = nn.functional.cross_entropy(module(x), y, reduction="none")
+    pieces = torch.autograd.grad((weights * each).sum() / len(y), list(module.parameters()))
+    return torch.cat([piece.flatten() for piece in pieces])
+
+
+NETWORKS = {
+    "sgd": {},
+    "momentum": {"optimizer": "momentum"},
+    "adamw": {"optimizer": "adamw", "lr": 0.05},
+    "two steps": {"local_steps": 2, "optimizer": "momentum"},
+    "loop": {"strategy": "loop", "optimizer": "nesterov"},
+    "rates": {"lr": lambda t: torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64) / (1 + t)},
+    "sign flipper": {"optimizer": "momentum", "behaviours": [Behaviour("sign-flipper", (1,), strength=2.0)]},
+    "noise sender": {"behaviours": [Behaviour("noise-sender", (1, 3), strength=0.01)]},
+    "free-rider": {"optimizer": "momentum", "behaviours": [Behaviour("free-rider", (0,))]},
+}
+KINDS = {"participant": lambda rounds: PARTICIPANT, "batch": lambda rounds: BATCH, "samples": some_samples}
+SAMPLES = ("sgd", "adamw", "two steps", "loop", "sign flipper", "free-rider")
+CASES = [*((name, "samples") for name in SAMPLES), *((name, "participant") for name in NETWORKS), ("momentum", "batch")]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_replay_is_training_again_without(name, kind):
+    network = small(**NETWORKS[name])
+    rounds = window(network, ROUNDS)
+    removal = KINDS[kind](rounds)
+    found = forget(network, iter(rounds), removal, "replay")
+    expected = trained_with(network, rounds, removal, 0.0)
+    torch.testing.assert_close(found.participants.theta, expected.theta, **CLOSE)
+    torch.testing.assert_close(found.participants.state, expected.state, **CLOSE)
+    assert (found.participants.theta - rounds[-1].after.theta).norm() > 1e-4
+    assert found.t == rounds[-1].t + 1
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_first_order_is_the_derivative_of_training(name, kind):
+    network, step = small(**NETWORKS[name]), 1e-3
+    rounds = window(network, ROUNDS)
+    removal = KINDS[kind](rounds)
+    found = forget(network, rounds, removal).participants.theta
+    at = {alpha: trained_with(network, rounds, removal, alpha).theta for alpha in (1 + step, 1 - step)}
+    slope = (at[1 + step] - at[1 - step]) / (2 * step)
+    assert slope.norm() > 1e-4
+    torch.testing.assert_close(found, rounds[-1].after.theta - slope, rtol=0, atol=1e-5 * float(slope.norm()))
+
+
+PATHS = [("sgd", "samples"), ("two steps", "samples"), ("adamw", "participant"), ("noise sender", "participant")]
+
+
+@pytest.mark.parametrize(("name", "kind"), PATHS)
+def test_path_integrals_converge_to_replay(name, kind):
+    network = small(**NETWORKS[name])
+    rounds = window(network, ROUNDS)
+    removal = KINDS[kind](rounds)
+    replayed, trained = forget(network, rounds, removal, "replay").participants, rounds[-1].after
+
+    def left(level, points=1):
+        return distance(forget(network, rounds, removal, level, points).participants, trained, replayed)
+
+    first, one, three = left("first-order"), left("path-integrated", 1), left("path-integrated", 3)
+    assert one < first / 2
+    assert three < one / 20
+    assert three < 1e-3
+
+
+@pytest.mark.parametrize(("optimizer", "kind"), [("sgd", "participant"), ("sgd", "batch"), ("nesterov", "samples")])
+def test_where_nothing_bends_all_levels_are_exact(optimizer, kind):
+    """A loss that is linear in the parameters has no Hessian: then W, and what momentum keeps, are all there is.
+
+    Whole updates only of SGD: to skip a step is to skip the decay of old momentum, which is not linear in α.
+    """
+    network = small(nn.Linear(FEATURES, 3), loss=lambda outputs, y: outputs[..., 0].mean(), optimizer=optimizer)
+    rounds = window(network, ROUNDS)
+    exact = forget(network, rounds, KINDS[kind](rounds), "replay").participants
+    assert (exact.theta - rounds[-1].after.theta).norm() > 1e-3
+    for level in ESTIMATES:
+        found = forget(network, rounds, KINDS[kind](rounds), level).participants
+        torch.testing.assert_close(found.theta, exact.theta, **CLOSE)
+        torch.testing.assert_close(found.state, exact.state, **CLOSE)
+
+
+def test_gossip_is_products_of_w():
+    network = small()
+    rounds = window(network, ROUNDS)
+    off = torch.zeros_like(rounds[0].before.theta)
+    for t, done in enumerate(rounds):
+        change = torch.zeros_like(off)
+        change[1] = done.update[1]
+        for later in rounds[t:]:
+            change = later.W.to_dense() @ change
+        off += change
+    found = forget(network, rounds, PARTICIPANT, "gossip")
+    torch.testing.assert_close(found.participants.theta, rounds[-1].after.theta - off, **CLOSE)
+
+
+def test_gossip_of_whole_updates_needs_no_data():
+    network = small(optimizer="momentum")
+    rounds = window(network, ROUNDS)
+    found = forget(network, rounds, PARTICIPANT, "gossip").participants
+    unreadable = replace(network.data.train, x=torch.full_like(network.data.train.x, torch.nan))
+    blind = replace(network, data=replace(network.data, train=unreadable))
+    parts = ((done, part_of(PARTICIPANT, done.drawn, NODES)) for done in rounds)
+    torch.testing.assert_close(LEVELS["gossip"].correct(blind, parts, 1), found, **CLOSE)
+    # that the rounds are this network's is looked at once, with data
+    with pytest.raises(ValueError, match="made again, must end where it did"):
+        forget(blind, rounds, PARTICIPANT, "gossip")
+
+
+@pytest.mark.parametrize("level", ["gossip", "first-order"])
+def test_contributions_superpose(level):
+    network = small(optimizer="momentum")
+    rounds = window(network, ROUNDS)
+    trained = rounds[-1].after.theta
+
+    def correction(removal):
+        return trained - forget(network, rounds, removal, level).participants.theta
+
+    both, apart = correction(Removal(nodes=(0, 2))), correction(Removal(nodes=(0,))) + correction(Removal(nodes=(2,)))
+    torch.testing.assert_close(both, apart, **CLOSE)
+    early, late = (correction(Removal(nodes=(1,), rounds=part)) for part in (range(2, 4), range(4, 5)))
+    torch.testing.assert_close(correction(PARTICIPANT), early + late, **CLOSE)
+
+
+def test_halving_the_rate_quarters_the_error_of_first_order():
+    trained = small(lr=0.1)
+    start, errors = list(simulate(trained, 3))[-1].after, []
+    for lr in (4e-3, 2e-3):
+        network = replace(trained, lr=learning_rates.constant(lr))
+        rounds = list(simulate(network, 7, start=3, participants=start))
+        found, exact = (forget(network, rounds, PARTICIPANT, level).participants for level in ("first-order", "replay"))
+        errors.append(float((found.theta - exact.theta).norm()))
+    assert 3.6 < errors[0] / errors[1] < 4.4
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_only_whom_it_reached_is_touched(level):
+    network = small(mixing=torch.eye(NODES, dtype=torch.float64).roll(1, 0))
+    rounds = window(network, 2)
+    found = forget(network, rounds, Removal(nodes=(0,), rounds=range(2, 3)), level).participants.theta
+    changed = (found - rounds[-1].after.theta).abs().amax(1) > 1e-12
+    assert changed.tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_only_sample_of_a_batch_is_the_whole_update(level):
+    network = small(batch_size=1)
+    rounds = window(network, ROUNDS)
+    drawn = tuple(int(done.drawn.batch[1, 0, 0]) for done in rounds)
+    samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), level)
+    whole = forget(network, rounds, PARTICIPANT, level)
+    torch.testing.assert_close(samples.participants.theta, whole.participants.theta, **CLOSE)
+    assert (samples.updates, whole.updates, int(samples.uses.sum())) == (0, ROUNDS, ROUNDS)
+
+
+def test_counts_what_was_left_out():
+    network = small()
+    rounds = list(simulate(network, 9))  # three epochs
+    removal = some_samples(rounds, count=3)
+    found = forget(network, rounds, removal, "gossip")
+    drawn = torch.stack([done.drawn.batch for done in rounds]).flatten()
+    assert found.uses.tolist() == [int((drawn == sample).sum()) for sample in removal.samples]
+    assert found.updates == 0
+    assert int(found.uses.min()) >= 2
+
+
+def test_samples_of_those_who_do_not_work_are_not_used():
+    network = small(behaviours=[Behaviour("free-rider", (1,))])
+    rounds = window(network, 2)
+    removal = Removal(nodes=(1,), samples=some_samples(rounds).samples)
+    with pytest.raises(ValueError, match="nobody used any of these samples in rounds 2 to 3"):
+        forget(network, rounds, removal)
+
+
+def test_dropout_replays_with_its_masks_and_has_no_derivative():
+    network = small(smooth(nn.Dropout(0.5)), strategy="loop", batch_size=1)
+    rounds = window(network, ROUNDS)
+    drawn = tuple(int(done.drawn.batch[1, 0, 0]) for done in rounds)
+    samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), "replay").participants.theta
+    torch.testing.assert_close(samples, forget(network, rounds, PARTICIPANT, "replay").participants.theta, **CLOSE)
+    with pytest.raises(ValueError, match=r"draws at random \(dropout\) are not defined"):
+        forget(network, rounds, PARTICIPANT)
+    untouched = Removal(samples=tuple(set(range(48)) - set(drawn)))
+    kept = forget(network, rounds, replace(untouched, nodes=(1, 2)), "replay")
+    assert int(kept.uses.sum()) == ROUNDS
+
+
+def test_repair_is_training_on_without():
+    network = small(optimizer="momentum")
+    rounds = window(network, ROUNDS)
+    corrected = forget(network, rounds, BATCH, "replay")
+    found = repair(network, corrected, BATCH, 3)
+    idle = replace(network, behaviours=(Behaviour("free-rider", (2,)),))
+    *_, wanted = simulate(idle, corrected.t + 3, start=corrected.t, participants=corrected.participants)
+    torch.testing.assert_close(found.participants, wanted.after, **CLOSE)
+    assert (found.t, found.updates) == (corrected.t + 3, corrected.updates)
+    assert repair(network, corrected, BATCH, 0) == corrected
+
+
+def test_adam_can_go_on_from_a_first_order_correction():
+    network = small(optimizer="adam", lr=0.05)
+    rounds = window(network, ROUNDS)
+    found = repair(network, forget(network, rounds, PARTICIPANT), PARTICIPANT, 5)
+    assert found.participants.theta.isfinite().all()
+    assert evaluate(network, found.participants).loss.max() < 3
+
+
+def test_advantage_is_the_chance_of_a_lower_loss():
+    draw = torch.Generator().manual_seed(3)
+    members, fresh = (torch.randint(5, (2, size), generator=draw).double() for size in (7, 11))
+    expected = [
+        sum((m < f) + 0.5 * (m == f) for m in row for f in other) / 77
+        for row, other in zip(members.tolist(), fresh.tolist(), strict=True)
+    ]
+    torch.testing.assert_close(advantage(members, fresh), torch.tensor(expected, dtype=torch.float64))
+    assert advantage(torch.zeros(1, 2), torch.ones(1, 5)).item() == 1
+
+
+def test_losses_are_those_of_ordinary_modules():
+    network = small()
+    done, test = window(network, 1)[0], network.data.test
+    found = losses(network, done.after, test, chunk=3)
+    for k in range(NODES):
+        outputs = module_of(network, done.after, k)(test.x)
+        torch.testing.assert_close(found[k], nn.functional.cross_entropy(outputs, test.y, reduction="none").detach())
+
+
+def test_distance_is_relative_to_the_way():
+    def at(value):
+        return Participants(torch.full((2, 3), value), {}, {})
+
+    assert distance(at(1.0), at(3.0), at(0.0)) == pytest.approx(1 / 3)
+    assert torch.isnan(torch.tensor(distance(at(1.0), at(1.0), at(1.0))))
+
+
+@pytest.mark.parametrize(
+    ("removal", "message"),
+    [
+        (Removal(nodes=(4,)), "participants are numbered 0 to 3; found 4"),
+        (Removal(nodes=(-1,)), "participants are numbered 0 to 3; found -1"),
+        (Removal(samples=(48,)), "training samples are numbered 0 to 47; found 48"),
+        (Removal(nodes=(0,), rounds=range(1, 4)), "round 1 is to be forgotten; the first round there is, is 2"),
+        (Removal(nodes=(0,), rounds=range(3, 9)), "round 8 is to be forgotten; the last round there is, is 4"),
+    ],
+)
+def test_what_is_not_there_cannot_be_forgotten(removal, message):
+    network = small()
+    with pytest.raises(ValueError, match=message):
+        forget(network, window(network, ROUNDS), removal, "gossip")
+
+
+def test_samples_that_nobody_drew_are_not_forgotten():
+    network = small()
+    rounds = window(network, 2)
+    drawn = {int(i) for done in rounds for i in done.drawn.batch.flatten()}
+    spared = min(set(range(48)) - drawn)
+    with pytest.raises(ValueError, match="nobody used any of these samples in rounds 2 to 3: nothing to forget"):
+        forget(network, rounds, Removal(samples=(spared,)))
+
+
+def test_rounds_must_follow_one_another_and_be_this_networks():
+    network = small()
+    first, second, third = window(network, 3)
+    with pytest.raises(ValueError, match="round 2 is followed by 4"):
+        forget(network, [first, third], PARTICIPANT)
+    with pytest.raises(ValueError, match="there must be rounds to forget something in; found none"):
+        forget(network, [], PARTICIPANT)
+    with pytest.raises(ValueError, match="must be of this network"):
+        forget(small(smooth(width=5)), [first, second], PARTICIPANT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "something must be forgotten"),
+        ({"nodes": (1,), "rounds": range(3, 3)}, "rounds must be consecutive, from 0 on, at least one"),
+        ({"nodes": (1,), "rounds": range(0, 9, 2)}, "rounds must be consecutive"),
+    ],
+)
+def test_a_removal_must_make_sense(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Removal(**arguments)
+
+
+def test_other_mistakes():
+    network = small(optimizer=optimizers.clip(optimizers.sgd(), 0.5))
+    rounds = window(network, 2)
+    with pytest.raises(ValueError, match=r"gossip alone carries .* this one is not\. Use first-order or replay"):
+        forget(network, rounds, PARTICIPANT, "gossip")
+    with pytest.raises(ValueError, match=r"unknown level 'gosip'\. Did you mean 'gossip'\?"):
+        forget(network, rounds, PARTICIPANT, "gosip")
+    with pytest.raises(ValueError, match="rounds to repair must be at least 0; found -1"):
+        repair(network, forget(network, rounds, PARTICIPANT, "replay"), PARTICIPANT, -1)
+    normed = small(smooth(nn.BatchNorm1d(4)))
+    with pytest.raises(ValueError, match="is a BatchNorm"):
+        forget(normed, window(normed, 2), Removal(samples=(0,)))
