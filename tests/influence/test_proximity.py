@@ -8,7 +8,7 @@ from influence import cases
 from cascadice.engine import Behaviour, module_of, simulate
 from cascadice.influence import first_order, judge, own_data, proximal, proximity
 from cascadice.influence.judging import slopes
-from cascadice.influence.proximity import _products, in_turn
+from cascadice.influence.proximity import products, in_turn
 
 equal = torch.testing.assert_close
 
@@ -50,10 +50,10 @@ def test_who_sends_no_update_has_neither_influence_nor_direction():
     assert found.cosine.isfinite().all()
 
 
-def test_products_of_single_precision_are_summed_in_double():
+def testproducts_of_single_precision_are_summed_in_double():
     draw = torch.Generator().manual_seed(0)
     u, s = torch.randn(2, 3, 2**16 + 7, generator=draw)
-    equal(_products(u, s), u.double() @ s.double().T, rtol=1e-12, atol=1e-9)
+    equal(products(u, s), u.double() @ s.double().T, rtol=1e-12, atol=1e-9)
 
 
 def test_a_round_of_another_network_is_refused():

@@ -34,14 +34,14 @@ def proximity(network: Network, done: Round, judge: Judge) -> Proximity:
     check_form(network, done)
     _, slope = slopes(network, judge, done.after.theta, done.after.buffers, range(network.nodes))
     update = done.update
-    inner = _products(update, slope)
-    lengths = torch.outer(_norms(update), _norms(slope))
+    inner = products(update, slope)
+    lengths = torch.outer(norms(update), norms(slope))
     heard = done.W.to_dense().T.to(inner)
     cosine = torch.where((heard > 0) & (lengths > 0), inner / lengths, 0.0)
     return Proximity(done.t, heard * network.weights.to(inner) * inner, cosine)
 
 
-def _products(updates: Tensor, slopes: Tensor) -> Float[Tensor, "n n"]:
+def products(updates: Tensor, slopes: Tensor) -> Float[Tensor, "n n"]:
     """All inner products, in double precision: TF32, where torch is allowed it, would drown small ones."""
     found = updates.new_zeros(len(updates), len(slopes), dtype=torch.float64)
     for u, s in zip(torch.split(updates, 2**16, 1), torch.split(slopes, 2**16, 1), strict=True):
@@ -49,7 +49,8 @@ def _products(updates: Tensor, slopes: Tensor) -> Float[Tensor, "n n"]:
     return found
 
 
-def _norms(rows: Tensor) -> Float[Tensor, " n"]:
+def norms(rows: Tensor) -> Float[Tensor, " n"]:
+    """The length of each row."""
     lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return lengths.double()
 
