@@ -15,7 +15,9 @@ FLAGS = (
     "--disable-background-networking", "--remote-debugging-pipe",
 )  # fmt: skip
 # Chromium listens on descriptor 3 and answers on 4
-AS_3_AND_4 = "import os,sys; r,w=map(int,sys.argv[1:3]); os.dup2(r,3); os.dup2(w,4); os.execvp(sys.argv[3],sys.argv[3:])"
+AS_3_AND_4 = (
+    "import os,sys; r,w=map(int,sys.argv[1:3]); os.dup2(r,3); os.dup2(w,4); os.execvp(sys.argv[3],sys.argv[3:])"
+)
 SECONDS = 30
 
 
@@ -87,7 +89,9 @@ class Tab:
     def open(self, path, width=1280, height=900, theme="light"):
         self.errors.clear()
         self.requests.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self.call("Page.navigate", url=path.as_uri())
         self.wait("document.readyState === 'complete' && !!window.cascadice")
@@ -98,7 +102,9 @@ class Tab:
         self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def wait(self, condition):
-        script = f"new Promise(done => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 20); look(); }})"
+        script = (
+            f"new Promise(done => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 20); look(); }})"
+        )
         assert self.js(script)
 
     def js(self, expression):

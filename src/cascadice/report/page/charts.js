@@ -22,6 +22,7 @@ function chart(id, traces, more, label) {
   Plotly.react(place, traces, layout(more), {
     responsive: true, displayModeBar: false,
   });
+  $("js-plotly-tester")?.setAttribute("aria-hidden", "true"); // where Plotly measures text
   return place;
 }
 
@@ -86,12 +87,12 @@ function scatter(found, compared) {
   const where = source.map((node, i) => `${name(node)}, round ${round[i]}`);
   const clouds = compared.map(([kind]) => ({ x: values.truth, y: values[kind], text: where, mode: "markers", name: kind, marker: { color: kindColour(kind), symbol: KIND_SYMBOLS[kindPlace(kind) % KIND_SYMBOLS.length], size: 7, opacity: 0.75 }, hovertemplate: "%{text}<br>truth %{x:.5f}, estimate %{y:.5f}<extra>%{data.name}</extra>" }));
   const line = { x: ends, y: ends, mode: "lines", line: { color: colour("soft"), width: 1 }, hoverinfo: "skip", showlegend: false };
-  const words = compared.map(([kind, a]) => `${kind}: Pearson ${a.pearson.toFixed(3)}`).join("; ");
+  const words = compared.map(([kind, a]) => `${kind}: Pearson ${fixed(a.pearson, 3)}`).join("; ");
   chart("scatter", [line, ...clouds], { xaxis: { title: { text: "truth: influence of an update" } }, yaxis: { title: { text: "estimate" } } }, `Estimates against the truth. ${words}.`);
-  const judged = found.judged.map((one) => `${one.mean.toFixed(3)} (round ${one.t})`).join(" → ");
+  const judged = found.judged.map((one) => `${fixed(one.mean, 3)} (round ${one.t})`).join(" → ");
   const some = values.truth.length < of ? ` ${values.truth.length} of ${of} points are drawn.` : "";
   say("scatter-text", `A point is an update; on the line, an estimate is exact.${judged ? ` The network’s test ${found.judged[0].measure}: ${judged}.` : ""}${some}`);
-  const rows = compared.map(([kind, a]) => [kind, a.pearson.toFixed(4), a.spearman.toFixed(4), a.relative_rmse.toFixed(3)]);
+  const rows = compared.map(([kind, a]) => [kind, fixed(a.pearson, 4), fixed(a.spearman, 4), fixed(a.relative_rmse, 3)]);
   fill("agreements", plainTable(["", "Pearson", "Spearman", "relative RMSE"], rows, "How near the estimates are to the truth"));
 }
 

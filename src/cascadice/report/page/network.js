@@ -30,6 +30,7 @@ function sizes() {
 }
 
 function matricesOf(round) {
+  if (!data.mixing) return [{ receiver: [], source: [], weight: [] }];
   const { matrices, of } = data.mixing;
   return of[round] ? of[round].map((place) => matrices[place]) : [matrices[0]];
 }
@@ -54,8 +55,7 @@ function travelled() {
 }
 
 function drawNetwork() {
-  show("network", data.mixing !== null);
-  if (!data.mixing) return;
+  show("network", data.mixing !== null || data.influence !== null);
   const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.node : undefined;
   const places = new Map(data.shown.map((node, i) => {
     const angle = 2 * Math.PI * i / data.shown.length - Math.PI / 2;
@@ -131,7 +131,7 @@ function nodeLabel(node, angle) {
 function described(node, value) {
   const flag = data.flagged.includes(node) ? ", flagged" : "";
   if (!data.influence) return `${name(node)}${flag}`;
-  return `${name(node)}${flag}: ${verdict(value) === "neither" ? "no influence" : `${verdict(value) === "helped" && state.source !== null ? "was helped" : verdict(value)}, ${signed(value)}`}`;
+  return `${name(node)}${flag}: ${verdict(value) === "neither" ? "no influence" : `${state.source === null ? verdict(value) : `was ${verdict(value)}`}, ${signed(value)}`}`;
 }
 
 function nodeKey(event, node) {
@@ -158,7 +158,6 @@ function drawLegend() {
 }
 
 function drawPanel() {
-  if (!data.mixing) return;
   const chosen = state.source;
   const ranked = [...sizes()].filter(([, value]) => chosen === null || value !== 0).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
   say("panel-title", chosen === null ? "Everyone, by influence on all" : capital(name(chosen)));
@@ -242,9 +241,9 @@ function square(fill = null) {
 function drawMatrices() {
   show("matrix-card", data.influence !== null && data.influence.hops > 0);
   $("weights-card").classList.toggle("alone", $("matrix-card").hidden);
-  if (!data.mixing) return;
+  show("weights-card", data.mixing !== null);
   const place = new Map(data.shown.map((node, i) => [node, i]));
-  drawWeights(place);
+  if (data.mixing) drawWeights(place);
   if ($("matrix-card").hidden) return;
   const z = square(), sizes = [];
   for (const { source, receiver, hop, value } of entries()) {

@@ -14,6 +14,15 @@ def short(values: Iterable[Any]) -> list[float | None]:
     return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in np.asarray(values).tolist()]
 
 
+def plain(content: Any) -> Any:
+    """As JSON knows it: numbers that are none as null."""
+    if isinstance(content, dict):
+        return {key: plain(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [plain(value) for value in content]
+    return None if isinstance(content, float) and not np.isfinite(content) else content
+
+
 def evenly(count: int, most: int) -> list[int]:
     """At most `most` of `count` places, the first and the last among them."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()}) if count else []

@@ -25,6 +25,7 @@ function number(value, digits = 3) {
   const size = Math.abs(value);
   return size >= 1e-4 && size < 1e6 ? value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size)))) : value.toExponential(digits - 1);
 }
+const fixed = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 const signed = (value) => (value > 0 ? "+" : "") + number(value).replace("-", "−");
 const verdict = (value) => (value < 0 ? "helped" : value > 0 ? "harmed" : "neither");
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;

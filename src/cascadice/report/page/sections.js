@@ -4,8 +4,9 @@ function sampleCards() {
   const found = data.samples;
   show("samples", found !== null);
   if (!found) return;
+  const relabelled = Object.values(data.known).some((what) => what.includes("label"));
   const rounds = found.rounds.length === 1 ? `round ${found.rounds[0]}` : `${found.rounds.length} rounds from ${found.rounds[0]} to ${found.rounds[found.rounds.length - 1]}`;
-  say("samples-text", `${capital(found.kind)}, summed over the uses of each sample in ${rounds}; the strongest of ${found.count.toLocaleString("en")} scored. Labels are as stored: a participant told to flip them trained on others.`);
+  say("samples-text", `${capital(found.kind)}, summed over the uses of each sample in ${rounds}; the strongest of ${found.count.toLocaleString("en")} scored.${relabelled ? " Labels are as stored: a participant told to change them trained on others." : ""}`);
   for (const side of ["helped", "harmed"]) {
     fill(`samples-${side}`, ...found[side].map((one) => sampleCard(one, side)));
     if (!found[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));
@@ -15,7 +16,7 @@ function sampleCards() {
 function sampleCard(one, side) {
   const label = one.label ?? null;
   return element("li", {},
-    one.picture ? element("img", { src: one.picture, alt: `Sample ${one.sample}${label === null ? "" : `, labelled ${label}`}`, loading: "lazy" }) : null,
+    one.picture ? element("img", { src: one.picture, alt: `Sample ${one.sample}${label === null ? "" : `, labelled ${label}`}` }) : null,
     one.text ? element("pre", {}, one.text) : null,
     element("b", { class: side }, signed(one.value)),
     element("div", {}, label === null ? `sample ${one.sample}` : `“${label}”, sample ${one.sample}`),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import store
-from cascadice.report.page.numbers import Json, evenly
+from cascadice.report.page.numbers import Json, evenly, plain
 from cascadice.report.page.samples import data_uri
 
 ORDER = ("detect", "choose", "reward", "forget")
@@ -34,13 +34,12 @@ def _order(path: Path) -> tuple[int, str]:
 
 
 def _section(path: Path, content: Json) -> Json:
-    table = content.get("table") or {"columns": [], "rows": []}
-    rows = table["rows"]
+    columns, rows = _table(content.get("table"))
     return {
         "name": path.stem,
         "title": str(content.get("title", path.stem)),
         "findings": [str(sentence) for sentence in content.get("findings", ())],
-        "columns": [str(column) for column in table["columns"]],
+        "columns": [str(column) for column in columns],
         "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
         "count": len(rows),
         "flagged": _whole(content.get("flagged")),
@@ -48,11 +47,16 @@ def _section(path: Path, content: Json) -> Json:
     }
 
 
+def _table(given: Any) -> tuple[list[Any], list[list[Any]]]:
+    table = given if isinstance(given, dict) else {"columns": [], "rows": []}
+    columns, rows = table.get("columns"), table.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError("its table must have lists of columns and of rows.")
+    return columns, rows
+
+
 def _cell(cell: Any) -> Any:
-    """As it is where it is a number or a word; NaN, which JSON cannot say, as nothing."""
-    if isinstance(cell, float) and cell != cell:
-        return None
-    return cell if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
+    return plain(cell) if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
 
 
 def _whole(numbers: Any) -> list[int]:

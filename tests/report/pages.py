@@ -1,0 +1,49 @@
+"""Runs with everything a page can show, small enough to be made in seconds."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cascadice import runs
+from cascadice.configuration import fingerprint
+from cascadice.inquiry import ask
+from cascadice.questions import Question
+from cascadice.recipes import demo
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+CONFIG = replace(
+    demo(), nodes=6, model_options=("hidden=[8]",), epochs=None, rounds=8, eval_every=2, record="all",
+    corruptions=("flip-labels:2:0.8",), behaviours=("free-rider:4",),
+)  # fmt: skip
+
+
+def train(folder, config=CONFIG):
+    """A run without pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_draw", lambda journal: None)
+        runs.run(config, folder, quiet=True)
+    return folder
+
+
+def ask_everything(folder):
+    """Cascades with the truth beside them, and every sample's share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cascadice.report.influence.draw", lambda *_, **__: None)
+        ask(folder, Question(("truth", "first-order"), hops=2, every=3, eval_samples=50), quiet=True)
+        shares = Question(("shares",), hops=1, samples=True, every=3, eval_samples=50)
+        ask(folder, shares, folder / "samples", quiet=True)
+
+
+def tell(folder, name, config=CONFIG, **more):
+    """What a command over the run would have written."""
+    content = {
+        "command": name,
+        "run": fingerprint(config),
+        "title": f"The {name} title {HOSTILE}",
+        "findings": [f"A finding {HOSTILE}"],
+        "table": {"columns": ["participant", "evidence", HOSTILE], "rows": [[2, 0.5, HOSTILE], [4, -1.25, True]]},
+        **more,
+    }
+    (folder / name).mkdir()
+    (folder / name / f"{name}.json").write_text(json.dumps(content))

@@ -1,0 +1,400 @@
+"""The data of a page are those of the run, whatever state it is in; the page holds them and asks for nothing."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report.pages import CONFIG, HOSTILE, ask_everything, tell, train
+
+from cascadice import store
+from cascadice.cli import main
+from cascadice.configuration import build, fingerprint, to_json
+from cascadice.engine import simulate
+from cascadice.findings import read as read_findings
+from cascadice.influence import Cascade, concatenate, read_table, table_of
+from cascadice.influence.tables import write_part
+from cascadice.report.page import collect, page, samples
+from cascadice.report.page.numbers import evenly, plain, short
+from cascadice.report.page.writing import LARGEST, json_in_html
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("page") / "run")
+
+
+@pytest.fixture(scope="module")
+def asked(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("asked") / "run"
+    shutil.copytree(trained, folder)
+    ask_everything(folder)
+    return folder
+
+
+@pytest.fixture
+def bare(trained, tmp_path):
+    """A run of which nothing was asked, to be changed."""
+    return shutil.copytree(trained, tmp_path / "bare")
+
+
+@pytest.fixture
+def run(asked, tmp_path):
+    """A run of which everything was asked, to be changed."""
+    return shutil.copytree(asked, tmp_path / "run")
+
+
+def columns(found, kind="truth"):
+    return {name: np.array(values) for name, values in found["influence"]["cascades"][kind].items()}
+
+
+def test_the_numbers_are_those_of_the_findings(asked):
+    data, found = collect(asked), read_findings(asked / "influence", asked, build(CONFIG))
+    assert data["influence"]["kinds"] == ["truth", "first order"]
+    assert data["influence"]["rounds"] == [0, 3, 6]
+    assert data["known"] == {"2": "flip-labels", "4": "free-rider"}
+    np.testing.assert_allclose(data["influence"]["totals"]["truth"], found.participants["truth"], rtol=1e-4)
+    np.testing.assert_allclose(data["influence"]["decay"]["truth"], found.by_hop["truth"], rtol=1e-4)
+    np.testing.assert_allclose(
+        data["influence"]["points"]["values"]["first order"], found.updates["first order"].ravel(), rtol=1e-4
+    )
+    given = np.zeros((6, 6))
+    rows = columns(data)
+    for t, source, hop, receiver, value in zip(*rows.values(), strict=True):
+        given[source, receiver] += value * (t == -1 and hop > 0)
+    np.testing.assert_allclose(given, found.given["truth"], rtol=1e-3, atol=1e-9)
+
+
+def test_sums_over_rounds_are_sums_of_the_rounds(asked):
+    rows = columns(collect(asked))
+    total, single = rows["round"] == -1, rows["round"] >= 0
+    assert set(rows["round"][single]) == {0, 3, 6}
+    for hop in (0, 1, 2):
+        of = rows["hop"] == hop
+        np.testing.assert_allclose(rows["value"][total & of].sum(), rows["value"][single & of].sum(), rtol=1e-3)
+
+
+def test_the_table_has_every_row_of_every_folder(asked):
+    table = collect(asked)["table"]
+    folders, rows = np.array(table["values"][0]), np.array(table["values"][-1], dtype=float)
+    assert table["folders"] == ["influence", "samples"]
+    for place, name in enumerate(table["folders"]):
+        np.testing.assert_allclose(rows[folders == place], read_table(asked / name).value, rtol=1e-4)
+    assert table["note"] == ""
+
+
+def test_curves_are_what_was_measured(asked):
+    curves, measures = collect(asked)["training"], store.read_metrics(asked)
+    np.testing.assert_allclose(np.array(curves["loss"]["each"]).T, [m.train_loss for m in measures], rtol=1e-4)
+    assert curves["accuracy"]["rounds"] == [1, 3, 5, 7]
+    np.testing.assert_allclose(curves["consensus"]["mean"], [float(m.consensus) for m in measures], rtol=1e-4)
+
+
+def test_many_participants_are_a_band(tmp_path):
+    folder = train(tmp_path / "run", replace(CONFIG, nodes=70, rounds=2, record="none", batch_size=4))
+    data = collect(folder)
+    assert {"least", "greatest"} <= data["training"]["loss"].keys()
+    assert "each" not in data["training"]["loss"]
+    assert len(data["shown"]) == 64
+
+
+def test_samples_come_with_pictures_of_themselves(asked):
+    found = collect(asked)["samples"]
+    scored = read_findings(asked / "samples", asked, build(CONFIG)).samples["shares, 2 points"]
+    assert [one["sample"] for one in found["helped"]] == [one.sample for one in scored[: len(found["helped"])]]
+    assert all(one["value"] > 0 for one in found["harmed"])
+    assert all(one["picture"].startswith("data:image/png;base64,") for one in found["helped"] + found["harmed"])
+
+
+def test_absent_data_leave_samples_without_pictures(asked, monkeypatch):
+    def absent(name, root):
+        raise FileNotFoundError("digits was not found.")
+
+    monkeypatch.setattr(samples, "_loaded", absent)
+    data = collect(asked)
+    assert "picture" not in data["samples"]["helped"][0]
+    assert data["notes"] == ["Samples are shown without pictures: digits was not found."]
+
+
+@pytest.mark.parametrize(
+    ("x", "shape"),
+    [
+        (torch.arange(12, dtype=torch.uint8).view(3, 2, 2), "picture"),
+        (torch.zeros(1, 3, 3), "picture"),
+        (torch.zeros(2, 3, 3), None),
+        (torch.zeros(5), None),
+    ],
+)
+def test_only_pictures_are_drawn(x, shape):
+    assert (samples._picture(x) is not None) == (shape == "picture")
+
+
+def test_texts_are_shown_as_they_begin():
+    data = samples._loaded("pydoc", None)
+    shown = samples._sample(samples.Sampled(0, 3, 1, -0.5), data)
+    assert shown["picture"] is None
+    assert len(shown["text"]) == samples.LETTERS
+    assert shown["label"] is None
+
+
+def test_the_network_is_the_one_of_each_round_and_its_hops(tmp_path):
+    config = replace(CONFIG, topology="one-peer-exponential", rounds=4, behaviours=("absent:1@2-3",), record="2-3")
+    folder = train(tmp_path / "run", config)
+    found, network = collect(folder)["mixing"], build(config)
+    assert list(found["of"]) == ["0", "1", "2", "3"]
+    for t in range(4):
+        (place,) = found["of"][str(t)]
+        matrix = found["matrices"][place]
+        W = torch.zeros(6, 6, dtype=torch.float64)
+        W[matrix["receiver"], matrix["source"]] = torch.tensor(matrix["weight"], dtype=torch.float64)
+        torch.testing.assert_close(W, network.mixing(t).double(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_network_of_a_recorded_round_is_the_one_that_was_used(bare):
+    alone = torch.eye(6)
+    (done,) = simulate(build(CONFIG), 1)
+    store.record(bare, done._replace(drawn=done.drawn._replace(W=alone)))
+    found = collect(bare)["mixing"]
+    (place,) = found["of"]["0"]
+    assert found["matrices"][place]["receiver"] == found["matrices"][place]["source"] == list(range(6))
+    assert found["of"]["1"] != found["of"]["0"]
+
+
+def test_a_run_of_which_nothing_was_asked_says_how_to_ask(bare, capsys):
+    data = collect(bare)
+    assert (data["influence"], data["samples"], data["table"], data["sections"]) == (None, None, None, [])
+    assert data["mixing"]["of"]
+    names = [entry["name"] for entry in data["commands"]]
+    assert names == ["influence", "samples", "detect", "choose", "reward", "forget"]
+    assert main(["report", str(bare)]) == 0
+    assert f"this adds it: cascadice influence {bare} --hops 2" in capsys.readouterr().out
+
+
+def test_a_run_that_was_not_recorded_must_be_trained_again(bare):
+    shutil.rmtree(bare / "rounds")
+    (entry,) = collect(bare)["commands"]
+    assert entry["command"].startswith(
+        f"cascadice run {bare} --record all --out {bare}-recorded && cascadice influence"
+    )
+
+
+def test_a_run_that_has_only_just_begun_has_a_page(tmp_path):
+    store.write_json(tmp_path / "config.json", to_json(CONFIG))
+    data = collect(tmp_path)
+    assert data["training"] is None
+    assert data["notes"] == ["Nothing was measured yet: metrics are written with the first checkpoint."]
+    assert "6 participants" in page(data)
+
+
+def test_what_is_asked_already_is_not_offered_again(run):
+    tell(run, "detect")
+    assert [entry["name"] for entry in collect(run)["commands"]] == ["choose", "reward", "forget"]
+
+
+def test_sections_are_what_commands_found(run):
+    tell(run, "reward")
+    tell(run, "detect", flagged=[2, 4], figure="detect.png")
+    tell(run, "curious", table={"columns": ["x"], "rows": [[float("nan")], [[1]]] + [[i] for i in range(600)]})
+    (run / "detect" / "detect.png").write_bytes(b"\x89PNG and so on")
+    data = collect(run)
+    detect, reward, curious = data["sections"]
+    assert [section["name"] for section in data["sections"]] == ["detect", "reward", "curious"]
+    assert data["flagged"] == [2, 4]
+    assert detect["picture"].startswith("data:image/png;base64,")
+    assert reward["picture"] is None
+    assert reward["rows"] == [[2, 0.5, HOSTILE], [4, -1.25, True]]
+    assert (curious["count"], len(curious["rows"]), curious["rows"][0]) == (602, 500, [None])
+
+
+def test_what_is_of_another_run_is_told_and_not_shown(run):
+    tell(run, "detect", config=replace(CONFIG, seed=1))
+    note = json.loads((run / "influence" / "influence.json").read_text())
+    (run / "influence" / "influence.json").write_text(json.dumps(note | {"run": "another"}))
+    data = collect(run)
+    assert data["sections"] == []
+    assert data["influence"]["folder"] == "samples"
+    assert data["notes"] == [
+        "The influence in influence is not shown: it is of another run.",
+        "What `cascadice detect` found is not shown: it is of another run.",
+    ]
+
+
+@pytest.mark.parametrize("content", ["no JSON", '{"run": "RUN", "table": {"columns": 3}}', "[1]"])
+def test_sections_that_cannot_be_read_are_told(bare, content):
+    (bare / "detect").mkdir()
+    (bare / "detect" / "detect.json").write_text(content.replace("RUN", fingerprint(CONFIG)))
+    data = collect(bare)
+    assert data["sections"] == []
+    assert data["notes"][0].startswith("What `cascadice detect` found is not shown: ")
+
+
+def test_damage_is_told_and_the_rest_is_shown(run):
+    next((run / "influence").glob("part-*")).write_bytes(b"half")
+    (run / "metrics.parquet").write_bytes(b"half")
+    (run / "rounds" / "000000.safetensors").write_bytes(b"half")
+    data = collect(run)
+    assert data["training"] is None
+    assert data["mixing"] is None
+    assert data["influence"]["folder"] == "samples"
+    assert [note.split(":")[0] for note in data["notes"]] == [
+        f"{run / 'metrics.parquet'} is damaged",
+        "The influence in influence is not shown",
+        "Who gossiped with whom is not shown",
+    ]
+
+
+def test_collecting_changes_nothing_and_is_the_same_each_time(asked):
+    before = sorted((path, path.stat().st_mtime_ns) for path in asked.rglob("*"))
+    assert json_in_html(collect(asked)) == json_in_html(collect(asked))
+    assert sorted((path, path.stat().st_mtime_ns) for path in asked.rglob("*")) == before
+
+
+def test_too_much_is_summed_up_within_the_largest_page(tmp_path):
+    config, nodes = replace(CONFIG, nodes=96, corruptions=(), behaviours=(), topology="complete"), 96
+    store.write_json(tmp_path / "config.json", to_json(config))
+    note = {"run": fingerprint(config)}
+    draw = torch.Generator().manual_seed(0)
+    sums = np.zeros(nodes)
+    for t in range(6):
+        value = torch.randn(3, nodes, nodes, generator=draw, dtype=torch.float64)
+        made = concatenate(table_of(Cascade(kind, t, tuple(range(nodes)), value)) for kind in ("truth", "first order"))
+        write_part(tmp_path / "influence", made, t, note)
+        sums += value.sum((0, 2)).numpy()
+    data = collect(tmp_path)
+    assert len(data["shown"]) == 64
+    assert set(data["shown"]) == set(np.argsort(-np.abs(sums))[:64])
+    assert 0 < len(data["influence"]["rounds"]) < 6
+    assert data["table"]["note"].startswith("Summed over rounds, the 20,000 largest: the table has ")
+    rows = columns(data)
+    of = rows["round"] == -1
+    for node in data["shown"]:  # receivers that are not drawn are not lost
+        np.testing.assert_allclose(rows["value"][of & (rows["source"] == node)].sum(), sums[node], rtol=1e-2, atol=1e-2)
+    assert len(page(data).encode()) < LARGEST
+
+
+class Reader(HTMLParser):
+    """What a browser makes of a page: its tags, and the text of its data and title."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.texts, self.open = [], {}, None
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.open = dict(attributes).get("id") if tag == "script" else tag
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+    def handle_data(self, text):
+        self.texts[self.open] = self.texts.get(self.open, "") + text
+
+
+def test_nothing_in_a_run_becomes_markup(run, tmp_path):
+    tell(run, "detect")
+    hostile = run.rename(tmp_path / HOSTILE.replace("/", "⁄"))
+    data = collect(hostile)
+    reader = Reader()
+    reader.feed(page(data))
+    assert json.loads(reader.texts["data"]) == json.loads(json.dumps(data))
+    assert HOSTILE in reader.texts["data"] or HOSTILE in json.dumps(json.loads(reader.texts["data"]))
+    assert reader.texts["title"] == f"{hostile.name} · cascadice"
+    assert not any(tag == "img" for tag, _ in reader.tags)
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(asked):
+    reader = Reader()
+    text = page(collect(asked))
+    reader.feed(text)
+    assert not [a for _, a in reader.tags if "src" in a or a.get("href", "#").startswith(("http", "/"))]
+    assert not any(tag == "link" for tag, _ in reader.tags)
+    assert any("default-src 'none'" in a.get("content", "") for _, a in reader.tags)
+    assert not re.search(r"\{\{\w+\}\}", text.replace(page_of_plotly(), ""))
+    assert len(text.encode()) < LARGEST
+
+
+def page_of_plotly():
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+@settings(max_examples=50)
+@given(st.text())
+def test_text_in_data_comes_through(text):
+    embedded = json_in_html({"text": text, "key" + text: [text]})
+    assert not set("<>&\u2028\u2029") & set(embedded)
+    assert json.loads(embedded) == {"text": text, "key" + text: [text]}
+
+
+def test_numbers_are_short_and_null_where_there_are_none():
+    assert short([0.123456789, float("nan"), float("inf"), -2.0]) == [0.12346, None, None, -2.0]
+    assert plain({"a": [float("nan"), 1.5, (float("-inf"),)]}) == {"a": [None, 1.5, [None]]}
+
+
+@given(st.integers(0, 200), st.integers(1, 50))
+def test_places_are_spread_evenly(count, most):
+    places = evenly(count, most)
+    assert len(places) == min(count, most)
+    assert places == sorted(set(places))
+    if count and most > 1:
+        assert (places[0], places[-1]) == (0, count - 1)
+    steps = np.diff(places)
+    assert len(steps) == 0 or steps.max() - steps.min() <= 1
+
+
+def test_the_command_writes_the_page_where_it_is_told(asked, tmp_path, capsys):
+    out = tmp_path / "deep" / "page.html"
+    assert main(["report", str(asked), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "6 participants trained mlp on digits together for 8 rounds" in said
+    assert f"page in {out}" in said
+    assert [path.name for path in out.parent.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], r"nowhere holds no run: config\.json is not there\. Name the folder"),
+        (["RUN", "--out", "page.pdf"], r"a page must end in \.html; found 'page\.pdf'"),
+        (["RUN", "--out", "folder.html"], r"folder\.html is a folder; a page is a file\."),
+    ],
+)
+def test_mistakes_are_told_in_one_line(trained, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.html").mkdir()
+    assert main(["report", *(str(trained) if part == "RUN" else part for part in arguments)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said)
+    assert said.count("\n") == 1
+
+
+def colours(theme):
+    text = (resources.files("cascadice.report.page") / "page.css").read_text()
+    block = re.search(
+        r":root\[data-theme=\"dark\"\] \{(.*?)\}" if theme == "dark" else r":root \{(.*?)\}", text, re.DOTALL
+    )
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block[1]))
+
+
+def luminance(colour):
+    parts = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read(theme):
+    """WCAG AA: 4.5 : 1 for text."""
+    tones = colours(theme)
+    for text in ("ink", "soft", "accent", "helped", "harmed"):
+        for ground in ("card", "ground"):
+            dark, light = sorted((luminance(tones[text]), luminance(tones[ground])))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)

@@ -1,0 +1,268 @@
+"""The page as its readers use it, in a real browser: by mouse and keyboard, light and dark, on a desk and a phone."""
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+from report import browser
+from report.pages import HOSTILE, ask_everything, tell, train
+
+from cascadice.report.page import collect, write
+
+pytestmark = pytest.mark.skipif(
+    browser.find() is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here (apt install chromium)"
+)
+ARROW = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Escape": 27, "Home": 36}
+# a PNG of one pixel
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+RADII = "JSON.stringify([...document.querySelectorAll('#graph .body')].map(c => c.getAttribute('r')))"
+FOCUSED = "document.activeElement.id || document.activeElement.dataset.node || document.activeElement.dataset.row"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = train(tmp_path_factory.mktemp("browser") / "run")
+    write(folder)
+    (folder / "report.html").rename(folder / "bare.html")
+    ask_everything(folder)
+    tell(folder, "detect", flagged=[2], figure="detect.png")
+    (folder / "detect" / "detect.png").write_bytes(base64.b64decode(PIXEL))
+    tell(folder, "reward")
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def artefacts(tmp_path_factory):
+    place = Path(os.environ.get("CASCADICE_ARTEFACTS") or tmp_path_factory.mktemp("artefacts"))
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser.browser(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(chromium, run):
+    """The page, opened afresh; whatever a test does with it must leave no error behind."""
+    chromium.open(run / "report.html")
+    yield chromium
+    assert chromium.errors == []
+
+
+def press(tab, key):
+    tab.press(key, ARROW.get(key, 13 if key == "Enter" else 0), "\r" if key == "Enter" else "")
+
+
+def test_it_loads_without_an_error_and_asks_for_nothing(tab, run):
+    elsewhere = [url for url in tab.requests if not url.startswith(("data:", "blob:"))]
+    assert elsewhere == [(run / "report.html").as_uri()]
+    charts = tab.js(
+        "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('svg.main-svg')).map(c => c.id)"
+    )
+    assert charts == ["matrix", "weights", "decay", "scatter", "accuracy", "loss", "consensus"]
+    sections = tab.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
+    assert sections == ["Overview", "Network", "Reach", "Training", "Samples", "Detect", "Reward", "Table", "About"]
+    assert tab.js("[...document.querySelectorAll('#nav a')].every(a => document.querySelector(a.hash))")
+    assert "6 participants trained mlp on digits" in tab.text("#findings")
+    assert tab.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+
+
+@pytest.mark.parametrize(("slider", "said"), [("round", "round 6"), ("hop", "2 hops on")])
+def test_sliders_change_the_picture(tab, slider, said):
+    before = tab.js(RADII)
+    heat = tab.js("JSON.stringify(document.getElementById('matrix').data[0].z)")
+    tab.js(f"document.getElementById('{slider}').focus()")
+    press(tab, "ArrowLeft")
+    assert tab.js(RADII) != before
+    assert tab.js("JSON.stringify(document.getElementById('matrix').data[0].z)") != heat
+    assert tab.text(f"#{slider}-value") == said
+    assert tab.js(f"document.getElementById('{slider}').getAttribute('aria-valuetext')") == said
+    assert said in tab.text("#panel-text")
+    press(tab, "ArrowRight")
+    assert tab.js(RADII) == before
+
+
+def test_the_size_of_a_participant_is_its_influence(tab, run):
+    totals = [abs(value) for value in collect(run)["influence"]["totals"]["truth"]]
+    radii = [float(r) for r in json.loads(tab.js(RADII))]
+    assert [r > 6 for r in radii] == [total > 0 for total in totals]
+    assert sorted(range(6), key=lambda j: radii[j]) == sorted(range(6), key=lambda j: totals[j])
+
+
+def test_a_click_selects_a_source_and_shows_its_cascade(tab, run):
+    rows = collect(run)["influence"]["cascades"]["truth"]
+    reached = {
+        k
+        for t, j, k, v in zip(rows["round"], rows["source"], rows["receiver"], rows["value"], strict=True)
+        if (t, j) == (-1, 2) and v
+    }
+    tab.click('#graph [data-node="2"] .body')
+    assert tab.text("#panel-title") == "Participant 2 (flip-labels)"
+    assert f"Its updates reached {len(reached)} participants" in tab.text("#panel-text")
+    listed = tab.js("[...document.querySelectorAll('#ranking button')].map(b => Number(b.dataset.row))")
+    assert set(listed) == reached
+    assert tab.js("document.querySelectorAll('#graph .edge.path').length") > 0
+    assert tab.js("document.querySelector('#graph [aria-pressed=true]').dataset.node") == "2"
+    tab.click("#clear")
+    assert tab.text("#panel-title") == "Everyone, by influence on all"
+    assert tab.js("document.querySelectorAll('#graph .edge.path').length") == 0
+
+
+def test_a_click_on_the_list_selects_too(tab):
+    tab.click('#ranking [data-row="5"]')
+    assert tab.text("#panel-title") == "Participant 5"
+
+
+def test_participants_can_be_selected_by_keyboard(tab):
+    tab.js("document.getElementById('kind').focus()")
+    press(tab, "Tab")
+    assert tab.js(FOCUSED) == "0"
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
+        press(tab, key)
+    assert tab.js(FOCUSED) == "5"
+    assert tab.js("getComputedStyle(document.querySelector('#graph [data-node=\"5\"] .ring')).strokeWidth") == "5px"
+    press(tab, "Enter")
+    assert tab.text("#panel-title") == "Participant 5"
+    assert tab.js(FOCUSED) == "5"
+    press(tab, "Escape")
+    assert tab.text("#panel-title") == "Everyone, by influence on all"
+
+
+def test_everything_can_be_reached_with_the_tab_key_and_shows_it(tab):
+    seen = "(e => e === document.body || e.closest('svg') ? 'ring' : getComputedStyle(e).outlineStyle)"
+    reached, rings = set(), set()
+    for _ in range(60):
+        press(tab, "Tab")
+        reached.add(tab.js(FOCUSED))
+        rings.add(tab.js(f"{seen}(document.activeElement)"))
+    assert {"theme", "round", "hop", "kind", "0", "search", "download", "later"} <= reached
+    assert rings == {"ring", "solid"}
+
+
+def test_controls_have_names_for_those_who_do_not_see(tab):
+    nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+    named = {}
+    for node in nodes:
+        role = node.get("role", {}).get("value")
+        if role in ("button", "slider", "searchbox", "combobox", "image", "region", "link") and not node["ignored"]:
+            named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    assert {"button", "slider", "searchbox", "combobox", "image"} <= named.keys()
+    assert all(name for names in named.values() for name in names), named
+    assert any(name.startswith("participant 2 (flip-labels), flagged: harmed") for name in named["button"])
+
+
+def test_another_kind_can_be_asked(tab):
+    before = tab.text("#ranking")
+    tab.js("(s => { s.value = 'first order'; s.dispatchEvent(new Event('change')); })(document.getElementById('kind'))")
+    assert tab.text("#panel-text").startswith("first order; ")
+    assert tab.text("#ranking") != before
+
+
+def test_the_table_is_searched_sorted_and_downloaded(tab):
+    tab.js("URL.createObjectURL = (blob) => { blob.text().then((text) => saved.push(text)); return 'blob:x'; }")
+    tab.js("window.saved = []")
+    tab.js("HTMLAnchorElement.prototype.click = function () { window.file = this.download; }")
+    tab.click("#search")
+    tab.write("kind:truth source:2 hop:1 round:3")
+    rows = tab.js("[...document.querySelectorAll('#rows tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+    assert len(rows) > 1
+    assert all(row[:4] + row[5:6] == ["influence", "truth", "3", "2", "1"] for row in rows)
+    assert tab.text("#table-count").startswith(f"{len(rows)} rows of ")
+    tab.click("#rows th:last-child button")
+    values = [
+        float(row.replace("−", "-"))
+        for row in tab.js("[...document.querySelectorAll('#rows td:last-child')].map(c => c.textContent)")
+    ]
+    assert values == sorted(values)
+    assert tab.js("document.querySelector('#rows th:last-child').getAttribute('aria-sort')") == "ascending"
+    tab.click("#download")
+    tab.wait("saved.length === 1")
+    lines = tab.js("saved[0]").splitlines()
+    assert lines[0] == "folder,kind,round,source,sample,hop,receiver,value"
+    assert [float(line.split(",")[-1]) for line in lines[1:]] == values
+    assert tab.js("file") == "run-influence.csv"
+
+
+def test_pages_of_the_table_are_turned(tab):
+    first = tab.text("#rows tbody")
+    tab.click("#later")
+    assert tab.text("#rows tbody") != first
+    assert tab.text("#place").startswith("2 / ")
+    tab.click("#earlier")
+    assert tab.text("#rows tbody") == first
+
+
+def test_nothing_in_the_data_becomes_markup(tab):
+    assert tab.text("#detect h2") == f"The detect title {HOSTILE}"
+    assert HOSTILE in tab.text("#reward table")
+    assert tab.js("document.querySelectorAll('img[src=\"x\"]').length") == 0
+    assert tab.js("document.querySelectorAll('#graph .flag').length") == 1
+
+
+def test_fresh_data_are_shown_without_losing_what_was_chosen(tab):
+    tab.click('#graph [data-node="2"] .body')
+    tab.js("document.getElementById('hop').focus()")
+    press(tab, "Home")
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent); fresh.title = 'Later'")
+    tab.js("fresh.influence.cascades.truth.value = fresh.influence.cascades.truth.value.map(v => 2 * v)")
+    tab.js("cascadice.render(fresh)")
+    assert tab.text("#title") == "Later"
+    assert tab.text("#panel-title") == "Participant 2 (flip-labels)"
+    assert tab.text("#hop-value") == "on oneself, before gossip"
+    tab.js("fresh.influence = null; fresh.table = null; fresh.samples = null; cascadice.render(fresh)")
+    assert tab.text("#network-title") == "Who gossiped with whom"
+
+
+def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):
+    chromium.open(run / "bare.html")
+    assert "cascadice influence" in chromium.text("#missing")
+    assert chromium.js("document.getElementById('table').hidden && document.getElementById('samples').hidden")
+    assert chromium.js("document.querySelectorAll('#graph .node').length") == 6
+    chromium.screenshot(artefacts / "nothing-asked.png")
+    assert chromium.errors == []
+
+
+@pytest.mark.parametrize("absent", ["mixing", "training", "influence", "samples", "table"])
+def test_whatever_is_absent_the_rest_is_shown(tab, absent):
+    tab.js(f"cascadice.render({{...JSON.parse(document.getElementById('data').textContent), {absent}: null}})")
+    assert "6 participants trained mlp" in tab.text("#findings")
+    section = {"mixing": "weights-card", "influence": "reach"}.get(absent, absent)
+    assert tab.js(f"document.getElementById('{section}').hidden")
+    assert tab.js("document.querySelectorAll('#graph .node').length") == 6
+
+
+def test_colours_follow_the_system_and_the_button(chromium, run):
+    chromium.open(run / "report.html", theme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = chromium.js(ground)
+    chromium.click("#theme")
+    assert chromium.js(ground) != dark
+    assert chromium.text("#theme") == "Dark"
+    chromium.open(run / "report.html", theme="light")
+    assert chromium.js(ground) != dark
+    assert chromium.errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "height", "theme"),
+    [("desktop-light", 1280, 900, "light"), ("desktop-dark", 1280, 900, "dark"), ("phone", 390, 844, "light")],
+)
+def test_it_fits_and_is_pictured(chromium, run, artefacts, name, width, height, theme):
+    chromium.open(run / "report.html", width, height, theme)
+    assert chromium.js("document.documentElement.scrollWidth") == width
+    smallest = chromium.js(
+        "Math.min(...[...document.querySelectorAll('#graph .node')].map(n => n.getBoundingClientRect().height))"
+    )
+    assert smallest >= 15
+    chromium.click('#graph [data-node="2"] .body')
+    assert chromium.text("#panel-title").startswith("Participant 2")
+    chromium.js("window.scrollTo(0, 0)")
+    chromium.screenshot(artefacts / f"{name}.png")
+    assert (artefacts / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert chromium.errors == []
