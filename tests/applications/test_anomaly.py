@@ -61,9 +61,8 @@ def slow_deviations(scores, heard, allowance, keep=1.0):
                 middle = statistics.median(latest.values()) if latest else 0
                 spread = statistics.mean(abs(x - middle) for x in latest.values()) if latest else 0
                 for j in now:
-                    zs.setdefault(j, []).append(
-                        (keep ** (rounds - 1 - t), (latest[j] - middle) / spread if spread else 0)
-                    )
+                    z = (latest[j] - middle) / spread if spread else 0
+                    zs.setdefault(j, []).append((keep ** (rounds - 1 - t), z))
             if len(zs) < 3:
                 continue
             mean = {j: sum(w * z for w, z in pairs) / sum(w for w, _ in pairs) for j, pairs in zs.items()}
@@ -71,7 +70,7 @@ def slow_deviations(scores, heard, allowance, keep=1.0):
             mad = statistics.median(abs(m - centre) for m in mean.values())
             for j, pairs in zs.items():
                 seen = sum(w for w, _ in pairs) ** 2 / sum(w * w for w, _ in pairs)
-                floor = math.sqrt(math.pi / 2 / seen + allowance**2)
+                floor = math.sqrt(math.pi / 2 * len(zs) / (len(zs) - 1) / seen + allowance**2)
                 found[c, j, k] = (mean[j] - centre) / max(1.4826 * mad, floor)
     return found
 
@@ -128,18 +127,18 @@ def test_the_threshold_is_exceeded_as_often_as_it_says(neighbours, rate):
     assert float(beyond.double().mean()) == pytest.approx(rate, rel=0.15)
 
 
-@pytest.mark.parametrize(("lasting", "allowance"), [(0.0, 0.0), (0.4, 0.5)])
+@pytest.mark.parametrize(("lasting", "allowance"), [(0.0, 0.0), (0.3, 0.5)])
 def test_honest_neighbours_are_flagged_no_more_often_than_the_rate(lasting, allowance):
-    nodes, rate, draw = 240, 0.02, torch.Generator().manual_seed(4)
+    nodes, rate, draw = 160, 0.02, torch.Generator().manual_seed(4)
     heard = torch.zeros(nodes, nodes, dtype=torch.bool)
     for offset in range(1, 6):
         heard |= torch.eye(nodes, dtype=torch.bool).roll(offset, 0)
-    bias = lasting * torch.randn(1, nodes, nodes, generator=draw).double()
+    bias = lasting * torch.randn(5, nodes, nodes, generator=draw).double()
     evidence = nothing(bias)
     for _ in range(30):
-        evidence = gathered(evidence, bias + torch.randn(1, nodes, nodes, generator=draw), heard)
-    share = (deviations(evidence, allowance).abs() > threshold(5, rate)).sum() / heard.sum()
-    assert 0 < float(share) <= 1.2 * rate
+        evidence = gathered(evidence, bias + torch.randn(5, nodes, nodes, generator=draw), heard)
+    share = (deviations(evidence, allowance).abs() > threshold(5, rate)).sum() / heard.sum() / 5
+    assert 0.2 * rate < float(share) <= 1.25 * rate
 
 
 def test_of_two_nobody_knows_the_odd_one():

@@ -5,10 +5,10 @@ What j sends k influences it by a product, ⟨∇L_k, Δ_j⟩ = ‖∇L_k‖ · 
 
     z[j, k] = (x[j, k] − median) / mean |x[·, k] − median|     in each round, among those that k has heard
     M[j, k] = mean of z[j, k] over the rounds
-    D[j, k] = (M[j, k] − median) / max(1.4826 MAD, √(π / 2N + allowance²))
+    D[j, k] = (M[j, k] − median) / max(1.4826 MAD, √(π/2 · m/(m − 1) / N + allowance²))
 
-In a round nobody counts for more than the number of neighbours, however large its update. The noise of z averages out
-as π/2N over N rounds; what remains between honest participants, whose data differ, is covered by the `allowance`.
+In a round nobody counts for more than m, the number of neighbours, however large its update. The noise of z averages
+out over N rounds; what remains between honest participants, whose data differ, is covered by the `allowance`.
 Column k is made of k's own data and of what k received, nothing else.
 """
 
@@ -124,12 +124,16 @@ def deviations(evidence: Evidence, allowance: float = 0.5) -> Float[Tensor, "sig
     0 where k heard nothing from j, or knows fewer than three neighbours.
     """
     known = evidence.weight > 0
-    known = known & (known.sum(0) >= LEAST)
+    neighbours = known.sum(0)
+    known = known & (neighbours >= LEAST)
     mean = evidence.total / evidence.weight.clamp_min(1e-12)
     rounds = evidence.weight.square() / evidence.squares.clamp_min(1e-24)
     offset = torch.where(known, mean - _median(mean, known), 0.0)
     spread = 1.4826 * _median(offset.abs(), known)
-    floor = (math.pi / 2 / rounds.clamp_min(1e-12) + allowance**2).sqrt()
+    noise = (
+        math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1)
+    )  # of z where scores are Gaussian, within 5 %
+    floor = (noise / rounds.clamp_min(1e-12) + allowance**2).sqrt()
     return torch.where(known, offset / torch.maximum(spread, floor), 0.0)
 
 
