@@ -91,7 +91,7 @@ def test_first_order_is_the_derivative_of_training(name, kind):
     network, step = small(**NETWORKS[name]), 1e-3
     rounds = window(network, ROUNDS)
     removal = KINDS[kind](rounds)
-    found = forget(network, rounds, removal).participants.theta
+    found = forget(network, rounds, removal, "first-order").participants.theta
     at = {alpha: trained_with(network, rounds, removal, alpha).theta for alpha in (1 + step, 1 - step)}
     slope = (at[1 + step] - at[1 - step]) / (2 * step)
     assert slope.norm() > 1e-4
@@ -232,7 +232,7 @@ def test_dropout_replays_with_its_masks_and_has_no_derivative():
     samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), "replay").participants.theta
     torch.testing.assert_close(samples, forget(network, rounds, PARTICIPANT, "replay").participants.theta, **CLOSE)
     with pytest.raises(ValueError, match=r"draws at random \(dropout\) are not defined"):
-        forget(network, rounds, PARTICIPANT)
+        forget(network, rounds, PARTICIPANT, "first-order")
     untouched = Removal(samples=tuple(set(range(48)) - set(drawn)))
     kept = forget(network, rounds, replace(untouched, nodes=(1, 2)), "replay")
     assert int(kept.uses.sum()) == ROUNDS
@@ -253,7 +253,7 @@ def test_repair_is_training_on_without():
 def test_adam_can_go_on_from_a_first_order_correction():
     network = small(optimizer="adam", lr=0.05)
     rounds = window(network, ROUNDS)
-    found = repair(network, forget(network, rounds, PARTICIPANT), PARTICIPANT, 5)
+    found = repair(network, forget(network, rounds, PARTICIPANT, "first-order"), PARTICIPANT, 5)
     assert found.participants.theta.isfinite().all()
     assert evaluate(network, found.participants).loss.max() < 3
 

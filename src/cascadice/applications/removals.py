@@ -1,10 +1,11 @@
 """What is to be forgotten, and which part of a round that is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cascadice.engine.networks import Network
@@ -56,6 +57,17 @@ def part_of(removal: Removal, drawn: Draw, nodes: int) -> Part:
     # whoever did no local work (free-riders, the absent) drew samples, and used none
     used = concerned & (drawn.conduct[0].cpu() > 0) if drawn.conduct else concerned
     return Part(torch.zeros_like(concerned), torch.isin(batch, torch.tensor(removal.samples)) & used[:, None, None])
+
+
+def samples_of(removal: Removal, draws: Iterable[Draw], nodes: int) -> Int[Tensor, " samples"]:
+    """The training samples whose traces are to go: those that were used in what is forgotten, each once."""
+    found = [torch.zeros(0, dtype=torch.int64)]
+    for drawn in draws:
+        part = part_of(removal, drawn, nodes)
+        batch = drawn.batch.cpu()
+        found.append(torch.cat([batch[part.samples], batch[part.updates].flatten()]))
+    each: Tensor = torch.unique(torch.cat(found))
+    return each
 
 
 def check(network: Network, removal: Removal) -> None:

@@ -10,15 +10,20 @@ from cascadice.data import Samples
 from cascadice.engine.execution import over_rows
 from cascadice.engine.learner import Participants, score
 from cascadice.engine.networks import Network
+from cascadice.engine.simulation import evaluate
 from cascadice.influence.measures import per_sample
 
 
-def distance(corrected: Participants, trained: Participants, replayed: Participants) -> float:
+def distance(
+    corrected: Participants, trained: Participants, replayed: Participants, *, start: Participants | None = None
+) -> float:
     """What is left of the way: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed| over all participants.
 
-    0: as if never used. 1: nothing gained. Above 1: worse than leaving it. NaN where there was nothing to forget.
+    0: as if never used. 1: nothing gained. Above 1: worse than leaving it. NaN where there was nothing to forget. Where
+    the corrected and the replayed have both trained on since, `start` is the replayed as they were before.
     """
-    left, way = (float((one.theta - replayed.theta).double().norm()) for one in (corrected, trained))
+    left = float((corrected.theta - replayed.theta).double().norm())
+    way = float((trained.theta - (replayed if start is None else start).theta).double().norm())
     return left / way if way else float("nan")
 
 
@@ -48,8 +53,16 @@ def advantage(members: Float[Tensor, "n members"], fresh: Float[Tensor, "n fresh
 
 
 class Trace(NamedTuple):
-    """Of some models: their test loss and accuracy, and how well the attack tells forgotten samples from fresh ones."""
+    """Of each participant's model: test loss and accuracy, and how well the attack tells members from fresh samples."""
 
     loss: Float[Tensor, " n"]
     accuracy: Float[Tensor, " n"]
     membership: Float[Tensor, " n"]
+
+
+def trace(network: Network, participants: Participants, members: Samples, fresh: Samples | None = None) -> Trace:
+    """What `members`, which should be forgotten, still are to these models; `fresh` (the test data) were never seen."""
+    fresh = network.data.test if fresh is None else fresh
+    judged = evaluate(network, participants, fresh)
+    known = advantage(losses(network, participants, members), losses(network, participants, fresh))
+    return Trace(judged.loss, judged.accuracy, known)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cascadice.applications.erasing import Correct, carry, coasted, pushed, redone, replay
 from cascadice.applications.removals import Part, Removal, check, part_of
-from cascadice.applications.traces import advantage, distance, losses
+from cascadice.applications.traces import Trace, advantage, distance, losses, trace
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, draw
 from cascadice.engine.rounds import Round, mix
@@ -24,7 +24,19 @@ from cascadice.influence.carrying import check_replays
 from cascadice.influence.cascades import check_form, gauss_legendre
 from cascadice.names import lookup
 
-__all__ = ["LEVELS", "Corrected", "Level", "Removal", "advantage", "distance", "forget", "losses", "repair"]
+__all__ = [
+    "LEVELS",
+    "Corrected",
+    "Level",
+    "Removal",
+    "Trace",
+    "advantage",
+    "distance",
+    "forget",
+    "losses",
+    "repair",
+    "trace",
+]
 
 
 class Corrected(NamedTuple):
@@ -41,7 +53,7 @@ class Corrected(NamedTuple):
 
 
 def forget(
-    network: Network, rounds: Iterable[Round], removal: Removal, level: str = "first-order", points: int = 2
+    network: Network, rounds: Iterable[Round], removal: Removal, level: str = "replay", points: int = 2
 ) -> Corrected:
     """Everybody's model after the last of these rounds without what is to be forgotten, by one of `LEVELS`.
 
