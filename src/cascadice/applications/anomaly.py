@@ -130,9 +130,7 @@ def deviations(evidence: Evidence, allowance: float = 0.5) -> Float[Tensor, "sig
     rounds = evidence.weight.square() / evidence.squares.clamp_min(1e-24)
     offset = torch.where(known, mean - _median(mean, known), 0.0)
     spread = 1.4826 * _median(offset.abs(), known)
-    noise = (
-        math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1)
-    )  # of z where scores are Gaussian, within 5 %
+    noise = math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1)  # of Gaussian scores, within 5 %
     floor = (noise / rounds.clamp_min(1e-12) + allowance**2).sqrt()
     return torch.where(known, offset / torch.maximum(spread, floor), 0.0)
 

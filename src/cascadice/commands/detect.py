@@ -1,15 +1,177 @@
-"""`cascadice detect`."""
+"""`cascadice detect`: what every participant of a recorded run would have thought of those it heard."""
 
 import argparse
+import math
+from typing import TYPE_CHECKING, Any
 
 from cascadice.commands import over_runs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from cascadice.applications.anomaly import Verdict
+    from cascadice.recordings import Recording
+
+MADE = ["detect.json", "detect.png"]
+SAMPLES = 128  # to judge by in a round, where there are as many
+HALF = 0.5  # of the receivers: a vote
+COLUMNS = ("participant", "flagged by", "heard by", "since round", "told to", "because")
+
+# sign -> what it means where it is above, and where it is below that of the others
+MEANINGS = {
+    "influence": ("it harms more than the others", "it helps more than the others"),
+    "direction": ("its updates lead away from lower loss", "its updates lead to lower loss more directly"),
+    "size": ("its updates are larger", "its updates are smaller"),
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     over_runs.add(parser, "detect")
+    parser.add_argument(
+        "--rate", type=float, default=0.01, metavar="X", help="how often an honest neighbour may be flagged [0.01]"
+    )
+    text = "how much honest neighbours may differ for good, in their mean differences within a round [0.5]"
+    parser.add_argument("--allowance", type=float, default=0.5, metavar="X", help=text)
+    text = "rounds over which evidence is forgotten; 1 looks at each round alone (never)"
+    parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
+    text = f"own samples to judge by in a round (up to {SAMPLES})"
+    parser.add_argument("--samples", type=int, metavar="N", help=text)
     parser.set_defaults(command=_detect)
 
 
 def _detect(args: argparse.Namespace) -> None:
-    over_runs.opened(args)
+    import torch
+    from rich.console import Console
+
+    from cascadice import store
+    from cascadice.applications.anomaly import check, detect, votes
+    from cascadice.influence import judge, own_data
+    from cascadice.report.detect import draw
+
+    check(args.rate, args.allowance, args.memory)
+    recording = over_runs.opened(args)
+    samples, holdings = _samples(recording, args.samples)
+    yardstick = judge(recording.network, own_data(recording.network, holdings))
+    place = over_runs.place(args, "detect", MADE)
+    console, counted, last = Console(quiet=args.quiet), [], None
+    options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
+    with console.status("looking at what everybody heard"):
+        for last in detect(recording.network, recording.rounds(), yardstick, **options):
+            counted.append(votes(last))
+    assert last is not None  # a recording has rounds
+    found = _found(recording, last, torch.stack(counted).cpu(), options)
+    draw(found, place / MADE[1])
+    store.write_json(place / MADE[0], found)
+    _tell(console, found)
+    console.print(f"\nfound in {place}: {', '.join(MADE)}", highlight=False, soft_wrap=True)
+
+
+def _samples(recording: "Recording", asked: int | None) -> tuple[int, int]:
+    """How many samples to judge by in a round, and of how many of everybody's own to take them in turn."""
+    if recording.network.partition is None:
+        return asked or SAMPLES, asked or SAMPLES  # own_data says what is wrong
+    least = min(len(part) for part in recording.network.partition)
+    if asked is not None and not 1 <= asked <= least:
+        raise ValueError(f"--samples must be in 1..{least}, the least that a participant holds; found {asked}.")
+    return min(asked or SAMPLES, least), min(least, 4 * SAMPLES)
+
+
+def _found(recording: "Recording", last: "Verdict", counted: "Tensor", options: dict[str, Any]) -> dict[str, Any]:
+    import cascadice
+    from cascadice.applications.anomaly import LEAST, SIGNS
+    from cascadice.findings import wrongs
+
+    share, known = counted[-1].tolist(), wrongs(recording.network)
+    rows = [_row(node, last, share[node], known) for node in sorted(range(len(share)), key=lambda j: _order(share[j]))]
+    blind = [k for k, heard in enumerate(last.known.sum(0).tolist()) if heard < LEAST]
+    deviation = last.deviation.cpu()
+    return {
+        "command": "detect",
+        "version": cascadice.__version__,
+        "run": recording.fingerprint,
+        "title": "Who is unlike the others",
+        "findings": _findings(rows, known, blind, recording, options),
+        "table": {
+            "columns": ["participant", "flagged by", "heard by", "since round", "because", "known"],
+            "rows": rows,
+        },
+        "figure": MADE[1],
+        **{name: None if value == math.inf else value for name, value in options.items()},
+        "rounds": list(recording.recorded),
+        "votes": [[None if math.isnan(v) else v for v in row] for row in counted.tolist()],
+        "strength": last.strength.tolist(),
+        "heard": last.known.tolist(),
+        "since": last.since.tolist(),
+        "deviation": {sign: deviation[i].tolist() for i, sign in enumerate(SIGNS)},
+        "known": {str(node): kind for node, kind in known.items()},
+    }
+
+
+def _order(share: float) -> float:
+    return 1.0 if math.isnan(share) else -share
+
+
+def _row(node: int, last: "Verdict", share: float, known: dict[int, str]) -> list[Any]:
+    from cascadice.applications.anomaly import SIGNS
+
+    flags, heard = last.flagged[node], last.known[node]
+    since = last.since[node][flags]
+    because = ""
+    if flags.any():
+        mean = last.deviation[:, node, flags].mean(1)
+        sign = int(mean.abs().argmax())
+        because = MEANINGS[SIGNS[sign]][0 if mean[sign] > 0 else 1]
+    first = int(since.min()) if len(since) else None
+    return [node, int(flags.sum()), int(heard.sum()), first, known.get(node, ""), because]
+
+
+def _findings(
+    rows: list[list[Any]], known: dict[int, str], blind: list[int], recording: "Recording", options: dict[str, Any]
+) -> list[str]:
+    suspects = [row for row in rows if row[1] and row[1] >= HALF * row[2]]
+    found = [
+        f"Participant {node} is unlike the others: {flags} of the {heard} that hear it flag it, the first since round "
+        f"{since}; {because}."
+        for node, flags, heard, since, _, because in suspects
+    ] or ["Nobody is flagged by half of those that hear it."]
+    if single := [row[0] for row in rows if row[1] and row not in suspects]:
+        found.append(f"Flagged by fewer than half: {_names(single)}.")
+    if known:
+        caught = [row[0] for row in suspects]
+        missed, wrong = sorted(set(known) - set(caught)), sorted(set(caught) - set(known))
+        told = ", ".join(f"{node} ({kind})" for node, kind in sorted(known.items()))
+        found.append(
+            f"Told to misbehave were {told}: {'all were found' if not missed else f'missed {_names(missed)}'}"
+            f"{f', wrongly suspected {_names(wrong)}' if wrong else ', nobody else is suspected'}."
+        )
+    if blind:
+        found.append(f"Fewer than three are heard by {_names(blind)}: too few to tell who is the odd one.")
+    return [*found, _terms(len(recording.recorded), options)]
+
+
+def _terms(rounds: int, options: dict[str, Any]) -> str:
+    return (
+        f"Each judged its neighbours by {options['samples']} of its own samples in each of {rounds} rounds; an honest "
+        f"neighbour is flagged with probability {options['rate']:g}. The vote is more than one participant knows."
+    )
+
+
+def _names(nodes: list[int]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _tell(console: "Console", found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    for place, column in enumerate(COLUMNS[:-1]):  # the reason is in the sentences
+        table.add_column(column, justify="right" if 0 < place < 4 else "left", no_wrap=True)
+    for row in (row for row in found["table"]["rows"] if row[1] or row[4]):
+        table.add_row(*("" if value is None else str(value) for value in row[:-1]))
+    for sentence in found["findings"]:
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    if table.row_count:
+        console.print()
+        console.print(table)

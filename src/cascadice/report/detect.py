@@ -1,0 +1,61 @@
+"""A picture of suspicion: who flags whom, and how the vote came about."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cascadice.report.influence import COLOURS, HARMED, HELPED, NAMED_UP_TO
+from cascadice.report.topology import SUFFIXES
+from cascadice.store import aside
+
+LINES = (HARMED, *COLOURS[1:], HELPED)
+
+
+def draw(found: Mapping[str, Any], path: str | PathLike[str]) -> None:
+    """Draw what `cascadice detect` found into `path` (PNG or SVG, by its suffix)."""
+    from matplotlib.figure import Figure
+
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a picture must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
+    figure = Figure(figsize=(11.2, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _matrix(left, found)
+    _votes(right, found)
+    for axes in (left, right):
+        axes.title.set_fontsize(11)
+        axes.spines[["top", "right"]].set_visible(False)
+    with aside(path) as draft:
+        figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
+
+
+def _matrix(axes: Any, found: Mapping[str, Any]) -> None:
+    strength = np.ma.masked_where(~np.array(found["heard"]), np.array(found["strength"]))
+    shown = axes.imshow(strength, "RdBu_r", vmin=0, vmax=2, interpolation="nearest")  # 1, the limit, is white
+    axes.figure.colorbar(shown, ax=axes, shrink=0.8, extend="max", label="evidence over its threshold")
+    axes.set_facecolor("#f4f4f4")
+    axes.set(xlabel="who judges", ylabel="who is judged", title="who flags whom: red is above the threshold")
+    if (nodes := len(strength)) <= NAMED_UP_TO:
+        axes.set_xticks(range(nodes))
+        axes.set_yticks(range(nodes))
+        axes.tick_params(labelsize=8 if nodes <= 16 else 6)
+
+
+def _votes(axes: Any, found: Mapping[str, Any]) -> None:
+    rounds, votes = found["rounds"], np.array(found["votes"], dtype=float)
+    colours = iter(LINES * len(votes.T))
+    for node, share in enumerate(votes.T):
+        if share[-1] >= 0.5 or str(node) in found["known"]:
+            kind = found["known"].get(str(node))
+            label = f"{node}" + (f" ({kind})" if kind else "")
+            axes.plot(rounds, share, color=next(colours), linewidth=1.8, label=label, zorder=3)
+        else:
+            axes.plot(rounds, share, color="0.75", linewidth=0.8)
+    axes.axhline(0.5, color="0.2", linewidth=0.8, linestyle=":")
+    axes.set(title="how the vote came about", xlabel="round", ylabel="share of its receivers that flag it")
+    axes.set_ylim(-0.03, 1.03)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8, loc="center right")
