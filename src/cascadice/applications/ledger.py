@@ -9,7 +9,7 @@ Nothing is ever taken back: a part that was damaged is entered again, on a line 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,7 +233,7 @@ def _check_note(found: Ledger, note: Mapping[str, str]) -> Ledger:
         what = "another run" if differs == "run" else "other settings"
         raise ValueError(
             f"{found.folder} is the ledger of {what}: {differs} is {found.note.get(differs)!r} there, "
-            f"{note.get(differs)!r} here. Use another folder."
+            f"{note.get(differs)!r} here. Keep this one in another folder (--ledger)."
         )
     return found
 
@@ -319,5 +319,3 @@ def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
     found = totals(ledger, "round", "participant")
     return torch.from_numpy(found["value"]).view(len(ledger.rounds), -1)
 
-
-WAYS: Mapping[str, Callable[..., Any]] = {"shares": by_shares, "horizon": by_horizon}

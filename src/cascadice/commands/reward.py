@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MADE = ["reward.json", "reward.png"]
 KINDS = ("shares", "horizon")
+HOPS = 4
 LINES = 10  # of progress where no bar can be drawn
 
 
@@ -40,16 +41,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _reward(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascadice.applications.ledger import by_round, read_ledger
+    from cascadice.applications.ledger import CHAIN, by_round, read_ledger
     from cascadice.applications.payouts import check_terms, pay
 
     _check_kind(args)
     recording = over_runs.opened(args)
     check_terms(recording.network.nodes, args.budget, args.floor, args.clawback)
-    place = over_runs.place(args, "reward", MADE)
     folder, note = Path(args.ledger or recording.folder / "ledger"), _note(args, recording)
+    there = read_ledger(folder, note) if (folder / CHAIN).exists() else None
+    place = over_runs.place(args, "reward", MADE)
     console = Console(quiet=args.quiet)
-    _extend(console, recording, folder, note, args)
+    _extend(console, recording, there, folder, note, args)
     ledger = read_ledger(folder, note)
     payout = pay(by_round(ledger), args.budget, floor=args.floor, clawback=args.clawback)
     _conclude(console, recording, ledger, payout, place, args)
@@ -72,21 +74,25 @@ def _note(args: argparse.Namespace, recording: "Recording") -> dict[str, str]:
     there, asked = len(recording.network.data.test), args.eval_samples
     if (asked or 0) > there:
         raise ValueError(f"--eval-samples must be at most {there}, the number there is; found {asked}.")
-    reach = f"{args.hops or 4} hops" if args.kind == "shares" else f"to the end of round {recording.recorded[-1]}"
+    reach = _hops(args.hops or HOPS) if args.kind == "shares" else f"to the end of round {recording.recorded[-1]}"
     judged = "all" if asked is None else str(asked)
     samples = str(args.samples).lower()
     return {"run": recording.fingerprint, "kind": f"{args.kind}, {reach}", "samples": samples, "eval-samples": judged}
 
 
-def _extend(console: "Console", recording: "Recording", folder: Path, note: dict[str, str], args: Any) -> None:
-    """Enter the rounds that are not in the ledger, or no longer whole."""
-    from cascadice.applications.ledger import CHAIN, enter, read_ledger
+def _hops(count: int) -> str:
+    return f"{count} hop{'s' * (count > 1)}"
 
-    there = read_ledger(folder, note) if (folder / CHAIN).exists() else None
+
+def _extend(
+    console: "Console", recording: "Recording", there: "Ledger | None", folder: Path, note: dict[str, str], args: Any
+) -> None:
+    """Enter the rounds that are not in the ledger that is there, or no longer whole."""
+    from cascadice.applications.ledger import enter
+
     for problem in there.problems.values() if there else ():
         console.print(f"{problem}: entered again", highlight=False, soft_wrap=True, markup=False)
-    whole = set(there.rounds) if there else set()
-    entries, total = _missing(recording, whole, args)
+    entries, total = _missing(recording, set(there.rounds) if there else set(), args)
     if total:
         try:
             enter(folder, note, _shown(entries, total, console))
@@ -110,7 +116,7 @@ def _missing(recording: "Recording", whole: set[int], args: Any) -> tuple[Iterat
         span = recording.in_a_row()
         every = by_horizon(network, recording.rounds(span[::-1]), judged, samples=args.samples)
         return (entry for entry in every if entry.round not in whole), len(set(span) - whole)
-    question = Question(("shares",), hops=args.hops or 4, every=args.every or 1)
+    question = Question(("shares",), hops=args.hops or HOPS, every=args.every or 1)
     missing = [t for t in starts(recording.recorded, question, recording.folder) if t not in whole]
     windows = (list(recording.rounds(range(t, t + question.hops))) for t in missing)
     return (by_shares(network, window, judged, samples=args.samples) for window in windows), len(missing)

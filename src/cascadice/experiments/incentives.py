@@ -93,11 +93,12 @@ def holdings(clean: Samples, qualities: Sequence[Quality], per_node: int, seed: 
     order = torch.randperm(len(clean), generator=seeds.generator(seed, "holdings"))
     held = []
     for node, quality in enumerate(qualities):
-        fits = torch.ones(len(order), dtype=torch.bool)
-        if quality.classes is not None:
+        size = int(quality.share * per_node)
+        if quality.classes is None:
+            mine = order[:size]
+        else:  # from the other end, or those who come next would lack these classes
             kinds = torch.randperm(int(clean.y.max()) + 1, generator=seeds.generator(seed, "classes", node))
-            fits = torch.isin(clean.y[order], kinds[: quality.classes])
-        mine = order[fits][: int(quality.share * per_node)]
+            mine = order[torch.isin(clean.y[order], kinds[: quality.classes])][-size:]
         order = order[~torch.isin(order, mine)]
         held.append(mine + WRONG.index(quality.wrong) * len(clean))
     return held

@@ -1,0 +1,127 @@
+"""The study of ledgers: its game is what it says, its parts hang together, and a small one runs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from cascadice import data, influence
+from cascadice.applications.ledger import by_shares
+from cascadice.engine import Behaviour, evaluate, simulate
+from cascadice.experiments import incentives
+from cascadice.experiments.fleets import apart, fleet
+from cascadice.experiments.incentives import QUALITIES, WRONG, Setting, coalitions, made, mislabelled, retrained, roles
+from cascadice.report.reward import draw_study
+
+SMALL = Setting(players=3, crowd=5, rounds=3, hops=2, seeds=(300, 301), per_node=64, hidden=8, judged=50)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    clean = data.digits()
+    return mislabelled(clean), clean.train
+
+
+def test_labels_are_wrong_as_often_as_is_said(digits):
+    whole, clean = digits
+    for place, share in enumerate(WRONG):
+        labels = whole.train.y[place * len(clean) : (place + 1) * len(clean)]
+        assert float((labels != clean.y).float().mean()) == pytest.approx(share, abs=0.05)
+        assert torch.equal(whole.train.x[place * len(clean) : (place + 1) * len(clean)], clean.x)
+
+
+def test_holdings_are_disjoint_and_of_their_quality(digits):
+    _, clean = digits
+    names = list(QUALITIES) * 2
+    parts = incentives.holdings(clean, [QUALITIES[name] for name in names], 64, seed=300)
+    originals = torch.cat(parts) % len(clean)
+    assert len(originals.unique()) == len(originals)
+    for name, part in zip(names, parts, strict=True):
+        assert len(part) == (16 if name == "few samples" else 64)
+        if name != "few samples":
+            assert len(clean.y[part % len(clean)].unique()) == (2 if name == "two classes" else 10)
+
+
+def test_every_quality_has_its_place():
+    for seed in (300, 301):
+        assert set(roles(16, seed)) == set(QUALITIES)
+        assert roles(6, seed).count("plain") == 2
+    assert roles(6, 300) != roles(6, 301)
+
+
+def test_a_coalition_is_a_network_in_which_the_others_ride_free(digits):
+    """The fleet of all coalitions against networks with free-riders, trained one by one."""
+    one = made(SMALL, *digits, roles(3, 300), 300)
+    found = retrained(one, coalitions(3), SMALL)
+    for number in range(8):
+        idle = tuple(j for j in range(3) if not number >> j & 1)
+        alone = replace(one, behaviours=(Behaviour("free-rider", idle),) if idle else ())
+        *_, last = simulate(alone, SMALL.rounds)
+        judged = evaluate(alone, last.after, one.data.test.subset(torch.arange(50)))
+        assert_close(found.loss[number], judged.loss.double().mean(), rtol=1e-5, atol=1e-6)
+        assert_close(found.accuracy[number], judged.accuracy.double().mean())
+
+
+def test_only_members_send_noise(digits):
+    one = made(SMALL, *digits, ["plain"] * 3, 300, "noise-sender")
+    quiet = made(SMALL, *digits, ["plain"] * 3, 300, "free-rider")
+    noisy, without = retrained(one, coalitions(3), SMALL), retrained(quiet, coalitions(3), SMALL)
+    absent = [number for number in range(8) if not number & 1]
+    assert_close(noisy.loss[absent], without.loss[absent])
+    assert not torch.isclose(noisy.loss[1::2], without.loss[1::2]).any()
+
+
+def test_a_duplicator_holds_its_data_twice(digits):
+    twice = made(SMALL, *digits, ["plain"] * 3, 300, "duplicator")
+    assert torch.equal(twice.partition[0], twice.partition[1])
+    assert not torch.equal(twice.partition[0], twice.partition[2])
+
+
+def test_ledgers_of_a_fleet_are_those_of_its_networks(digits):
+    networks = [made(SMALL, *digits, roles(3, seed), seed) for seed in SMALL.seeds]
+    found = incentives.ledgers(networks, SMALL)
+    for one, mine in zip(networks, found["shares, 1 hop"], strict=True):
+        judge = influence.judge(one, one.data.test.subset(torch.arange(50)))
+        slow = sum(by_shares(one, [done], judge).participants for done in simulate(one, SMALL.rounds))
+        assert_close(mine, slow.double(), rtol=1e-3, atol=1e-6)
+    assert found["samples held"].shape == apart(fleet(networks).initial.theta[:, 0], 2).shape
+
+
+def test_a_small_study_is_printed_and_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(incentives, "QUICK", {"rounds": 2, "hops": 2, "per_node": 64, "hidden": 4, "judged": 30})
+    drawn = []
+
+    def draw_once(found, path):
+        drawn.append(path.name)
+        if len(found["results"]) == 3 and path.suffix == ".svg":
+            draw_study(found, path)
+
+    monkeypatch.setattr(incentives, "draw_study", draw_once)
+    sizes = ["--players", "3", "--crowd", "4", "--first-seed", "300", "--seeds", "1"]
+    assert incentives.main(["--quick", *sizes, "--out", str(tmp_path), "--json"]) == 0
+    out = capsys.readouterr().out
+    told = json.loads(out.splitlines()[-1])
+    assert json.loads((tmp_path / "result.json").read_text()) == told
+    assert [result["part"] for result in told["results"]] == ["Shapley values", "leaving one out", "cheats"]
+    assert out.count("test accuracy") == 3
+    assert told["results"][2]["rows"]["free-rider"]["Shapley values"]["mean"] == pytest.approx(0, abs=1e-6)
+    assert told["results"][2]["rows"]["free-rider"]["horizon"]["mean"] == 0
+    from pyarrow import parquet
+
+    points = parquet.read_table(tmp_path / "points.parquet")
+    assert points.num_rows == 3 + 4
+    assert {"part", "role", "truth", "horizon"} <= set(points.column_names)
+    assert drawn == ["incentives.png", "incentives.svg"] * 3
+    assert (tmp_path / "incentives.svg").stat().st_size > 10_000
+
+
+def test_mistakes_end_with_a_line(capsys):
+    assert incentives.main(["--quick", "--device", "warp"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_picture_has_a_known_kind(tmp_path):
+    with pytest.raises(ValueError, match=r"a picture must end in .png or .svg; found"):
+        draw_study({"results": [1]}, tmp_path / "picture.txt")

@@ -1,0 +1,151 @@
+"""`cascadice reward` as its user meets it: payments, a ledger that grows, and mistakes in one line."""
+
+import json
+
+import pytest
+import torch
+
+from cascadice import runs
+from cascadice.applications.ledger import read_ledger, totals
+from cascadice.cli import main
+
+RUN = ["--nodes", "4", "--model-options", "hidden=[8]", "--per-node", "64", "--batch-size", "32", "--lr", "0.2"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A recorded run of four with a free-rider, number 2."""
+    place = tmp_path_factory.mktemp("reward") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_draw", lambda journal: None)
+        told = ["run", *RUN, "--rounds", "6", "--behaviours", "free-rider:2", "--record", "all", "--quiet"]
+        assert main([*told, "--out", str(place)]) == 0
+    return place
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without the picture, which takes longer than the rest."""
+    monkeypatch.setattr("cascadice.report.reward.draw", lambda payout, contributed, rounds, path, **_: path.touch())
+
+
+@pytest.fixture
+def reward(recorded, tmp_path, capsys):
+    """Call the command on that run, with a ledger and results in a folder of this test's own."""
+
+    def call(*arguments, run=recorded):
+        places = ["--ledger", str(tmp_path / "ledger"), "--out", str(tmp_path / "out"), "--eval-samples", "40"]
+        code = main(["reward", str(run), "--budget", "1000", *places, *arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def found(tmp_path):
+    return json.loads((tmp_path / "out" / "reward.json").read_text())
+
+
+def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
+    code, out, err = reward("--hops", "2")
+    assert (code, err) == (0, "")
+    told = found(tmp_path)
+    assert {"command", "version", "run", "title", "findings", "table", "figure"} <= set(told)
+    assert sum(told["payments"]) == pytest.approx(1000)
+    assert told["payments"][2] == 0
+    assert told["rounds"] == [0, 1, 2, 3, 4]  # the last has only one round to look at
+    assert told["table"]["columns"][:2] == ["participant", "payment"]
+    assert [row[1] for row in told["table"]["rows"]] == sorted((row[1] for row in told["table"]["rows"]), reverse=True)
+    assert "Neither helped nor harmed: participant 2 (free-rider)." in told["findings"]
+    assert all(sentence in out for sentence in told["findings"])
+    assert "test accuracy" in out
+    assert (tmp_path / "out" / "reward.png").stat().st_size > 10_000
+    ledger = read_ledger(tmp_path / "ledger")
+    assert ledger.note["run"] == told["run"]
+    assert ledger.seal == told["seal"]
+    net = -torch.tensor(totals(ledger, "participant")["value"]).clamp(max=0)
+    torch.testing.assert_close(torch.tensor(told["payments"], dtype=torch.float64), 1000 * net / net.sum())
+
+
+def test_what_is_missing_is_appended_and_nothing_else(reward, tmp_path, undrawn):
+    assert reward("--hops", "1", "--every", "3")[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "ledger").glob("part-*")}
+    assert sorted(before) == ["part-00000000.parquet", "part-00000003.parquet"]
+    code, _, err = reward("--hops", "1")
+    assert code == 2
+    assert "reward.json is there already" in err
+    code, out, _ = reward("--hops", "1", "--overwrite")
+    assert code == 0
+    assert "4/4" in out
+    ledger = read_ledger(tmp_path / "ledger")
+    assert [link.round for link in ledger.links] == [0, 3, 1, 2, 4, 5]
+    assert all((tmp_path / "ledger" / name).read_bytes() == content for name, content in before.items())
+    assert "entered round" not in reward("--hops", "1", "--overwrite")[1]
+
+
+def test_a_truncated_part_is_named_and_entered_again(reward, tmp_path, undrawn):
+    assert reward("--hops", "1", "--quiet")[:2] == (0, "")
+    before = found(tmp_path)["contributions"]
+    path = tmp_path / "ledger" / "part-00000003.parquet"
+    path.write_bytes(path.read_bytes()[:50])
+    code, out, _ = reward("--hops", "1", "--overwrite")
+    assert code == 0
+    assert "part-00000003.parquet is truncated: 50 of" in out
+    assert found(tmp_path)["contributions"] == before
+
+
+def test_the_horizon_with_samples_floor_and_clawback(reward, tmp_path, undrawn):
+    assert reward("--kind", "horizon", "--samples", "--floor", "100", "--clawback", "0.5")[0] == 0
+    told = found(tmp_path)
+    assert told["payments"][2] == 100
+    assert told["note"]["kind"] == "horizon, to the end of round 5"
+    assert len(told["rounds"]) == 6
+    samples = told["samples"]
+    by_node = [sum(v for k, v in zip(samples["participant"], samples["value"], strict=True) if k == n) for n in (0, 1)]
+    for node, value in enumerate(by_node):
+        assert value == pytest.approx(sum(row[node] for row in told["contributions"]), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "0"], "the budget must be positive and finite; found 0"),
+        (["--budget", "-3"], "the budget must be positive and finite; found -3"),
+        (["--floor", "400"], "the floor must lie between 0 and 250, the budget over 4 participants; found 400"),
+        (["--clawback", "-1"], "the clawback must be at least 0"),
+        (["--kind", "share"], "unknown kind 'share'. Did you mean 'shares'?"),
+        (["--every", "0"], "--every must be at least 1; found 0"),
+        (["--kind", "horizon", "--hops", "2"], "--hops is for shares"),
+        (["--eval-samples", "100000"], "--eval-samples must be at most"),
+        (["--hops", "7"], "7 hops need 7 recorded rounds in a row"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(reward, tmp_path, arguments, message):
+    code, out, err = reward(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_a_ledger_of_another_run_or_of_other_settings_is_refused(reward, recorded, tmp_path, undrawn):
+    assert reward("--hops", "1")[0] == 0
+    kept = (tmp_path / "out" / "reward.json").read_bytes()
+    code, _, err = reward("--hops", "2", "--overwrite")
+    assert code == 2
+    assert "is the ledger of other settings: kind is 'shares, 1 hop' there, 'shares, 2 hops' here" in err
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "rounds").symlink_to(recorded / "rounds")
+    config = json.loads((recorded / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"seed": 1}))
+    code, _, err = reward("--hops", "1", "--overwrite", run=other)
+    assert code == 2
+    assert "is the ledger of another run" in err
+    assert (tmp_path / "out" / "reward.json").read_bytes() == kept
+
+
+def test_results_lie_in_the_runs_folder_unless_said_otherwise(recorded, capsys, undrawn):
+    assert main(["reward", str(recorded), "--budget", "10", "--kind", "horizon", "--eval-samples", "20"]) == 0
+    assert {path.name for path in (recorded / "reward").iterdir()} == {"reward.json", "reward.png"}
+    assert read_ledger(recorded / "ledger").rounds == [0, 1, 2, 3, 4, 5]
+    assert capsys.readouterr().out
