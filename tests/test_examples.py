@@ -27,6 +27,10 @@ PROMISES = {
     ),
     "replay_a_published_run": (r"same batches: True\nparticipant 3's batch of round 10 replaced: False\n", []),
     "resume_from_python": (r"rounds on disk: \[0, 5, 10, 15\]\n[\s\S]*same parameters at round 40: True\n", []),
+    "reward_participants": (
+        r"rider +(20\.0)\n.*wrong labels +(\d+\.\d)\n[\s\S]*together (\d+\.\d); test accuracy (0\.\d+)\n.*truncated",
+        [(20, 20), (20, 60), (1000, 1000), (0.85, 1)],
+    ),
     "watch_your_own_loop": (r"participant 2: (-0\.\d+)\nparticipant 3: \+(0\.\d+)\n", [(-0.05, 0), (0.02, 0.2)]),
 }
 

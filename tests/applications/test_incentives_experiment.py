@@ -90,7 +90,7 @@ def test_ledgers_of_a_fleet_are_those_of_its_networks(digits):
 
 
 def test_a_small_study_is_printed_and_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(incentives, "QUICK", {"rounds": 2, "hops": 2, "per_node": 64, "hidden": 4, "judged": 30})
+    monkeypatch.setattr(incentives, "QUICK", {**incentives.QUICK, "rounds": 2, "hidden": 4, "judged": 30})
     drawn = []
 
     def draw_once(found, path):

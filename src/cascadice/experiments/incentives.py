@@ -51,8 +51,10 @@ class Setting:
     device: str = "cpu"
 
 
-QUICK: Mapping[str, Any] = {"players": 4, "crowd": 8, "rounds": 20, "hops": 2, "per_node": 64, "hidden": 16}
-CIFAR: Mapping[str, Any] = {"per_node": 512, "batch_size": 64, "lr": 0.1, "rounds": 100}
+CIFAR: Mapping[str, Any] = {"per_node": 512, "batch_size": 64, "lr": 0.1, "rounds": 80}
+QUICK: Mapping[str, Any] = {
+    "players": 4, "crowd": 8, "rounds": 20, "hops": 2, "per_node": 64, "batch_size": 16, "hidden": 16, "judged": 200,
+}  # fmt: skip
 
 
 class Quality(NamedTuple):
