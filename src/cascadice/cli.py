@@ -1,6 +1,8 @@
-"""The command line: `cascadice list | run | influence | detect | choose | reward | forget | report | topology`.
+"""The command line: `cascadice list | run | influence | detect | choose | reward | forget | report | reproduce |
+topology`.
 
-Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 3 some figures lack their data, 130 stopped by
+Ctrl-C.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cascadice
-from cascadice.commands import choose, detect, forget, report, reward
+from cascadice.commands import choose, detect, forget, report, reproduce, reward
 from cascadice.configuration import Config, kinds_of_fields, override, reader, schedule
 from cascadice.listing import LISTS
 from cascadice.names import lookup
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args, unknown = _parser().parse_known_args(arguments)
         _check_known(unknown, args.parser)
-        args.command(args)
+        code = args.command(args)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -54,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
     except (ValueError, TypeError) as error:
         return _fail(2, str(error))
+    else:
+        return code or 0
     return 0
 
 
@@ -76,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         ("reward", reward.add, "share out a budget by what everybody contributed"),
         ("forget", forget.add, "take data or a participant out of the trained models"),
         ("report", report.add, "a run as one HTML page, to look at and to pass on"),
+        ("reproduce", reproduce.add, "make the figures of the paper, and some beyond it"),
         ("topology", _add_topology, "describe or draw who gossips with whom"),
     ):
         command = commands.add_parser(name, help=help, description=help, allow_abbrev=False)

@@ -13,17 +13,18 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cascadice.configuration import Config, build, length
-from cascadice.engine import Network, Round, evaluate, simulate
+from cascadice.engine import Evaluation, Network, Round, evaluate, simulate
 from cascadice.experiments.regimes import find
 from cascadice.influence import Cascade, Judge, agreement, first_order, judge, path_integrated, truth
 from cascadice.names import lookup
@@ -88,18 +89,62 @@ def measure(setting: Setting, source: str, root: str | None) -> dict[str, Any]:
     assert network.partition is not None
     rounds = length(config, network.partition)
     _check(setting, rounds)
-    yardstick = judge(network, network.data.test.subset(torch.arange(min(256, len(network.data.test)))))
-    points: list[dict[str, Tensor]] = []
-    for window in _windows(simulate(network, rounds), setting.hops):
-        last = window[-1]
-        if (last.t + 1) % setting.every == 0:
-            points.append(scores(network, window, yardstick))
-    found = {name: torch.cat([point[name] for point in points], dim=1) for name in ESTIMATORS}
+    found = follow(network, setting.hops, range(setting.every - 1, rounds, setting.every), [rounds - 1])
     return {
         **asdict(setting), "data": source, "batch_size": config.batch_size, "rounds": rounds,
-        "points": found[TRUTH].shape[1], "test_accuracy": float(evaluate(network, last.after).accuracy.mean()),
-        "results": compared(found), "seconds": time.perf_counter() - start,
+        "points": len(found.node), "test_accuracy": float(found.judged[rounds - 1].accuracy.mean()),
+        "results": compared(found.value), "seconds": time.perf_counter() - start,
     }  # fmt: skip
+
+
+class Followed(NamedTuple):
+    """A point for each update looked at: its round and participant, and `value[estimator][hops − 1, point]`.
+
+    `judged[t]` is how good everybody was on the test data after round t.
+    """
+
+    round: Tensor
+    node: Tensor
+    value: Mapping[str, Tensor]
+    judged: Mapping[int, Evaluation]
+
+
+def follow(
+    network: Network,
+    hops: int,
+    scored: Collection[int],
+    stops: Collection[int],
+    estimators: Mapping[str, Estimator] = ESTIMATORS,
+    judged_on: int = 256,
+    tested_on: int | None = None,
+) -> Followed:
+    """Train to the last of `stops`, judge the network after each, compare estimates wherever a round of `scored` ends.
+
+    Everybody's update is a point, `hops` rounds before that end. Influence is on the first so many test samples, and the
+    network is judged on the first so many, or on all.
+    """
+    test = network.data.test
+    yardstick = judge(network, test.subset(torch.arange(min(judged_on, len(test)))))
+    held_out = test if tested_on is None else test.subset(torch.arange(min(tested_on, len(test))))
+    points: list[dict[str, Tensor]] = []
+    first, judged = [], {}
+    # replayed rounds must be those that were trained; over one hop nothing is replayed
+    with _exact() if hops > 1 else nullcontext():
+        for window in _windows(simulate(network, max(stops) + 1), hops):
+            if (t := window[-1].t) in scored:
+                points.append(scores(network, window, yardstick, estimators))
+                first.append(window[0].t)
+            if t in stops:
+                judged[t] = evaluate(network, window[-1].after, held_out)
+    value = {name: torch.cat([point[name] for point in points], dim=1) for name in estimators}
+    everyone = torch.arange(network.nodes)
+    return Followed(torch.tensor(first).repeat_interleave(network.nodes), everyone.repeat(len(first)), value, judged)
+
+
+def _exact() -> AbstractContextManager[None]:
+    """Without TF32, which torch allows in convolutions: it rounds away the small differences influence is made of."""
+    found: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    return found
 
 
 def _check(setting: Setting, rounds: int) -> None:
@@ -123,11 +168,12 @@ def _windows(rounds: Iterator[Round], size: int) -> Iterator[list[Round]]:
             yield list(window)
 
 
-def scores(network: Network, rounds: Sequence[Round], yardstick: Judge) -> dict[str, Tensor]:
+def scores(
+    network: Network, rounds: Sequence[Round], yardstick: Judge, estimators: Mapping[str, Estimator] = ESTIMATORS
+) -> dict[str, Tensor]:
     """[hops, sources] by each estimator: the influence of every update in the first round up to so many hops."""
-    # TF32, which torch allows in convolutions, rounds away the small differences that influence is made of
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        found = {name: estimate(network, rounds, yardstick).value for name, estimate in ESTIMATORS.items()}
+    with _exact():
+        found = {name: estimate(network, rounds, yardstick).value for name, estimate in estimators.items()}
     return {name: value.sum(2).cumsum(0)[1:] for name, value in found.items()}
 
 

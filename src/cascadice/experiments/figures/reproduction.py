@@ -1,0 +1,229 @@
+"""Figures, one after the other, into a folder: what is there already is kept, what cannot be made is named.
+
+OUT/reproduction.json          which version made all this
+OUT/index.html, index.md       everything on one page
+OUT/NAME/result.json           settings, versions, seconds, summary, findings: written last, so what has it is whole
+OUT/NAME/points.parquet        every single point          OUT/NAME/figure.png, figure.svg
+OUT/NAME/parts/*.json          what was measured of a figure that is not finished
+"""
+
+import gc
+import math
+import platform
+import shutil
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from hashlib import blake2b
+from json import dumps
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import torch
+
+import cascadice
+from cascadice import data
+from cascadice.experiments.figures import pages
+from cascadice.experiments.figures.results import Figure, Means, Mixing, Part, Result
+from cascadice.experiments.regimes import BESIDE
+from cascadice.folders import check_writable
+from cascadice.store import aside, read_json, sweep, write_json
+
+MANIFEST, RESULT, POINTS, PARTS, ERROR = "reproduction.json", "result.json", "points.parquet", "parts", "error.txt"
+PICTURES = ("figure.png", "figure.svg")
+Say = Callable[[str], None]
+
+
+class Request(NamedTuple):
+    """How figures are to be made, and where; `mixing` is for those that take one."""
+
+    out: Path
+    quick: bool = False
+    device: str = "cpu"
+    data_root: str | None = None
+    mixing: Mixing | None = None
+    overwrite: bool = False
+
+
+class Outcome(NamedTuple):
+    """The names of the figures that were made, were there already, lack their data, or went wrong."""
+
+    made: list[str]
+    kept: list[str]
+    skipped: list[str]
+    failed: list[str]
+
+
+def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print) -> Outcome:
+    """Make these figures, and the page that shows all that are in the folder."""
+    settings = {name: described(name, figure, request) for name, figure in figures.items()}
+    kept = _check_folder(settings, request)
+    outcome, clock = Outcome([], kept, [], []), _Clock({n: f for n, f in figures.items() if n not in kept}, request)
+    write_json(request.out / MANIFEST, {"version": cascadice.__version__})
+    for name, figure in figures.items():
+        if name in kept:
+            say(f"{name}: was there already")
+            continue
+        say(f"{name}: {figure.title}")
+        list_for = _attempt(name, figure, settings[name], request, say, outcome)
+        list_for.append(name)
+        pages.write(request.out)
+        if left := clock.after(name):
+            say(left)
+    pages.write(request.out)
+    return outcome
+
+
+def described(name: str, figure: Figure, request: Request) -> dict[str, Any]:
+    """All that determines a figure's numbers, as JSON knows it."""
+    mixing = request.mixing if figure.takes_mixing else None
+    digest = None if mixing is None else blake2b(Path(mixing.path).read_bytes(), digest_size=8).hexdigest()
+    plan = {"figure": name, "quick": request.quick, "mixing": digest, "panels": figure.settings(request.quick)}
+    return plain(plan)  # type: ignore[no-any-return]
+
+
+def plain(value: Any) -> Any:
+    """With lists for tuples and null for what is no number, as it will be read back."""
+    if isinstance(value, Mapping):
+        return {name: plain(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_folder(settings: Mapping[str, Mapping[str, Any]], request: Request) -> list[str]:
+    """The figures that are there with the same settings; whatever else is in the way is an error."""
+    out = request.out
+    check_writable(out)
+    if out.exists() and any(out.iterdir()):
+        if not (out / MANIFEST).exists():
+            raise ValueError(f"{out} holds files that are no reproduction. Choose another folder with --out.")
+        made_by = read_json(out / MANIFEST).get("version")
+        if made_by != cascadice.__version__ and not request.overwrite:
+            raise ValueError(
+                f"{out} was made by cascadice {made_by}; this is {cascadice.__version__}, whose numbers may differ. "
+                "Choose another --out, or replace it with --overwrite."
+            )
+    if request.overwrite:
+        for name in [path.parent.name for path in out.glob(f"*/{RESULT}")] if _foreign(out) else settings:
+            shutil.rmtree(out / name, ignore_errors=True)
+    there = {name: read_json(out / name / RESULT) for name in settings if (out / name / RESULT).exists()}
+    for name, result in there.items():
+        if result["settings"] != settings[name]:
+            raise ValueError(
+                f"{out / name} holds this figure with other settings{_difference(result['settings'], settings[name])}. "
+                "Choose another --out, or replace it with --overwrite."
+            )
+    return list(there)
+
+
+def _foreign(out: Path) -> bool:
+    """Whether the folder is another version's: then nothing in it may stay."""
+    return (out / MANIFEST).exists() and read_json(out / MANIFEST).get("version") != cascadice.__version__
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    for name in ("quick", "mixing"):
+        if there.get(name) != here[name]:
+            return f" ({name} is {there.get(name)} there, {here[name]} here)"
+    return ""
+
+
+class _Clock:
+    """Time left, by what figures were found to take elsewhere and by how much slower it is here."""
+
+    def __init__(self, figures: Mapping[str, Figure], request: Request) -> None:
+        self.expected = {name: figure.seconds[0 if request.quick else 1] for name, figure in figures.items()}
+        self.start, self.done = monotonic(), 0.0
+
+    def after(self, name: str) -> str:
+        self.done += self.expected.pop(name)
+        elapsed = monotonic() - self.start
+        left = sum(self.expected.values()) * elapsed / self.done
+        return f"  {elapsed / 60:.1f} min so far, about {left / 60:.1f} min left" if self.expected else ""
+
+
+def _attempt(
+    name: str, figure: Figure, settings: dict[str, Any], request: Request, say: Say, outcome: Outcome
+) -> list[str]:
+    """Make a figure; to which list of the outcome it belongs."""
+    folder = request.out / name
+    root, missing = _place(figure.data, request.data_root)
+    if missing:
+        say(f"  skipped: {missing}")
+        return outcome.skipped
+    keep = partial(_part, folder / PARTS, settings, say)
+    means = Means(request.quick, request.device, root, request.mixing if figure.takes_mixing else None, keep)
+    start = monotonic()
+    try:
+        result = figure.measure(figure.plan(request.quick), means)
+        _write(folder, figure, settings, result, request, monotonic() - start)
+    except Exception as error:  # one figure that goes wrong must not take the others along
+        with aside(folder / ERROR) as draft:
+            draft.write_text(traceback.format_exc(), encoding="utf-8")
+        say(f"  failed: {' '.join(str(error).split()) or type(error).__name__} (see {folder / ERROR})")
+        return outcome.failed
+    finally:
+        gc.collect()
+        if request.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+    for finding in result.findings:
+        say(f"  {finding}")
+    say(f"  {monotonic() - start:.0f} s, in {folder}")
+    return outcome.made
+
+
+def _place(names: Sequence[str], root: str | None) -> tuple[str | None, str]:
+    """The folder in which all of these data sets are found; otherwise what is said of the first that is not."""
+    said = [[text for name in names if (text := _absent(name, place))] for place in (root, str(BESIDE))]
+    for place, absent in zip((root, str(BESIDE)), said, strict=True):
+        if not absent:
+            return place, ""
+    return None, said[0][0]
+
+
+@cache
+def _absent(name: str, place: str | None) -> str:
+    try:
+        data.load(name, place)
+    except FileNotFoundError as error:
+        return str(error)
+    return ""
+
+
+def _part(folder: Path, settings: Mapping[str, Any], say: Say, name: str, make: Callable[[], Part]) -> Part:
+    key = dumps([cascadice.__version__, settings, name], sort_keys=True).encode()
+    path = folder / f"{blake2b(key, digest_size=8).hexdigest()}.json"
+    if path.exists():
+        say(f"  {name}: was measured before")
+        return read_json(path)
+    start = monotonic()
+    write_json(path, plain(make()))
+    say(f"  {name}: {monotonic() - start:.1f} s")
+    return read_json(path)  # as it will be when the figure is taken up again
+
+
+def _write(
+    folder: Path, figure: Figure, settings: dict[str, Any], result: Result, request: Request, seconds: float
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with aside(folder / POINTS) as draft:
+        parquet.write_table(pa.table(dict(result.points)), draft)
+    for picture in PICTURES:
+        with aside(folder / picture) as draft:
+            figure.draw(result, draft)
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    cuda = request.device.startswith("cuda")
+    content = {
+        "title": figure.title, "shows": figure.shows, "claim": figure.claim, "version": cascadice.__version__,
+        "versions": versions, "device": torch.cuda.get_device_name() if cuda else f"cpu ({platform.machine()})",
+        "seconds": round(seconds, 1), "findings": result.findings, "summary": result.summary, "more": result.more,
+        "settings": settings,
+    }  # fmt: skip
+    write_json(folder / RESULT, plain(content))
+    (folder / ERROR).unlink(missing_ok=True)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    sweep(folder)
