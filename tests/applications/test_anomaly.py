@@ -19,7 +19,7 @@ from cascadice.applications.anomaly import (
     detect,
     deviations,
     gathered,
-    heard_in,
+    links,
     nothing,
     rivals,
     signs,
@@ -43,8 +43,8 @@ def drawn(rounds=6, nodes=7, signs=2, seed=0, density=0.7):
 
 def evidence_of(scores, heard, keep=1.0):
     evidence = nothing(scores[0])
-    for one, links in zip(scores, heard, strict=True):
-        evidence = gathered(evidence, one, links, keep)
+    for one, who in zip(scores, heard, strict=True):
+        evidence = gathered(evidence, one, who, keep)
     return evidence
 
 
@@ -221,8 +221,7 @@ def test_signs_are_the_product_and_its_factors():
     yardstick = judge(net, own_data(net, 6))
     _, slope = slopes(net, yardstick, done.after.theta, done.after.buffers, range(4))
     influence, direction, size = signs(net, done, yardstick)
-    links = done.W.T > 0
-    expected = torch.where(links, done.update @ slope.T, 0.0)
+    expected = torch.where(done.W.T > 0, done.update @ slope.T, 0.0)
     assert_close(influence * slope.norm(dim=1), expected, **cases.CLOSE)
     assert_close(direction * size * slope.norm(dim=1), expected, **cases.CLOSE)
     assert_close(size[:, 0], done.update.norm(dim=1), **cases.CLOSE)
@@ -239,7 +238,7 @@ def slow_krum(done, heard, j, k):
 def test_rivals_are_what_their_names_say(seed):
     net = cases.small(mixing=cases.directed(seed, 6, density=0.6), nodes=None)
     *_, done = simulate(net, 2)
-    sets, heard = own_data(net, 6), heard_in(done)
+    sets, heard = own_data(net, 6), links(done.W)
     found = rivals(net, done, judge(net, sets))
     assert len(found) == len(RIVALS)
     for j, k in heard.nonzero().tolist():

@@ -52,7 +52,7 @@ def rivals(network: Network, done: Round, judge: Judge) -> Float[Tensor, "4 n n"
     size = alike.diag().clamp_min(0).sqrt()
     cosine = torch.where(torch.outer(size, size) > 0, alike / torch.outer(size, size), 0.0)
     apart = alike.diag()[:, None] + alike.diag() - 2 * alike
-    heard = heard_in(done)
+    heard = links(done.W)
     received = _received_loss(network, done, judge, heard)
     return torch.stack([size[:, None].expand_as(alike), cosine, received.to(alike), _krum(apart, heard)])
 
@@ -60,10 +60,10 @@ def rivals(network: Network, done: Round, judge: Judge) -> Float[Tensor, "4 n n"
 def _received_loss(network: Network, done: Round, judge: Judge, heard: Tensor) -> Tensor:
     """`[j, k]`: the loss on k's data of the model that j sent."""
     found = done.half.theta.new_zeros(network.nodes, network.nodes)
-    for links in torch.split(heard.nonzero(), network.nodes):
-        source, receiver = links.to(found.device).unbind(1)
+    for pairs in torch.split(heard.nonzero(), network.nodes):
+        source, receiver = pairs.to(found.device).unbind(1)
         buffers = {name: buffer[source] for name, buffer in done.half.buffers.items()}
-        loss = values(network, judge, done.half.theta[source], buffers, links[:, 1].tolist())
+        loss = values(network, judge, done.half.theta[source], buffers, pairs[:, 1].tolist())
         found[source, receiver] = loss.to(found)
     return found
 
@@ -80,9 +80,9 @@ def _krum(apart: Tensor, heard: Tensor) -> Tensor:
     return torch.zeros_like(apart).index_put((who, torch.arange(len(who), device=who.device)[:, None]), total)
 
 
-def heard_in(done: Round) -> Bool[Tensor, "n n"]:
-    """`[j, k]`: whether k heard j in the round; what one hears from oneself does not count. On CPU, as W is drawn."""
-    heard = done.W.to_dense().T.cpu() > 0
+def links(W: Float[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """`[j, k]`: whether k hears j; what one hears from oneself does not count. On CPU, as W is drawn."""
+    heard = W.to_dense().T.cpu() > 0
     return heard & ~torch.eye(len(heard), dtype=torch.bool)
 
 
@@ -205,7 +205,7 @@ def detect(
     for done in rounds:
         found = scores(network, done, judge if samples is None else in_turn(judge, done.t, samples))
         evidence = nothing(found) if evidence is None else evidence
-        evidence = gathered(evidence, found, heard_in(done).to(found.device), 1 - 1 / memory)
+        evidence = gathered(evidence, found, links(done.W).to(found.device), 1 - 1 / memory)
         deviation, known = deviations(evidence, allowance), evidence.weight > 0
         strength = deviation.abs().amax(0) / _thresholds(known.sum(0), rate / len(found))
         before = torch.full_like(known, -1, dtype=torch.int64) if since is None else since

@@ -1,6 +1,6 @@
 """A picture of suspicion: who flags whom, and how the vote came about."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -58,4 +58,58 @@ def _votes(axes: Any, found: Mapping[str, Any]) -> None:
     axes.set(title="how the vote came about", xlabel="round", ylabel="share of its receivers that flag it")
     axes.set_ylim(-0.03, 1.03)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, loc="center right")
+        axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def draw_study(results: Sequence[Mapping[str, Any]], path: str | PathLike[str]) -> None:
+    """How surely attackers are told from the honest by each score, setting by setting, into `path` (PNG or SVG)."""
+    from matplotlib.figure import Figure
+
+    path, shown = Path(path), [result for result in results if "auroc" in result]
+    figure = Figure(figsize=(8.4, 1.6 + 0.26 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    for place, score in enumerate(shown[0]["auroc"] if shown else ()):
+        found = [result["auroc"][score] for result in shown]
+        _areas(axes, score, found, place)
+    axes.set_yticks(range(len(shown)), [result["name"] for result in shown], fontsize=8)
+    axes.axvline(0.5, color="0.6", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="area under the ROC curve over links; bars: least and greatest of the seeds", xlim=(-0.02, 1.02))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    if shown:
+        figure.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=4)
+    with aside(path) as draft:
+        figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
+
+
+MARKS = ("o", "<", ">", "s", "v", "D", "^")
+
+
+def _areas(axes: Any, score: str, found: Sequence[Mapping[str, float]], place: int) -> None:
+    mean = np.array([one["mean"] for one in found])
+    bars = [mean - [one["least"] for one in found], np.array([one["most"] for one in found]) - mean]
+    colour = (HARMED, HELPED, "#56B4E9", *COLOURS)[place % 7]
+    heights = np.arange(len(mean)) + 0.09 * (place - 3)
+    size = 7 if place == 0 else 4
+    axes.errorbar(
+        mean, heights, xerr=np.maximum(bars, 0), fmt=MARKS[place % 7], color=colour, markersize=size, linewidth=0.8,
+        label=score,
+    )  # fmt: skip
+
+
+STUDY_HEADER = (
+    "AUROC, mean over seeds       detector (least)  influence direction  size  own cos  loss   Krum   flagged delay   "
+    "false alarms (ever)   test accuracy    s"
+)
+
+
+def study_line(result: Mapping[str, Any]) -> str:
+    """A setting in a line under `STUDY_HEADER`."""
+    areas, flags = " " * 66, " " * 13
+    if "auroc" in result:
+        first, *others = result["auroc"].values()
+        areas = f"{first['mean']:.3f}  ({first['least']:.3f})     " + "   ".join(f"{one['mean']:.3f}" for one in others)
+        flags = f"{result['flagged']['mean']:.2f} {result['delay']:6.0f}"
+    alarms = f"{result['false_alarms']['mean']:.4f} ({result['false_alarms_ever']:.4f})"
+    accuracy = f"{result['accuracy']['mean']:.3f} ± {result['accuracy']['sd']:.3f}"
+    return f"{result['name']:28} {areas:66}  {flags:13}  {alarms:20}  {accuracy}  {result['seconds']:5.1f}"
