@@ -12,6 +12,11 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 PROMISES = {
     "attackers": (r"nobody +(0\.\d+)[\s\S]*data +noise +(0\.\d+)[\s\S]*sign-flipper", [(0.92, 1), (0.4, 0.85)]),
     "first_network": (r"alone +accuracy (0\.\d+)[\s\S]*exponential +accuracy (0\.\d+)", [(0.8, 0.92), (0.94, 1)]),
+    "forget_a_participant": (
+        r"participant 2\nas trained .*loss (\d\.\d+)[\s\S]*?first-order .*left (\d\.\d+)[\s\S]*?replay .*loss (\d\.\d+)"
+        r".*left (\d\.\d+)\nsample \d+\n[\s\S]*?gossip .*left (\d\.\d+)",
+        [(0.5, 1), (0.01, 0.5), (0.4, 0.9), (0, 0), (1, 3)],
+    ),
     "language_model": (r"held-out loss: (\d\.\d+) before, (\d\.\d+) after", [(4.3, 5.2), (1.5, 3.2)]),
     "own_data": (
         r"spirals: mean accuracy (\d\.\d+)\ncurve, alone: .* (\d\.\d+)\ncurve, complete: .* (\d\.\d+)\n",

@@ -1,0 +1,150 @@
+"""`cascadice forget`: corrected models that load as a checkpoint does, and a certificate that says what was done."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cascadice import runs, store
+from cascadice.applications.unlearning import Removal, forget, repair
+from cascadice.cli import main
+from cascadice.configuration import Config
+from cascadice.recordings import open_recording
+from cascadice.runs import run
+
+TINY = Config(nodes=4, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, record="all", batch_size=8)
+KEYS = {"command", "version", "run", "title", "findings", "table", "figure"}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A tiny run with a free-rider, participant 2."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_draw", lambda journal: None)  # takes longer than training
+        run(replace(TINY, behaviours=("free-rider:2",)), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def cascadice(capsys, monkeypatch, tmp_path, recorded, one_thread):
+    """Call `cascadice forget` on the run: exit code, what it said, what went wrong, the certificate if there is one."""
+    place = tmp_path / "out"
+    monkeypatch.setattr("cascadice.report.forget.draw", lambda content, path: path.write_bytes(b"picture"))
+
+    def call(*arguments, folder=recorded):
+        code = main(["forget", str(folder), "--out", str(place), "--overwrite", *arguments])
+        said = capsys.readouterr()
+        found = place / "forget.json"
+        return code, said.out, said.err, json.loads(found.read_text()) if code == 0 else None
+
+    call.place = place
+    return call
+
+
+def test_models_are_those_of_the_level_and_go_on(recorded, cascadice):
+    code, out, _, found = cascadice("--participant", "1", "--level", "first-order", "--repair", "2", "--check")
+    recording = open_recording(recorded, quiet=True)
+    network, removal = recording.network, Removal(nodes=(1,))
+    wanted = repair(network, forget(network, recording.rounds(), removal, "first-order"), removal, 2)
+    layout = store.layout(network.learner.training)
+    kept = store.load_checkpoint(cascadice.place / "models", run=recording.fingerprint, layout=layout)
+    assert (code, kept.t) == (0, 8)
+    torch.testing.assert_close(kept.participants, wanted.participants)
+    assert set(found) > KEYS
+    assert (found["command"], found["run"]) == ("forget", recording.fingerprint)
+    assert found["forgotten"]["updates"] == 6
+    assert 0 < found["distance"] < 1
+    assert [row[0] for row in found["table"]["rows"]] == ["as trained", "forgotten", "never used"]
+    assert all(finding in out for finding in found["findings"])
+    assert str(cascadice.place) in out
+    assert (cascadice.place / found["figure"]).exists()
+    assert (cascadice.place / found["models"]).exists()
+
+
+def test_replay_is_usual_and_exact(recorded, cascadice):
+    _, _, _, found = cascadice("--participant", "0", "--round", "3")
+    recording = open_recording(recorded, quiet=True)
+    wanted = forget(recording.network, recording.rounds(range(3, 6)), Removal((0,), rounds=range(3, 4)), "replay")
+    kept = store.load_checkpoint(cascadice.place / "models").participants
+    torch.testing.assert_close(kept.theta, wanted.participants.theta)
+    assert found["how"]["level"] == "replay"
+    assert found["distance"] == 0
+    assert found["forgotten"]["rounds"] == [3, 3]
+    assert "exact: these are the models of a run without it" in found["findings"]
+    assert "participant 0, 1 update in round 3" in found["findings"][0]
+
+
+def test_samples_that_were_used_and_one_that_was_not(recorded, cascadice):
+    recording = open_recording(recorded, quiet=True)
+    parts = recording.network.partition
+    used, idle = int(next(recording.rounds()).drawn.batch[0, 0, 0]), int(parts[2][0])
+    _, _, _, found = cascadice("--samples", f"{used},{idle}", "--level", "gossip")
+    assert found["forgotten"]["uses"][0] >= 1
+    assert found["forgotten"]["uses"][1] == 0
+    assert f"never used in these rounds, so nothing to forget: samples {idle}" in found["findings"]
+    assert any("not checked: --check replays" in finding for finding in found["findings"])
+
+
+def test_a_free_rider_leaves_no_trace(cascadice):
+    _, out, _, found = cascadice("--participant", "2", "--check", "--level", "gossip")
+    assert "nothing changed: what was to be forgotten left no trace" in out
+    assert found["distance"] is None
+
+
+def test_a_recording_of_the_end_says_what_stays(recorded, cascadice, tmp_path):
+    later = tmp_path / "later"
+    later.mkdir()
+    for name in ("config.json", "manifest.json"):
+        (later / name).write_bytes((recorded / name).read_bytes())
+    (later / "rounds").mkdir()
+    for t in (4, 5):
+        name = f"rounds/{t:06d}.safetensors"
+        (later / name).write_bytes((recorded / name).read_bytes())
+    _, out, _, _ = cascadice("--participant", "1", folder=later)
+    assert "rounds before 4 were not recorded: what was learned in them stays" in out
+    (later / "rounds" / "000002.safetensors").write_bytes((recorded / "rounds" / "000002.safetensors").read_bytes())
+    code, _, error, _ = cascadice("--participant", "1", folder=later)
+    assert code == 2
+    assert "lacks round 3. Use --record all" in error
+
+
+def test_the_picture_is_drawn(recorded, tmp_path, one_thread):
+    assert main(["forget", str(recorded), "--participant", "0", "--quiet", "--out", str(tmp_path / "drawn")]) == 0
+    assert (tmp_path / "drawn" / "forget.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say what to forget: --participant K, --samples I,J"),
+        (["--participant", "4"], "participants are numbered 0 to 3; found 4"),
+        (["--participant", "x"], "--participant must be whole numbers from 0 on, with commas between; found 'x'"),
+        (["--samples", "1442"], "training samples are numbered 0 to 1441; found 1442"),
+        (["--round", "3"], "it goes with --participant K"),
+        (["--round", "3", "--participant", "1", "--rounds", "1-2"], "and with nothing else"),
+        (["--participant", "1", "--rounds", "2-9"], "rounds 2 to 9 must be among those recorded"),
+        (["--participant", "1", "--round", "6"], "rounds 6 to 6 must be among those recorded"),
+        (["--participant", "1", "--rounds", "3"], "--rounds must be FROM-TO, both included, e.g. 0-99; found '3'"),
+        (["--participant", "1", "--level", "frist-order"], "unknown level 'frist-order'. Did you mean 'first-order'?"),
+        (["--participant", "1", "--points", "0"], "--points must be at least 1; found 0"),
+        (["--participant", "1", "--repair", "-1"], "--repair must be at least 0; found -1"),
+        (
+            ["--samples", "0", "--rounds", "0-0", "--participant", "2"],
+            "nobody used any of these samples in rounds 0 to",
+        ),
+    ],
+)
+def test_mistakes(cascadice, arguments, said):
+    code, out, error, _ = cascadice(*arguments)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_nothing_recorded(cascadice, recorded, tmp_path):
+    (tmp_path / "config.json").write_bytes((recorded / "config.json").read_bytes())
+    code, _, error, _ = cascadice("--participant", "1", folder=tmp_path)
+    assert code == 2
+    assert "has no recorded rounds. Train it with `cascadice run … --record all`" in error
