@@ -49,7 +49,7 @@ class Tab:
 
     def __init__(self, to, back):
         self.to, self.back, self.number, self.session = to, back, 0, None
-        self.errors, self.requests = [], []
+        self.errors, self.requests, self.unread = [], [], b""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
@@ -68,10 +68,11 @@ class Tab:
                 return answer["result"]
 
     def _next(self):
-        message = bytearray()
-        while (byte := self.back.read(1)) != b"\0":
-            assert byte, "the browser has gone"
-            message += byte
+        while b"\0" not in self.unread:
+            more = self.back.read1(1 << 16)
+            assert more, "the browser has gone"
+            self.unread += more
+        message, _, self.unread = self.unread.partition(b"\0")
         answer = json.loads(message)
         self._note(answer.get("method"), answer.get("params"))
         return answer

@@ -200,13 +200,13 @@ def test_what_is_asked_already_is_not_offered_again(run):
 
 def test_sections_are_what_commands_found(run):
     tell(run, "reward")
-    tell(run, "detect", flagged=[2, 4], figure="detect.png")
+    tell(run, "detect", votes=[[1, 0, 0], [0.0, None, 0.4, 0.5, 1.0]], figure="detect.png")
     tell(run, "curious", table={"columns": ["x"], "rows": [[float("nan")], [[1]]] + [[i] for i in range(600)]})
     (run / "detect" / "detect.png").write_bytes(b"\x89PNG and so on")
     data = collect(run)
     detect, reward, curious = data["sections"]
     assert [section["name"] for section in data["sections"]] == ["detect", "reward", "curious"]
-    assert data["flagged"] == [2, 4]
+    assert data["flagged"] == [3, 4]
     assert detect["picture"].startswith("data:image/png;base64,")
     assert reward["picture"] is None
     assert reward["rows"] == [[2, 0.5, HOSTILE], [4, -1.25, True]]

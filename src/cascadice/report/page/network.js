@@ -38,7 +38,7 @@ function matricesOf(round) {
 // Links that the cascade of the selected source went along, up to the hop: link -> hop.
 function travelled() {
   const steps = matricesOf(state.round);
-  const far = state.hop === ALL ? data.influence.hops : state.hop;
+  const far = !data.influence ? 1 : state.hop === ALL ? data.influence.hops : state.hop;
   const found = new Map();
   let reached = new Set([state.source]);
   for (let hop = 1; hop <= far; hop++) {
@@ -77,7 +77,7 @@ function arrowHead() {
 
 function edges(places) {
   const { receiver, source, weight } = matricesOf(state.round)[0];
-  const paths = state.source !== null && data.influence ? travelled() : new Map();
+  const paths = state.source !== null ? travelled() : new Map();
   const most = Math.max(...weight.filter((_, i) => receiver[i] !== source[i]), 1e-12);
   const crowd = Math.min(1, (80 / Math.max(weight.length, 1)) ** 0.5);
   const group = shape("g", { "aria-hidden": "true" });
@@ -160,7 +160,7 @@ function drawLegend() {
 function drawPanel() {
   const chosen = state.source;
   const ranked = [...sizes()].filter(([, value]) => chosen === null || value !== 0).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
-  say("panel-title", chosen === null ? "Everyone, by influence on all" : capital(name(chosen)));
+  say("panel-title", chosen !== null ? capital(name(chosen)) : data.influence ? "Everyone, by influence on all" : "Everyone");
   show("clear", chosen !== null);
   say("panel-text", panelText(chosen, ranked));
   const most = Math.max(...ranked.map(([, value]) => Math.abs(value)), 1e-300);
@@ -179,14 +179,13 @@ function rankedRow(node, value, most) {
 }
 
 function panelText(chosen, ranked) {
-  if (!data.influence) return "Influence was not asked for.";
+  if (!data.influence) return chosen === null ? "Select a participant to see who hears it." : `Heard by ${plural(travelled().size, "participant")}.`;
   const sum = ranked.reduce((total, [, value]) => total + value, 0);
   if (chosen === null) return `${state.kind}; ${roundText()}, ${hopText()}. Select a participant to see whom it reached.`;
   if (!ranked.length) return `Reached nobody: ${roundText()}, ${hopText()}.`;
   return `Its updates reached ${plural(ranked.length, "participant")}, ${signed(sum)} in all: ${roundText()}, ${hopText()}.`;
 }
 
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const roundText = () => (state.round === ALL ? "all rounds" : `round ${state.round}`);
 const hopText = () => (state.hop === ALL ? "all hops" : state.hop === 0 ? "on oneself, before gossip" : `${state.hop} hop${state.hop > 1 ? "s" : ""} on`);
 
@@ -199,12 +198,13 @@ function setControls() {
   if (state.hop > hops) state.hop = ALL;
   $("round").max = rounds.length;
   $("hop").max = hops + 1;
-  $("round").parentElement.hidden = rounds.length < 2;
+  const still = !data.influence && (!data.mixing || data.mixing.matrices.length <= 2);
+  $("round").parentElement.hidden = rounds.length < 2 || still;
   $("hop").parentElement.hidden = hops === 0;
   const kinds = data.influence ? Object.keys(data.influence.cascades) : [];
   fill("kind", ...kinds.map((kind) => element("option", { value: kind, selected: kind === state.kind }, kind)));
   $("kind").parentElement.hidden = kinds.length < 2;
-  show("controls", rounds.length > 1 || hops > 0 || kinds.length > 1);
+  show("controls", [...$("controls").children].some((control) => !control.hidden));
   const all = data.shown.length < data.nodes ? ` Drawn are ${data.shown.length} of ${data.nodes} participants${data.influence ? ", those with the most influence" : ""}.` : "";
   say("network-title", data.influence ? "Who influenced whom" : "Who gossiped with whom");
   say("network-lead", (data.influence ? "Select a participant to watch its influence travel: hop by hop along the links, round by round." : "A line is a link, as wide as its weight.") + all);
@@ -240,7 +240,6 @@ function square(fill = null) {
 
 function drawMatrices() {
   show("matrix-card", data.influence !== null && data.influence.hops > 0);
-  $("weights-card").classList.toggle("alone", $("matrix-card").hidden);
   show("weights-card", data.mixing !== null);
   const place = new Map(data.shown.map((node, i) => [node, i]));
   if (data.mixing) drawWeights(place);

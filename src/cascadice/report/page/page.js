@@ -28,6 +28,7 @@ function number(value, digits = 3) {
 const fixed = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 const signed = (value) => (value > 0 ? "+" : "") + number(value).replace("-", "−");
 const verdict = (value) => (value < 0 ? "helped" : value > 0 ? "harmed" : "neither");
+const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -86,7 +87,7 @@ function overview() {
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }
 
-const sentence = (text) => element("li", {}, text.replace(/(^|[ (])-(?=\d)/g, "$1−"));
+const sentence = (text) => element("li", {}, capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−"));
 
 function about() {
   const settings = [...data.run.settings].sort((a, b) => b[2] - a[2]);

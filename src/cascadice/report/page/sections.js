@@ -42,7 +42,7 @@ function applications() {
 }
 
 function application(found) {
-  const title = element("h2", { id: `${found.name}-title` }, found.title);
+  const title = element("h2", { id: `${found.name}-title` }, capital(found.title));
   const section = element("section", { id: found.name, "data-name": capital(found.name), "aria-labelledby": `${found.name}-title` }, title);
   const card = element("div", { class: "card" });
   if (found.findings.length) card.append(element("ul", { class: "findings" }, ...found.findings.map(sentence)));

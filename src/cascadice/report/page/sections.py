@@ -11,6 +11,7 @@ from cascadice.report.page.samples import data_uri
 ORDER = ("detect", "choose", "reward", "forget")
 ROWS = 500  # of a section's table
 PICTURE_BYTES = 800_000
+HALF = 0.5  # of the receivers: a vote, as `cascadice detect` counts it
 
 
 def read(folder: Path, run: str, notes: list[str]) -> list[Json]:
@@ -42,7 +43,7 @@ def _section(path: Path, content: Json) -> Json:
         "columns": [str(column) for column in columns],
         "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
         "count": len(rows),
-        "flagged": _whole(content.get("flagged")),
+        "flagged": _voted(content.get("votes")),
         "picture": _picture(path, content.get("figure")),
     }
 
@@ -59,8 +60,10 @@ def _cell(cell: Any) -> Any:
     return plain(cell) if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
 
 
-def _whole(numbers: Any) -> list[int]:
-    return [n for n in numbers if isinstance(n, int)] if isinstance(numbers, list) else []
+def _voted(votes: Any) -> list[int]:
+    """Whom at least half of its receivers flag, from their votes round by round."""
+    last = votes[-1] if isinstance(votes, list) and votes else []
+    return [node for node, share in enumerate(last) if share is not None and share >= HALF]
 
 
 def _picture(path: Path, name: Any) -> str | None:

@@ -64,10 +64,9 @@ def _trust(found: Findings) -> list[str]:
     if not found.agreements:
         return []
     named = [
-        f"{kind} has Pearson {a.pearson:.3f}, relative RMSE {a.relative_rmse:.3f}"
-        for kind, a in found.agreements.items()
+        f"{kind}: Pearson {a.pearson:.3f}, relative RMSE {a.relative_rmse:.3f}" for kind, a in found.agreements.items()
     ]
-    return [f"Against the truth, update by update, {_listed(named)}."]
+    return [f"Against the truth, update by update; {'; '.join(named)}."]
 
 
 def _samples(found: Findings) -> list[str]:
