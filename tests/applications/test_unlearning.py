@@ -250,6 +250,16 @@ def test_repair_is_training_on_without():
     assert repair(network, corrected, BATCH, 0) == corrected
 
 
+def test_running_statistics_are_replayed_too():
+    network = small(smooth(nn.BatchNorm1d(4)))
+    rounds = window(network, ROUNDS)
+    found = forget(network, rounds, PARTICIPANT, "replay").participants
+    idle = replace(network, behaviours=(Behaviour("free-rider", (1,)),))
+    *_, wanted = simulate(idle, rounds[-1].t + 1, start=rounds[0].t, participants=rounds[0].before)
+    torch.testing.assert_close(found, wanted.after, **CLOSE)
+    assert forget(network, rounds, PARTICIPANT, "first-order").participants.theta.isfinite().all()
+
+
 def test_adam_can_go_on_from_a_first_order_correction():
     network = small(optimizer="adam", lr=0.05)
     rounds = window(network, ROUNDS)

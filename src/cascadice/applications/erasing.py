@@ -80,11 +80,9 @@ def _advanced(network: Network, done: Round, part: Part, along: _Along, push: Pu
     at = done.before if along.at is None else along.at
     worked, pushed = push(network, done, part, at, along, _places(reached))
     whole = part.updates.nonzero().flatten().to(network.device)
-    half = _lerp(at, worked, along.alpha, whole)
     tangent = _lerp(along.tangent, pushed, along.alpha, whole, at, worked)
-    follows = along.alpha != 1
     return along._replace(
-        at=mix(done.W, half) if follows else None,
+        at=None if along.alpha == 1 else mix(done.W, _lerp(at, worked, along.alpha, whole)),
         tangent=mix(done.W, tangent),
         reached=_heard(done.W, reached, bool(tangent.state)),
     )
@@ -208,7 +206,8 @@ def redone(network: Network) -> Callable[[Draw, Participants, Part, list[int], P
         half = _put(others, _noisy(network, drawn.t, worked, rows), rows)
         if marked := _marked(part):
             half = _put(half, _reweighted(network, drawn, _rows(at, marked), part, marked), marked)
-        return _lerp(at, half, 0.0, part.updates.nonzero().flatten().to(network.device))
+        whole = _places(part.updates)
+        return _put(half, _rows(at, whole), whole) if whole else half
 
     return redo
 

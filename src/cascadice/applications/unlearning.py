@@ -101,9 +101,10 @@ def _check_end(removal: Removal, span: Sequence[int], found: int) -> None:
 
 
 def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int) -> Corrected:
-    """Train on, without what was removed (in any round), for so many rounds: noise and remainders of it wear off.
+    """Train on for so many rounds without what was removed: mends what a rough correction did to losses.
 
-    The rounds are those that would have followed, with their batches, W and learning rates. Cost: that of training.
+    The rounds are those that would have followed, with their batches, W and learning rates. It brings models hardly
+    nearer to those that never used it (docs/applications.md). Cost: that of training.
     """
     if rounds < 0:
         raise ValueError(f"rounds to repair must be at least 0; found {rounds}.")
@@ -123,7 +124,7 @@ class Level(NamedTuple):
 
 
 LEVELS: Mapping[str, Level] = {
-    "gossip": Level(carry(coasted, lambda points: [(1.0, 1.0)]), "products of W only: nearly free"),
+    "gossip": Level(carry(coasted, lambda points: [(1.0, 1.0)]), "products of W only, no Hessian"),
     "first-order": Level(carry(pushed, lambda points: [(1.0, 1.0)]), "a Hessian-vector product a round"),
     "path-integrated": Level(carry(pushed, gauss_legendre), "first order along the way, at several points"),
     "replay": Level(replay, "train again without it: exact"),

@@ -150,8 +150,10 @@ def _forgotten(network: Network, case: Case, setting: Setting) -> Iterator[dict[
 
 
 def _now(network: Network) -> float:
-    if network.device.type == "cuda":
-        torch.cuda.synchronize(network.device)
+    """Seconds: on CPU those of this process, which others on the same machine do not stretch."""
+    if network.device.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize(network.device)
     return time.perf_counter()
 
 
