@@ -60,6 +60,20 @@ def test_rounds_and_seeds_draw_differently() -> None:
     assert not torch.equal(drawn[0], drawn[2])
 
 
+def test_mirroring_puts_classes_in_the_opposite_order() -> None:
+    x, y = batch(classes=5)
+    _, bad = corrupt([Corruption("mirror-labels", (0,))], x, y, 0, range(4), 0, 5)
+    assert torch.equal(bad[0], 4 - y[0])
+
+
+def test_mirroring_needs_classes() -> None:
+    x, y = batch()
+    with pytest.raises(
+        ValueError, match="mirror-labels needs integer labels of at least 2 classes; y is torch.float64"
+    ):
+        corrupt([Corruption("mirror-labels", (0,))], x, y.double(), 0, range(4), 0, 5)
+
+
 def test_permuting_keeps_each_batch_of_labels_together() -> None:
     x, y = batch()
     _, bad = corrupt([Corruption("permute-labels", (0,))], x, y, 0, range(4), 0, 5)

@@ -26,6 +26,10 @@ def _flip_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Gene
     return x, (y + shift.to(y.device)) % classes
 
 
+def _mirror_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
+    return x, classes - 1 - y
+
+
 def _noise(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
     return x + math.sqrt(strength) * torch.randn(x.shape, generator=draw).to(x), y
 
@@ -42,6 +46,9 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "permute-labels": Kind(_permute_labels, "no strength", 0, "labels permuted within each batch"),
     "flip-labels": Kind(_flip_labels, "a probability", 1, "each label, with this probability, becomes another class"),
+    "mirror-labels": Kind(
+        _mirror_labels, "no strength", 0, "the first class becomes the last, the second the last but one"
+    ),
     "noise": Kind(_noise, "a variance", math.inf, "Gaussian noise of this variance on the normalised features"),
 }
 
@@ -122,5 +129,5 @@ def _restacked(whole: Tensor, before: Sequence[Tensor], after: Sequence[Tensor])
 def _check_possible(c: Corruption, x: Tensor, y: Tensor, classes: int) -> None:
     if c.kind == "noise" and not x.dtype.is_floating_point:
         raise ValueError(f"noise needs real-valued features; x is {x.dtype}. Use flip-labels or permute-labels.")
-    if c.kind == "flip-labels" and (y.dtype.is_floating_point or classes < 2):
-        raise ValueError(f"flip-labels needs integer labels of at least 2 classes; y is {y.dtype}, classes {classes}.")
+    if c.kind in ("flip-labels", "mirror-labels") and (y.dtype.is_floating_point or classes < 2):
+        raise ValueError(f"{c.kind} needs integer labels of at least 2 classes; y is {y.dtype}, classes {classes}.")
