@@ -68,9 +68,7 @@ def test_mirroring_puts_classes_in_the_opposite_order() -> None:
 
 def test_mirroring_needs_classes() -> None:
     x, y = batch()
-    with pytest.raises(
-        ValueError, match="mirror-labels needs integer labels of at least 2 classes; y is torch.float64"
-    ):
+    with pytest.raises(ValueError, match="mirror-labels needs integer labels of at least 2 classes"):
         corrupt([Corruption("mirror-labels", (0,))], x, y.double(), 0, range(4), 0, 5)
 
 
