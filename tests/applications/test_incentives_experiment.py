@@ -106,6 +106,7 @@ def test_a_small_study_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert json.loads((tmp_path / "result.json").read_text()) == told
     assert [result["part"] for result in told["results"]] == ["Shapley values", "leaving one out", "cheats"]
     assert out.count("test accuracy") == 3
+    assert set(told["results"][0]["paid"]) == {"truth", *told["results"][0]["found"]}
     assert told["results"][2]["rows"]["free-rider"]["Shapley values"]["mean"] == pytest.approx(0, abs=1e-6)
     assert told["results"][2]["rows"]["free-rider"]["horizon"]["mean"] == 0
     from pyarrow import parquet
@@ -115,6 +116,15 @@ def test_a_small_study_is_printed_and_written(tmp_path, capsys, monkeypatch):
     assert {"part", "role", "truth", "horizon"} <= set(points.column_names)
     assert drawn == ["incentives.png", "incentives.svg"] * 3
     assert (tmp_path / "incentives.svg").stat().st_size > 10_000
+
+
+def test_each_quality_is_paid_its_mean_part():
+    names = [["plain", "few samples", "plain"], ["few samples", "plain", "plain"]]
+    paid = incentives._by_role(names, torch.tensor([[-1.0, -1.0, -2.0], [-2.0, 0.0, -2.0]]))
+    assert paid["plain"]["mean"] == pytest.approx((0.25 + 0.5 + 0 + 0.5) / 4)
+    assert paid["few samples"] == pytest.approx({"mean": 0.375, "std": 0.125 * 2**0.5})
+    harmful = incentives._by_role(names[:1], torch.ones(1, 3))
+    assert harmful["plain"]["mean"] != harmful["plain"]["mean"]
 
 
 def test_mistakes_end_with_a_line(capsys):

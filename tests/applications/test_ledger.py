@@ -39,7 +39,7 @@ def replayed(network, rounds):
 def test_efficiency_shares_sum_to_what_the_work_of_the_round_changed(hops):
     network = small()
     judge, rounds = influence.judge(network), list(simulate(network, 2 + hops))[2:]
-    found = by_shares(network, rounds, judge, points=6).participants
+    found = by_shares(network, rounds, judge, points=4).participants
     without = replayed(network, rounds)
     change = sum(
         mean_loss(network, judge, done.after) - mean_loss(network, judge, other)
@@ -52,7 +52,7 @@ def test_efficiency_shares_sum_to_what_the_work_of_the_round_changed(hops):
 def test_efficiency_of_a_run_work_and_gossip_add_up_to_the_change_of_the_loss(tmp_path):
     network = small()
     judge, rounds = influence.judge(network), list(simulate(network, 6))
-    enter(tmp_path, NOTE, (by_shares(network, [done], judge, points=6) for done in rounds))
+    enter(tmp_path, NOTE, (by_shares(network, [done], judge, points=4) for done in rounds))
     gossip = sum(
         mean_loss(network, judge, mix(done.W, done.before)) - mean_loss(network, judge, done.before) for done in rounds
     )
@@ -69,8 +69,8 @@ def test_it_is_shares_without_what_a_step_does_to_oneself_before_gossip():
         values(network, judge, first.half.theta, {}, range(4))
         - values(network, judge, first.before.theta, {}, range(4))
     )
-    whole = influence.shares(network, rounds, judge, points=6)
-    assert_close(by_shares(network, rounds, judge, points=6).participants, whole - direct, rtol=1e-7, atol=1e-10)
+    whole = influence.shares(network, rounds, judge, points=4)
+    assert_close(by_shares(network, rounds, judge, points=4).participants, whole - direct, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])

@@ -220,6 +220,7 @@ def compared(setting: Setting, whole: DataSet, clean: Samples, exact: bool) -> d
         "part": "Shapley values" if exact else "leaving one out", "nodes": nodes, "roles": names,
         "truth": truth.tolist(), "found": {name: value.tolist() for name, value in found.items()},
         "rows": {name: _agreements(truth, value) for name, value in found.items()},
+        "paid": {name: _by_role(names, value) for name, value in {"truth": truth, **found}.items()},
         "test_accuracy": _spread(accuracy), "seconds": time.perf_counter() - start,
     }  # fmt: skip
 
@@ -227,6 +228,16 @@ def compared(setting: Setting, whole: DataSet, clean: Samples, exact: bool) -> d
 def _agreements(truth: Tensor, found: Tensor) -> dict[str, Any]:
     each = [agreement(true, value) for true, value in zip(truth, found, strict=True)]
     return {name: _spread(torch.tensor([getattr(a, name) for a in each])) for name in ("spearman", "pearson")}
+
+
+def _by_role(names: Sequence[Sequence[str]], contributed: Tensor) -> dict[str, Any]:
+    """What one participant of each quality is paid, over participants and seeds."""
+    payment = torch.stack([_paid(row) for row in contributed])
+    return {
+        role: _spread(payment[torch.tensor([[name == role for name in who] for who in names])])
+        for role in QUALITIES
+        if any(role in who for who in names)
+    }
 
 
 def _spread(values: Tensor) -> dict[str, float]:
@@ -245,7 +256,7 @@ def cheated(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]:
     rows = {}
     for cheat, some in zip(CHEATS, torch.arange(len(networks)).view(len(CHEATS), -1), strict=True):
         who = [CHEAT, TWIN] if cheat == "duplicator" else [CHEAT]
-        earned = {name: torch.stack([_earned(value[i], who) for i in some]) for name, value in found.items()}
+        earned = {name: torch.stack([_paid(value[i])[who].sum() for i in some]) for name, value in found.items()}
         rows[cheat] = {name: _spread(value) for name, value in earned.items()}
     return {
         "part": "cheats", "nodes": setting.players, "rows": rows,
@@ -254,10 +265,10 @@ def cheated(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _earned(contributed: Tensor, who: list[int]) -> Tensor:
-    """The part of a budget that these are paid; NaN where nobody would be paid, because nobody helped."""
+def _paid(contributed: Tensor) -> Tensor:
+    """The parts of a budget that all are paid; NaN where nobody would be, because nobody helped."""
     helped = bool((contributed < 0).any())
-    return pay(contributed[None], 1.0).payment[who].sum() if helped else torch.tensor(torch.nan)
+    return pay(contributed[None], 1.0).payment if helped else torch.full_like(contributed, torch.nan)
 
 
 def study(setting: Setting, source: str, root: str | None) -> Iterator[dict[str, Any]]:

@@ -119,7 +119,7 @@ def _cheats(axes: Any, result: Mapping[str, Any]) -> None:
     axes.axhline(100 / result["nodes"], color="0.2", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(cheats)), cheats, fontsize=8)
     axes.set(title="what participant 0 earns, as this\n(a duplicator: both identities)", ylabel="% of the budget")
-    axes.legend(frameon=False, fontsize=7)
+    axes.legend(frameon=False, fontsize=7, loc="upper left")
 
 
 def _colour(name: str) -> str:
@@ -153,9 +153,13 @@ def _save(figure: Any, path: str | PathLike[str], title: str) -> None:
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """A part of the study as lines of text, mean ± standard deviation over seeds."""
     if "truth" in result:
-        yield f"\nagainst {result['part']}, {result['nodes']} participants{'':14} Spearman         Pearson"
+        yield f"\nagainst {result['part']}, {result['nodes']} participants  (Spearman, Pearson)"
         for name, row in result["rows"].items():
-            yield f"  {name:48} {_plus_minus(row['spearman'])}   {_plus_minus(row['pearson'])}"
+            yield f"  {name:40}{_plus_minus(row['spearman']):>17}{_plus_minus(row['pearson']):>17}"
+        roles = list(result["paid"]["truth"])
+        yield f"  {'part of the budget of one':40}" + "".join(f"{role:>17}" for role in roles)
+        for name, paid in result["paid"].items():
+            yield f"  {name:40}" + "".join(f"{_plus_minus(paid[role]):>17}" for role in roles)
         yield f"  test accuracy {_plus_minus(result['test_accuracy'])}, {result['seconds']:.0f} s"
         return
     cheats = list(result["rows"])
