@@ -36,14 +36,12 @@ def certify(recording: Recording, numbers: range, removal: Removal, how: How) ->
     network = recording.network
     began = perf_counter()
     corrected = forget(network, recording.rounds(numbers), removal, how.level, how.points)
-    found: dict[str, Any] = {"seconds": perf_counter() - began, "replay_seconds": None}
+    found: dict[str, Any] = {"seconds": perf_counter() - began}
     (last,) = recording.rounds([numbers[-1]])
     people = {TRAINED: last.after}
     exact = corrected if how.level == "replay" else None
     if exact is None and how.checked:
-        began = perf_counter()
         exact = forget(network, recording.rounds(numbers), removal, "replay")
-        found["replay_seconds"] = perf_counter() - began
         people[NEVER] = repair(network, exact, removal, how.repairs).participants
     corrected = repair(network, corrected, removal, how.repairs)
     people[FORGOTTEN] = corrected.participants
@@ -136,9 +134,8 @@ def _findings(
 
 def _how(how: How, found: dict[str, Any]) -> str:
     level = f"{how.level}, {how.points} points" if how.level == "path-integrated" else how.level
-    against = f", replay {found['replay_seconds']:.1f} s" if found["replay_seconds"] is not None else ""
     repaired = f"; then {how.repairs} rounds of training without it" if how.repairs else ""
-    return f"by {level} ({LEVELS[how.level].description}), in {found['seconds']:.1f} s{against}{repaired}"
+    return f"by {level} ({LEVELS[how.level].description}), in {found['seconds']:.1f} s{repaired}"
 
 
 def _left(how: How, found: dict[str, Any]) -> str:

@@ -101,10 +101,10 @@ def _check_end(removal: Removal, span: Sequence[int], found: int) -> None:
 
 
 def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int) -> Corrected:
-    """Train on for so many rounds without what was removed: mends what a rough correction did to losses.
+    """Train on for so many rounds without what was removed, which mends part of what a rough correction did.
 
-    The rounds are those that would have followed, with their batches, W and learning rates. It brings models hardly
-    nearer to those that never used it (docs/applications.md). Cost: that of training.
+    The rounds are those that would have followed, with their batches, W and learning rates. How much nearer that brings
+    models to those that never used it is measured in docs/applications.md. Cost: that of training.
     """
     if rounds < 0:
         raise ValueError(f"rounds to repair must be at least 0; found {rounds}.")

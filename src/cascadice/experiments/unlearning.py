@@ -146,6 +146,7 @@ def _forgotten(network: Network, case: Case, setting: Setting) -> Iterator[dict[
                 "distance": left[seed], "seconds": seconds.get(name, float("nan")),
                 "times_replay": seconds.get(name, float("nan")) / seconds["replay"],
                 **traces[name][seed],
+                **{f"{key}_off": traces[name][seed][key] - traces[aim][seed][key] for key in OFF},
             }  # fmt: skip
 
 
@@ -250,7 +251,11 @@ def summary(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-MEASURED = ("distance", "seconds", "times_replay", "eval_loss", "test_accuracy", "forgotten_loss", "membership")
+OFF = ("eval_loss", "membership")  # also as differences from the replayed models of the same seed
+MEASURED = (
+    "distance", "seconds", "times_replay", "eval_loss", "test_accuracy", "forgotten_loss", "membership",
+    *(f"{key}_off" for key in OFF),
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
