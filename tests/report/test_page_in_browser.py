@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,18 @@ def test_whatever_is_absent_the_rest_is_shown(tab, absent):
     section = {"mixing": "weights-card", "influence": "reach"}.get(absent, absent)
     assert tab.js(f"document.getElementById('{section}').hidden")
     assert tab.js("document.querySelectorAll('#graph .node').length") == 6
+
+
+def test_totals_are_told_where_nobody_asked_whom_they_reached(chromium, run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("influence"))
+    chromium.open(write(copy)[0])
+    assert chromium.text("#network-title") == "Who helped and who harmed"
+    before = chromium.js(RADII)
+    chromium.click('#graph [data-node="2"] .body')
+    assert chromium.js(RADII) == before
+    assert "shares, 2 points do not tell on whom" in chromium.text("#panel-text")
+    assert chromium.js("document.getElementById('matrix-card').hidden && document.getElementById('reach').hidden")
+    assert chromium.errors == []
 
 
 def test_colours_follow_the_system_and_the_button(chromium, run):

@@ -1,7 +1,7 @@
 // Charts by Plotly: all of one look, redrawn in place.
 
 function layout(more) {
-  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true, tickfont: { size: 12 }, };
+  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true, exponentformat: "power", tickfont: { size: 12 }, };
   const titled = ({ title, ...settings }) => ({ ...axis, ...settings, title: { standoff: 10, font: { size: 12, color: colour("soft") }, ...title } });
   const { xaxis = {}, yaxis = {}, ...rest } = more;
   return {
@@ -96,12 +96,13 @@ function scatter(found, compared) {
   fill("agreements", plainTable(["", "Pearson", "Spearman", "relative RMSE"], rows, "How near the estimates are to the truth"));
 }
 
-function heatMap(id, z, { rows, columns, scale, zmax, zmin, label, hover, title }) {
+function heatMap(id, z, { rows, columns, scale, zmax, zmin, label, hover }) {
   const names = data.shown.map(String);
-  const every = Math.ceil(names.length / ($(id).clientWidth < 420 ? 8 : 20));
+  const room = $(id).clientWidth / (8 + 8 * Math.max(...names.map((text) => text.length)));
+  const every = Math.ceil(names.length / Math.max(2, 0.7 * room));
   const some = names.filter((_, i) => i % every === 0);
   const ticks = { tickmode: "array", tickvals: some, ticktext: some };
   const axis = { type: "category", showgrid: false, zeroline: false, ...ticks, tickangle: 0 };
-  const trace = { type: "heatmap", x: names, y: names, z, colorscale: scale, zmin, zmax, xgap: 1, ygap: 1, hoverongaps: false, hovertemplate: `${hover}<extra></extra>`, colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, title: { text: title, side: "right" }, tickfont: { size: 11 } } };
+  const trace = { type: "heatmap", x: names, y: names, z, colorscale: scale, zmin, zmax, xgap: 1, ygap: 1, hoverongaps: false, hovertemplate: `${hover}<extra></extra>`, colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, exponentformat: "power", tickfont: { size: 11 } } };
   return chart(id, [trace], { xaxis: { ...axis, title: { text: columns } }, yaxis: { ...axis, title: { text: rows }, autorange: "reversed" }, plot_bgcolor: colour("faint") }, label);
 }

@@ -19,11 +19,14 @@ function* entries() {
   }
 }
 
+// Whether it is known whom an update reached, or only how much it did in all.
+const cascading = () => data.influence !== null && data.influence.hops > 0;
+
 // What each participant is drawn by: what its updates did to all or, with a source selected, what that did to it.
 function sizes() {
   const values = new Map(data.shown.map((node) => [node, 0]));
   for (const { source, receiver, value } of entries()) {
-    if (state.source === null) values.set(source, (values.get(source) ?? 0) + value);
+    if (state.source === null || !cascading()) values.set(source, (values.get(source) ?? 0) + value);
     else if (source === state.source && values.has(receiver)) values.set(receiver, values.get(receiver) + value);
   }
   return values;
@@ -38,7 +41,7 @@ function matricesOf(round) {
 // Links that the cascade of the selected source went along, up to the hop: link -> hop.
 function travelled() {
   const steps = matricesOf(state.round);
-  const far = !data.influence ? 1 : state.hop === ALL ? data.influence.hops : state.hop;
+  const far = !cascading() ? 1 : state.hop === ALL ? data.influence.hops : state.hop;
   const found = new Map();
   let reached = new Set([state.source]);
   for (let hop = 1; hop <= far; hop++) {
@@ -131,7 +134,7 @@ function nodeLabel(node, angle) {
 function described(node, value) {
   const flag = data.flagged.includes(node) ? ", flagged" : "";
   if (!data.influence) return `${name(node)}${flag}`;
-  return `${name(node)}${flag}: ${verdict(value) === "neither" ? "no influence" : `${state.source === null ? verdict(value) : `was ${verdict(value)}`}, ${signed(value)}`}`;
+  return `${name(node)}${flag}: ${verdict(value) === "neither" ? "no influence" : `${state.source === null || !cascading() ? verdict(value) : `was ${verdict(value)}`}, ${signed(value)}`}`;
 }
 
 function nodeKey(event, node) {
@@ -159,7 +162,7 @@ function drawLegend() {
 
 function drawPanel() {
   const chosen = state.source;
-  const ranked = [...sizes()].filter(([, value]) => chosen === null || value !== 0).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+  const ranked = [...sizes()].filter(([, value]) => chosen === null || !cascading() || value !== 0).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
   say("panel-title", chosen !== null ? capital(name(chosen)) : data.influence ? "Everyone, by influence on all" : "Everyone");
   show("clear", chosen !== null);
   say("panel-text", panelText(chosen, ranked));
@@ -181,7 +184,8 @@ function rankedRow(node, value, most) {
 function panelText(chosen, ranked) {
   if (!data.influence) return chosen === null ? "Select a participant to see who hears it." : `Heard by ${plural(travelled().size, "participant")}.`;
   const sum = ranked.reduce((total, [, value]) => total + value, 0);
-  if (chosen === null) return `${state.kind}; ${roundText()}, ${hopText()}. Select a participant to see whom it reached.`;
+  if (chosen === null) return `${state.kind}; ${roundText()}, ${hopText()}. Select a participant to see ${cascading() ? "whom it reached" : "who hears it"}.`;
+  if (!cascading()) return `${signed(sizes().get(chosen))} in all, ${roundText()}. Heard by ${plural(travelled().size, "participant")}; ${state.kind} do not tell on whom.`;
   if (!ranked.length) return `Reached nobody: ${roundText()}, ${hopText()}.`;
   return `Its updates reached ${plural(ranked.length, "participant")}, ${signed(sum)} in all: ${roundText()}, ${hopText()}.`;
 }
@@ -206,8 +210,8 @@ function setControls() {
   $("kind").parentElement.hidden = kinds.length < 2;
   show("controls", [...$("controls").children].some((control) => !control.hidden));
   const all = data.shown.length < data.nodes ? ` Drawn are ${data.shown.length} of ${data.nodes} participants${data.influence ? ", those with the most influence" : ""}.` : "";
-  say("network-title", data.influence ? "Who influenced whom" : "Who gossiped with whom");
-  say("network-lead", (data.influence ? "Select a participant to watch its influence travel: hop by hop along the links, round by round." : "A line is a link, as wide as its weight.") + all);
+  say("network-title", cascading() ? "Who influenced whom" : data.influence ? "Who helped and who harmed" : "Who gossiped with whom");
+  say("network-lead", (cascading() ? "Select a participant to watch its influence travel: hop by hop along the links, round by round." : "A line is a link, as wide as its weight.") + all);
 }
 
 function labelControls() {
@@ -239,7 +243,7 @@ function square(fill = null) {
 }
 
 function drawMatrices() {
-  show("matrix-card", data.influence !== null && data.influence.hops > 0);
+  show("matrix-card", cascading());
   show("weights-card", data.mixing !== null);
   const place = new Map(data.shown.map((node, i) => [node, i]));
   if (data.mixing) drawWeights(place);
@@ -254,7 +258,7 @@ function drawMatrices() {
   const most = sizes[Math.floor(0.98 * (sizes.length - 1))] ?? 1;
   say("matrix-text", `Blue helped, orange harmed: ${roundText()}, ${state.hop === ALL ? "from the first gossip on" : hopText()}. The strongest 2 % are off the scale.`);
   const scale = [[0, colour("helped")], [0.35, blend("helped", 0.5)], [0.5, colour("card")], [0.65, blend("harmed", 0.5)], [1, colour("harmed")]];
-  heatMap("matrix", z, { rows: "source", columns: "receiver", scale, zmin: -most, zmax: most, hover: "from %{y} to %{x}: %{z:.5f}", title: "", label: "Influence of each source on each receiver." });
+  heatMap("matrix", z, { rows: "source", columns: "receiver", scale, zmin: -most, zmax: most, hover: "from %{y} to %{x}: %{z:.5f}", label: "Influence of each source on each receiver." });
 }
 
 function drawWeights(place) {
@@ -265,5 +269,5 @@ function drawWeights(place) {
   say("weights-text", `The weight that a receiver gives to what it gets from a source${single ? ", the same in every round shown" : `: ${state.round === ALL ? "mean over the rounds" : roundText()}`}.`);
   const dark = document.documentElement.dataset.theme === "dark";
   const scale = [[0, dark ? "#17324a" : "#dcecf7"], [1, dark ? "#8fd0f7" : "#004b78"]];
-  heatMap("weights", z, { rows: "receiver k", columns: "source j", scale, zmin: 0, zmax: Math.max(...weight, 1e-12), hover: "%{y} gives %{x} weight %{z:.4f}", title: "", label: "The mixing matrix: weight by receiver and source." });
+  heatMap("weights", z, { rows: "receiver k", columns: "source j", scale, zmin: 0, zmax: Math.max(...weight, 1e-12), hover: "%{y} gives %{x} weight %{z:.4f}", label: "The mixing matrix: weight by receiver and source." });
 }

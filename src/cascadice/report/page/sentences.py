@@ -44,7 +44,7 @@ def _participants(found: Findings) -> list[str]:
     sides, texts = ranked(totals, NAMED), []
     for verb, side in zip(("helped", "harmed"), sides, strict=True):
         if side:
-            names = _listed([f"{_name(node, found)} ({value:+.4f})" for node, value in side])
+            names = _listed([f"{_name(node, found)} ({value:+.3g})" for node, value in side])
             texts.append(f"{_capital(names)} {verb} most.")
     if idle := [_name(node, found) for node, value in enumerate(totals) if value == 0]:
         texts.append(f"{_capital(_listed(idle[:NAMED]))} neither helped nor harmed.")
@@ -54,8 +54,8 @@ def _participants(found: Findings) -> list[str]:
 def _distance(found: Findings) -> list[str]:
     for values in found.by_hop.values():
         if len(values) > 1 and values[0] > 0:
-            hops = [f"{value:.5f} ({value / values[0]:.0%}) at hop {hop}" for hop, value in enumerate(values)]
-            start = f"The mean size of an update's influence is {values[0]:.5f} on its own participant"
+            hops = [f"{value:.3g} ({value / values[0]:.0%}) at hop {hop}" for hop, value in enumerate(values)]
+            start = f"The mean size of an update's influence is {values[0]:.3g} on its own participant"
             return [f"{start}, {_listed(hops[1 : NAMED + 1])}."]
     return []
 
