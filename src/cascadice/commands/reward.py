@@ -1,6 +1,7 @@
 """`cascadice reward`: what everybody contributed to a recorded run goes into a ledger, and a budget is shared out."""
 
 import argparse
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from cascadice.applications.ledger import Entry, Ledger
     from cascadice.applications.payouts import Payout
+    from cascadice.engine import Round
     from cascadice.recordings import Recording
 
 MADE = ["reward.json", "reward.png"]
@@ -24,7 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     over_runs.add(parser, "reward")
     parser.add_argument("--budget", type=float, metavar="X", required=True, help="what is to be shared out")
-    parser.add_argument("--floor", type=float, default=0.0, metavar="X", help="what everybody gets, however bad [0]")
+    parser.add_argument(
+        "--floor", type=float, default=0.0, metavar="X", help="what everybody gets, before the rest is shared out [0]"
+    )
     parser.add_argument("--clawback", type=float, default=1.0, metavar="X", help="how much harm costs of help [1]")
     parser.add_argument(
         "--kind", default="shares", metavar="KIND",
@@ -118,8 +122,20 @@ def _missing(recording: "Recording", whole: set[int], args: Any) -> tuple[Iterat
         return (entry for entry in every if entry.round not in whole), len(set(span) - whole)
     question = Question(("shares",), hops=args.hops or HOPS, every=args.every or 1)
     missing = [t for t in starts(recording.recorded, question, recording.folder) if t not in whole]
-    windows = (list(recording.rounds(range(t, t + question.hops))) for t in missing)
+    windows = _windows(recording, missing, question.hops)
     return (by_shares(network, window, judged, samples=args.samples) for window in windows), len(missing)
+
+
+def _windows(recording: "Recording", starts: list[int], hops: int) -> "Iterator[list[Round]]":
+    """The rounds from each of these starts, read from disk once."""
+    from cascadice.inquiry import stretches
+
+    for stretch in stretches(starts, hops):
+        window: deque[Round] = deque(maxlen=hops)
+        for done in recording.rounds(stretch):
+            window.append(done)
+            if len(window) == hops and window[0].t in starts:
+                yield list(window)
 
 
 def _shown(entries: Iterable["Entry"], total: int, console: "Console") -> Iterator["Entry"]:
