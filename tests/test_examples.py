@@ -11,6 +11,11 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # What a reader must find in the output; numbers in the pattern's groups must lie within the bounds beside it.
 PROMISES = {
     "attackers": (r"nobody +(0\.\d+)[\s\S]*data +noise +(0\.\d+)[\s\S]*sign-flipper", [(0.92, 1), (0.4, 0.85)]),
+    "detect_attackers": (
+        r"flag participant  5 by its direction\nround +\d+: 4 receivers flag participant 10 by its size\n[\s\S]*"
+        r"\n   5  (\d\.\d+)\n[\s\S]*: \[5, 10\]\.\n",
+        [(1, 9)],
+    ),
     "first_network": (r"alone +accuracy (0\.\d+)[\s\S]*exponential +accuracy (0\.\d+)", [(0.8, 0.92), (0.94, 1)]),
     "forget_a_participant": (
         r"participant 2\nas trained .*loss (\d\.\d+)[\s\S]*?first-order .*left (\d\.\d+)[\s\S]*?replay .*loss (\d\.\d+)"

@@ -153,8 +153,9 @@ def _findings(
 
 def _terms(rounds: int, options: dict[str, Any]) -> str:
     return (
-        f"Each judged its neighbours by {options['samples']} of its own samples in each of {rounds} rounds; an honest "
-        f"neighbour is flagged with probability {options['rate']:g}. The vote is more than one participant knows."
+        f"Each judged its neighbours by {options['samples']} of its own samples in each of {rounds} rounds. An honest "
+        f"neighbour is flagged with probability {options['rate']:g} in a look, if the honest differ for good by no "
+        f"more than the allowance of {options['allowance']:g}. The vote is more than one participant knows."
     )
 
 

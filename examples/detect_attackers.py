@@ -1,0 +1,37 @@
+"""Find the participants that behave unlike the others, while the network trains.
+
+Every participant judges those it hears by its own data. Prints, as soon as half of the receivers agree, whom they flag
+and why; and in the end what one participant thinks of its neighbours, without asking anybody.
+"""
+
+import torch
+
+import cascadice as cd
+from cascadice.applications.anomaly import SIGNS, detect, votes
+
+data = cd.data.digits()
+network = cd.network(
+    cd.models.build("mlp", data.train.shape, len(data.classes), hidden=(32,)),
+    data,
+    nodes=16,
+    batch_size=32,
+    lr=0.1,
+    corruptions=[cd.Corruption("flip-labels", (5,))],
+    behaviours=[cd.Behaviour("free-rider", (10,))],
+)
+own = cd.influence.judge(network, cd.influence.own_data(network, 80))
+
+told: set[int] = set()
+# 90 samples each are few: honest participants differ, too, so more is allowed for than the usual 0.5
+for verdict in detect(network, cd.simulate(network, 60), own, rate=0.01, allowance=0.7):
+    for node in torch.nonzero(votes(verdict) >= 0.5).flatten().tolist():
+        if node not in told:
+            flagged = verdict.flagged[node]
+            sign = int(verdict.deviation[:, node, flagged].abs().mean(1).argmax())
+            told.add(node)
+            print(f"round {verdict.t:2}: {int(flagged.sum())} receivers flag participant {node:2} by its {SIGNS[sign]}")
+
+print("participant 3 thinks of those it hears (above 1 it flags them):")
+for node in torch.nonzero(verdict.known[:, 3]).flatten().tolist():
+    print(f"  {node:2}  {verdict.strength[node, 3]:.2f}")
+print(f"Suspected by half of their receivers: {sorted(told)}.")
