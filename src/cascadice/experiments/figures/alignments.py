@@ -29,7 +29,8 @@ NAMES = {"mlp": "MLP", "cnn": "CNN", "cifar10": "CIFAR-10", "cifar100": "CIFAR-1
 class Panel:
     """A run and how it is looked at: everybody's update in `scored` rounds spread over it.
 
-    Influence is on `judged_on` test samples, accuracy on `tested_on` (all). `stops` are parts of the run; each is reported as if the run had ended there.
+    Influence is on `judged_on` test samples, accuracy on `tested_on` (all). `stops` are parts of the run; each is
+    reported as if the run had ended there.
     """
 
     name: str

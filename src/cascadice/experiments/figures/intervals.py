@@ -18,7 +18,7 @@ def bootstrap(
 
     Groups are drawn with replacement as often as there are. Cost: 300 times that of the agreement.
     """
-    members = [(group == g).nonzero()[:, 0] for g in group.unique()]
+    members = [(group == g).nonzero()[:, 0] for g in sorted(set(group.tolist()))]
     draw = seeds.generator(seed, "bootstrap", len(truth))
     drawn = []
     for _ in range(DRAWS):

@@ -1,9 +1,19 @@
 """Every figure by name, and which of the paper's it is."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from cascadice.experiments.figures import alignments, scatter
+from cascadice.experiments.figures import (
+    alignments,
+    anomalies,
+    beyond,
+    cascades,
+    costs,
+    mislabelled,
+    networks,
+    scatter,
+)
 from cascadice.experiments.figures.results import Figure
 
 CIFARS, TINY = ("cifar10", "cifar100"), ("tiny-imagenet",)
@@ -49,4 +59,70 @@ ALIGNMENTS: Mapping[str, Figure] = {
     ),
 }  # fmt: skip
 
-FIGURES: Mapping[str, Figure] = {**ALIGNMENTS}
+_FLIPPED = ("16-lr0.1", "64-lr0.1", "128-lr0.1", "16-lr0.01", "64-lr0.01", "128-lr0.01")
+_ANOMALY = "anomaly-cifar10-exp-32"
+
+ANOMALIES: Mapping[str, Figure] = {
+    "anomalies-flip": Figure(
+        "Anomalies with flipped labels, as their neighbours see them",
+        (_ANOMALY, *(f"{_ANOMALY}-bs{name}" for name in _FLIPPED)), ("cifar10",),
+        partial(anomalies.attacks, "flip-labels"), anomalies.measure, anomalies.draw,
+        "readily detectable: the anomaly has the highest bar of five neighbours.", (120, 90),
+    ),
+    "anomalies-noise": Figure(
+        "Anomalies with noisy features, as their neighbours see them",
+        tuple(f"{_ANOMALY}-bs{batch}-noise" for batch in (128, 64, 16)), ("cifar10",),
+        partial(anomalies.attacks, "noise"), anomalies.measure, anomalies.draw,
+        "most are readily detectable: their proximal influence deviates significantly.", (60, 60),
+    ),
+}  # fmt: skip
+
+_POWER = "the same batch has significantly more influence where its holder has larger outgoing weights."
+
+CASCADES: Mapping[str, Figure] = {
+    "cascade-network": Figure(
+        "A network with one dominant participant, and its matrix",
+        ("cascade-mlp-mnist-heatmap+graph", "cascade-cifar10-heatmap-mainfigure"), (), cascades.networks,
+        cascades.measure_network, networks.draw_network,
+        "one dominant participant (0), two subdominant ones (7, 10), the rest common.", (3, 3), True,
+    ),
+    "cascade-mlp": Figure(
+        "One-hop cascade of the same batch at each participant: MLP", ("cascade-mlp-combined",), ("mnist", "cifar10"),
+        cascades.of_mlp, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (40, 20), True,
+    ),
+    "cascade-resnet": Figure(
+        "One-hop cascade of the same batch at each participant: ResNet-18", ("cascade-resnet-combined",), CIFARS,
+        cascades.of_resnet, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (60, 120), True,
+    ),
+    "ripples": Figure(
+        "A cascade over five hops, like ripples in water: ResNet-18 on CIFAR-10", ("influence_cascade",), ("cifar10",),
+        cascades.of_ripples, cascades.measure_ripples, networks.draw_ripples,
+        "influence originates from one participant and weakens over distance.", (40, 60), True,
+    ),
+}  # fmt: skip
+
+BEYOND: Mapping[str, Figure] = {
+    "beyond-hops": _aligned(
+        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (60, 90), "",
+    ),
+    "beyond-optimizers": _aligned(
+        "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (60, 40), "",
+    ),
+    "beyond-changing-links": _aligned(
+        "Alignment where W is another in each round", [], ["cifar10"], beyond.changing_links, (60, 40), "",
+    ),
+    "beyond-language": _aligned(
+        "Alignment of a language model: a transformer on the documentation of Python", [], ["pydoc"], beyond.language,
+        (40, 30), "",
+    ),
+    "beyond-mislabelled": Figure(
+        "Single samples with a wrong label, found by their influence", (), ("mnist", "cifar10"), mislabelled.plan,
+        mislabelled.measure, mislabelled.draw, "", (40, 60),
+    ),
+    "beyond-cost": Figure(
+        "What influence costs, against the number of hops", (), ("cifar10",), costs.plan, costs.measure, costs.draw,
+        "", (40, 20),
+    ),
+}  # fmt: skip
+
+FIGURES: Mapping[str, Figure] = {**CASCADES, **ALIGNMENTS, **ANOMALIES, **BEYOND}
