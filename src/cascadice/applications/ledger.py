@@ -318,4 +318,3 @@ def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
     """Everybody's contribution in every round that was entered: what `payouts.pay` takes."""
     found = totals(ledger, "round", "participant")
     return torch.from_numpy(found["value"]).view(len(ledger.rounds), -1)
-
