@@ -62,6 +62,7 @@ class Config:
         (), "bad data, kind:nodes[:strength][@from-to], e.g. flip-labels:3:0.5@10-20"
     )
     behaviours: tuple[str, ...] = _setting((), "bad participants, in the same form, e.g. free-rider:0,1")
+    rule: str | None = _setting(None, "how W is chosen anew in each round, e.g. influence (none: it is not)")
     seed: int = _setting(0, "what all chance is drawn from")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")
@@ -144,7 +145,9 @@ INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "re
 def determining(config: Config) -> dict[str, Any]:
     """The settings on which the numbers of a round depend; the run's length is one if the learning rate sees it."""
     sees_the_end = ("rounds", "epochs") if "cosine" in config.lr_schedule else ()
-    return {name: v for name, v in to_json(config).items() if name in sees_the_end or name not in INCIDENTAL}
+    ruled = () if config.rule else ("rule",)  # runs from before there were rules keep their fingerprint
+    left_out = {*INCIDENTAL, *ruled} - set(sees_the_end)
+    return {name: v for name, v in to_json(config).items() if name not in left_out}
 
 
 def fingerprint(config: Config) -> str:

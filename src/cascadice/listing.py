@@ -58,6 +58,12 @@ def _behaviours() -> Mapping[str, str]:
     return {name: kind.description for name, kind in KINDS.items()}
 
 
+def _rules() -> Mapping[str, str]:
+    from cascadice.applications.collaborators import RULES
+
+    return {name: kind.description for name, kind in RULES.items()}
+
+
 def _schedules() -> Mapping[str, str]:
     from cascadice.learning_rates import SCHEDULES
 
@@ -87,6 +93,7 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "partitions": _partitions,
     "corruptions": _corruptions,
     "behaviours": _behaviours,
+    "rules": _rules,
     "strategies": _strategies,
     "kinds": _kinds,
 }

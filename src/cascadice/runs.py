@@ -18,9 +18,10 @@ from cascadice import store
 from cascadice.configuration import Config, build, fingerprint, length, to_json
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round, consensus
+from cascadice.engine.rounds import Round, Rule, consensus
 from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, simulate
 from cascadice.folders import CONFIG, FIGURE, HOLDINGS, INFLUENCE, MANIFEST, check_folder, clear
+from cascadice.names import lookup
 from cascadice.progress import closing, opening, progress
 from cascadice.questions import Question, answers, check_fits, conclude, keep, note_of
 from cascadice.store import Measures
@@ -87,6 +88,7 @@ def run(
 
     console, folder = Console(quiet=quiet), Path(out)
     store.recording(config.record)
+    _check_rule(config, resume, question)
     check_folder(folder, config, resume, overwrite)
     network = build(config, download=download, quiet=quiet)
     assert network.partition is not None
@@ -123,9 +125,9 @@ def _trained(
 ) -> Generator[Round, None, None]:
     """The rounds, each written into the journal before it is passed on."""
     network, recording = journal.network, store.recording(journal.config.record)
-    start, now = journal.t, journal.participants
+    start, now, rule = journal.t, journal.participants, _rule(journal.config, network)
     with progress(console, rounds, start) as advance:
-        for done in simulate(network, rounds, start=start, participants=now, window=window, taped=taped):
+        for done in simulate(network, rounds, start=start, participants=now, window=window, taped=taped, rule=rule):
             judged = (done.t + 1) % journal.config.eval_every == 0 or done.t + 1 == rounds
             measures = _measure(done, evaluate(network, done.after) if judged else None)
             if done.t in recording.rounds:
@@ -255,6 +257,30 @@ def _point_to_files(console: "Console", journal: _Journal) -> None:
     kept = f" and {len(kept)} rounds" if (kept := store.recorded(journal.folder)) else ""
     text = f"{journal.seconds:.1f} s; {names}{kept} in {journal.folder}"
     console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _rule(config: Config, network: Network) -> Rule | None:
+    from cascadice.applications.collaborators import build as rule
+
+    return rule(config.rule, network) if config.rule else None
+
+
+def _check_rule(config: Config, resume: bool, question: Question | None) -> None:
+    from cascadice.applications.collaborators import RULES
+
+    if config.rule is None:
+        return
+    kind = lookup(RULES, config.rule, "rule")
+    if resume and kind.remembers:
+        raise ValueError(
+            f"a run with the rule {config.rule!r} cannot go on: what it knows of others is not in the checkpoint. "
+            "Start it again with --overwrite."
+        )
+    if not kind.averages and (config.record != "none" or question is not None):
+        raise ValueError(
+            f"rounds must be averages to be recorded or asked about; the rule {config.rule!r} makes none. Leave out "
+            "--record and questions, or use another rule."
+        )
 
 
 def _check_askable(question: Question, network: Network, rounds: int, resume: bool) -> None:

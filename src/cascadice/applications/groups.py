@@ -1,0 +1,94 @@
+"""Groups that help one another, found in the matrix of influence alone."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+ALONE = -1  # the group of those who help nobody and whom nobody helps
+
+
+def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "n n"]:
+    """How much two participants help one another beyond `share` of what helped the receiver most; symmetric.
+
+        A = (R + Rᵀ) / 2,   R[k, j] = max(0, given[j, k] / min_i given[i, k] − share)
+
+    Receivers are measured each by its own yardstick, for their losses may be of different sizes. Help of less than the
+    share, and harm, tie nobody to anybody.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be at least 0 and below 1; found {share}.")
+    others = given - given.diag().diag()
+    most = others.amin(0)  # negative helped
+    relative = torch.where(most < 0, others / most.clamp(max=-1e-300), 0.0)
+    ties = (relative - share).clamp(min=0)
+    ties.fill_diagonal_(0)
+    return (ties + ties.T) / 2
+
+
+def find_groups(
+    given: Float[Tensor, "n n"], count: int | None = None, *, share: float = 0.5, most: int = 8
+) -> Int[Tensor, " n"]:
+    """The group of every participant, from `given[j, k]`, the accumulated influence of j on k; negative helped.
+
+    Normalised spectral clustering (Ng, Jordan & Weiss 2001) of `affinity`. Unless `count` is given it is the number of
+    eigenvalues of the Laplacian before their greatest gap, at most `most`. Groups are numbered by their first
+    participant; whoever is tied to nobody is `ALONE`. Cost: the eigenvectors of an n × n matrix.
+    """
+    if given.dim() != 2 or given.shape[0] != given.shape[1] or not bool(given.isfinite().all()):
+        raise ValueError(f"influence must be a square matrix of finite numbers; found {list(given.shape)}.")
+    if count is not None and not 1 <= count <= len(given):
+        raise ValueError(f"the number of groups must be in 1..{len(given)}, the participants; found {count}.")
+    ties = affinity(given.double().cpu(), share)
+    tied = ties.sum(1) > 0
+    found = torch.full((len(given),), ALONE)
+    if bool(tied.any()):
+        found[tied] = _clustered(ties[tied][:, tied], count, most)
+    return found
+
+
+def _clustered(ties: Float[Tensor, "n n"], count: int | None, most: int) -> Int[Tensor, " n"]:
+    scale = ties.sum(1).rsqrt()
+    laplacian = torch.eye(len(ties), dtype=ties.dtype) - scale[:, None] * ties * scale
+    values, vectors = torch.linalg.eigh(laplacian)
+    groups = _before_the_gap(values[: most + 1]) if count is None else min(count, len(ties))
+    rows = torch.nn.functional.normalize(vectors[:, :groups], dim=1)
+    return _numbered(_k_means(rows, groups))
+
+
+def _before_the_gap(values: Float[Tensor, " some"]) -> int:
+    return 1 if len(values) < 3 else int(values.diff().argmax()) + 1
+
+
+def _k_means(points: Float[Tensor, "n q"], groups: int, steps: int = 50) -> Int[Tensor, " n"]:
+    """Lloyd's algorithm from centres that lie farthest apart: nothing is drawn, so that groups are always the same."""
+    centres = points[:1]
+    for _ in range(1, groups):
+        centres = torch.cat([centres, points[torch.cdist(points, centres).amin(1).argmax()][None]])
+    for _ in range(steps):
+        nearest = torch.cdist(points, centres).argmin(1)
+        held = torch.nn.functional.one_hot(nearest, groups).to(points)
+        centres = (held.T @ points) / held.sum(0).clamp(min=1)[:, None]
+    return nearest
+
+
+def _numbered(groups: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """The same groups, numbered in the order of their first members."""
+    order = dict.fromkeys(groups.tolist())
+    place = {group: number for number, group in enumerate(order)}
+    return torch.tensor([place[group] for group in groups.tolist()])
+
+
+def rand_index(one: Int[Tensor, " n"], other: Int[Tensor, " n"]) -> float:
+    """Adjusted Rand index (Hubert & Arabie 1985) of two groupings: 1 if equal, about 0 if unrelated."""
+    _, a = torch.unique(one, return_inverse=True)
+    _, b = torch.unique(other, return_inverse=True)
+    table = torch.zeros(int(a.max()) + 1, int(b.max()) + 1, dtype=torch.float64)
+    table.index_put_((a, b), torch.ones(len(a), dtype=torch.float64), accumulate=True)
+    together, in_one, in_other = (_pairs(counts) for counts in (table, table.sum(1), table.sum(0)))
+    expected = in_one * in_other / max(len(a) * (len(a) - 1) / 2, 1)
+    most = (in_one + in_other) / 2
+    return 1.0 if most == expected else (together - expected) / (most - expected)
+
+
+def _pairs(counts: Tensor) -> float:
+    return float((counts * (counts - 1) / 2).sum())

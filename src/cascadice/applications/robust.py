@@ -1,0 +1,149 @@
+"""Rules that guard gossip against attackers by looking at the models alone: what influence-aware gossip must beat.
+
+All are given a `share`: how much of what a participant hears may be false. None looks at data or remembers anything.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Draw, Rule, mix
+from cascadice.influence.proximity import products
+
+ROOM = 2**25  # numbers that are sorted at once
+
+
+def clipping(share: float = 0.25) -> Rule:
+    """Self-centred clipping (He, Karimireddy & Jaggi 2022): nobody moves anybody far.
+
+        W'[k, j] = W[k, j] min(1, τ_k / ‖θ_j − θ_k‖),  the rest to oneself
+
+    τ_k is the distance to the farthest neighbour but f, with f those of k's neighbours that may be false; the authors'
+    program has f = 1. Cost: the distances, one product of [n, d] matrices.
+    """
+    check_share(share)
+
+    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
+        W = drawn.W.to_dense()
+        far = distances(half.theta).to(W)
+        heard = others(W)
+        beyond = torch.where(heard, far, -1.0).sort(1, descending=True).values
+        f = falsehoods(heard.sum(1), share).clamp(max=heard.sum(1) - 1).clamp(min=0)
+        reach = beyond.gather(1, f[:, None]).clamp(min=0)
+        kept = torch.where(heard, W * (reach / far.clamp(min=1e-30)).clamp(max=1), 0.0)
+        return kept + (1 - kept.sum(1)).diag()
+
+    return rule
+
+
+def krum(share: float = 0.25) -> Rule:
+    """Krum (Blanchard et al. 2017): take over the one model that lies nearest to most of those received.
+
+    A model's score is the sum of squared distances to its m − f − 2 nearest among the m that k holds, its own included.
+    """
+    check_share(share)
+
+    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
+        W = drawn.W.to_dense()
+        held = others(W) | torch.eye(len(W), dtype=torch.bool)
+        squared = distances(half.theta).to(W).square()
+        among = torch.where(held[:, None] & held[:, :, None], squared, torch.inf)  # [receiver, one, other]
+        m = held.sum(1)
+        nearest = (m - falsehoods(m - 1, share) - 2).clamp(min=1)
+        ranked = among.sort(2).values[:, :, 1:]  # without the distance to itself
+        counted = torch.arange(ranked.shape[2]) < nearest[:, None, None]
+        scores = torch.where(counted & ranked.isfinite(), ranked, 0.0).sum(2)
+        chosen = torch.where(held, scores, torch.inf).argmin(1)
+        return torch.nn.functional.one_hot(chosen, len(W)).to(W)
+
+    return rule
+
+
+def trimmed_mean(share: float = 0.25) -> Rule:
+    """Coordinate-wise trimmed mean (Yin et al. 2018): in every coordinate, without the f least and the f greatest.
+
+    No average: it gives the participants, not a W. Cost: a sort of what everybody received.
+    """
+    check_share(share)
+
+    def rule(drawn: Draw, before: Participants, half: Participants) -> Participants:
+        W = drawn.W.to_dense()
+        held = others(W) | torch.eye(len(W), dtype=torch.bool)
+        theta = _trimmed(half.theta, held.to(half.theta.device), share)
+        buffers = mix(drawn.W, half._replace(theta=half.theta[:, :1])).buffers if half.buffers else {}
+        return Participants(theta, half.state, buffers)
+
+    return rule
+
+
+def _trimmed(theta: Float[Tensor, "n d"], held: Bool[Tensor, "n n"], share: float) -> Float[Tensor, "n d"]:
+    m = held.sum(1)
+    most = int(m.max())
+    sources = held.to(torch.int8).topk(most, 1).indices
+    absent = torch.arange(most, device=theta.device) >= m[:, None]
+    f = torch.minimum(falsehoods(m - 1, share), (m - 1) // 2)
+    place = torch.arange(most, device=theta.device)
+    inner = ((place >= f[:, None]) & (place < (m - f)[:, None])).to(theta) / (m - 2 * f)[:, None]
+    found = torch.empty_like(theta)
+    width = max(1, ROOM // (len(theta) * most))
+    for here, there in zip(torch.split(theta, width, 1), torch.split(found, width, 1), strict=True):
+        received = here[sources].masked_fill_(absent[:, :, None], torch.inf).sort(1).values
+        received.masked_fill_((inner == 0)[:, :, None], 0.0)
+        torch.sum(received.mul_(inner[:, :, None]), 1, out=there)
+    return found
+
+
+def alone(drawn: Draw, before: Participants, half: Participants) -> Float[Tensor, "n n"]:
+    """Nobody listens to anybody."""
+    return torch.eye(drawn.W.shape[0], dtype=torch.float64)
+
+
+def without(attackers: Sequence[int]) -> Rule:
+    """The oracle: everybody knows the attackers and gives their weight to the others. Attackers do as they like."""
+    bad = torch.tensor(list(attackers), dtype=torch.int64)
+
+    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
+        W = drawn.W.to_dense().clone()
+        theirs = W[bad]
+        W[:, bad] = 0
+        W[bad] = theirs
+        return W / W.sum(1, keepdim=True)
+
+    return rule
+
+
+def within(group: Int[Tensor, " n"]) -> Rule:
+    """The oracle of groups: everybody listens to its own group alone."""
+
+    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
+        W = drawn.W.to_dense() * (group[:, None] == group[None])
+        return W / W.sum(1, keepdim=True)
+
+    return rule
+
+
+def others(W: Float[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """`[k, j]`: whether k hears j, another."""
+    return (W > 0) & ~torch.eye(len(W), dtype=torch.bool, device=W.device)
+
+
+def falsehoods(neighbours: Int[Tensor, " n"], share: float) -> Int[Tensor, " n"]:
+    """How many of so many neighbours may be false."""
+    return torch.ceil(neighbours * share - 1e-9).long()
+
+
+def distances(theta: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """‖θ_j − θ_k‖ for every pair, from their differences to the first: models in a network are much alike."""
+    apart = theta - theta[0]
+    inner = products(apart, apart)
+    squares = inner.diag()
+    return (squares[:, None] + squares[None] - 2 * inner).clamp(min=0).sqrt()
+
+
+def check_share(share: float) -> None:
+    """Half or more of what is heard cannot be false, or truth has no majority."""
+    if not 0 <= share < 0.5:
+        raise ValueError(f"share, how much of what is heard may be false, must be in 0..0.5; found {share}.")
