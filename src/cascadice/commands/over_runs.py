@@ -14,15 +14,18 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--out", metavar="DIR", help=f"folder for what is found (RUN/{name})")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
-    parser.add_argument("--device", metavar="TEXT", help="where to compute: cpu or cuda (as the run did)")
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data (as the run had it)")
+    for flag, metavar, meaning in (
+        ("--device", "TEXT", "where to compute: cpu or cuda (as the run did)"),
+        ("--data-root", "DIR", "folder that holds the data (as the run had it)"),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=meaning, default=argparse.SUPPRESS)
 
 
 def opened(args: argparse.Namespace) -> "Recording":
     """The run that was named."""
     from cascadice.recordings import open_recording
 
-    settings = {name: getattr(args, name) for name in ("device", "data_root") if getattr(args, name) is not None}
+    settings = {name: getattr(args, name) for name in ("device", "data_root") if hasattr(args, name)}
     return open_recording(args.run, settings, quiet=args.quiet)
 
 
