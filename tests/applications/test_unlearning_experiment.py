@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from pyarrow import parquet
 
+from cascadice import data
 from cascadice.applications.unlearning import distance, forget, trace
-from cascadice.configuration import build
 from cascadice.engine import simulate
 from cascadice.experiments import unlearning
-from cascadice.experiments.unlearning import DISTANCES, LEVELS, Setting, cases, configured, measure
+from cascadice.experiments.unlearning import DISTANCES, LEVELS, Setting, cases, made, measure
 
 TINY = Setting(activation="gelu", nodes=4, rounds=4, seeds=2, short=2, repairs=1, batch_size=8, first_seed=100)
 
@@ -32,7 +32,7 @@ def test_there_is_a_point_for_each_case_level_and_seed(points):
 
 
 def test_a_network_of_the_fleet_is_as_alone(points):
-    network = build(configured(TINY, 101))
+    network = made(TINY, data.digits(), 101)
     rounds = list(simulate(network, TINY.rounds))
     alone = replace(TINY, seeds=1, first_seed=101)
     for case in cases([network], rounds, alone):
@@ -87,7 +87,6 @@ def test_quick_is_small_and_cuda_is_cifar(monkeypatch):
     full = unlearning._settings(parse(["--device", "cuda", "--seeds", "7"]))
     assert {(s.data, s.device, s.seeds, s.data_root) for s in full} == {("cifar10", "cuda", 7, "there")}
     assert {s.activation for s in full} == {"relu", "gelu"}
-    assert configured(full[0], 3).strategy == "vmap"
 
 
 def test_mistakes(capsys):

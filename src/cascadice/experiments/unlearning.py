@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,14 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice import seeds, store
+from cascadice import models, seeds, store
 from cascadice.applications.removals import samples_of
 from cascadice.applications.unlearning import Corrected, Removal, advantage, forget, losses, repair
-from cascadice.configuration import Config, build
-from cascadice.engine import Network, Participants, Round, evaluate, simulate
+from cascadice.data import DataSet, load
+from cascadice.engine import Network, Participants, Round, evaluate, network, simulate
 from cascadice.experiments.fleets import apart, fleet
 from cascadice.experiments.regimes import find
-from cascadice.recipes import paper
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,21 @@ REPAIRED = ("replay", "gossip", "first-order")
 TRAINED = "as trained"
 
 
-def configured(setting: Setting, seed: int) -> Config:
+def made(setting: Setting, data: DataSet, seed: int) -> Network:
     """One network of the fleet."""
-    size = {"per_node": 64} if setting.data == "cifar10" else {"per_node": None}
-    hidden = () if setting.data == "cifar10" else ("hidden=[64,64]",)
-    return replace(
-        paper("mlp", setting.data, "exponential", setting.nodes), **size, batch_size=setting.batch_size, lr=setting.lr,
-        epochs=None, rounds=setting.rounds, model_options=(f"activation={setting.activation}", *hidden), seed=seed,
-        device=setting.device, data_root=setting.data_root, strategy="vmap",
+    hidden, per_node = ((256, 256), 64) if setting.data == "cifar10" else ((64, 64), None)
+    options = {"hidden": hidden, "activation": setting.activation}
+    return network(
+        lambda: models.build("mlp", data.train.shape, len(data.classes), seed=torch.initial_seed(), **options), data,
+        nodes=setting.nodes, mixing="exponential", per_node=per_node, batch_size=setting.batch_size, lr=setting.lr,
+        seed=seed, device=setting.device, strategy="vmap",
     )  # fmt: skip
+
+
+@cache
+def _loaded(name: str, root: str | None, device: str) -> DataSet:
+    """Read once for all settings and seeds: on a fast device it would take longer than training."""
+    return load(name, root).to(device)
 
 
 class Case(NamedTuple):
@@ -87,11 +93,11 @@ class Case(NamedTuple):
 def cases(networks: Sequence[Network], rounds: Sequence[Round], setting: Setting) -> Iterator[Case]:
     """A sample, a batch and a participant of each network, over a short and a long range of rounds."""
     end, late = setting.rounds, setting.rounds - setting.short
-    chosen = [seeds.derive(network.seed, "forgotten") % setting.nodes for network in networks]
+    chosen = [seeds.derive(one.seed, "forgotten") % setting.nodes for one in networks]
     nodes = tuple(i * setting.nodes + k for i, k in enumerate(chosen))
-    held = [network.partition[k] for network, k in zip(networks, chosen, strict=True) if network.partition]
+    held = [one.partition[k].cpu() for one, k in zip(networks, chosen, strict=True) if one.partition]
     for span, first, batch in (("short", late, late), ("long", 0, end // 4)):
-        drawn = rounds[first].drawn.batch[list(nodes), 0]
+        drawn = rounds[first].drawn.batch.cpu()[list(nodes), 0]
         samples = tuple(_own(row, held[:i] + held[i + 1 :]) for i, row in enumerate(drawn))
         yield Case("sample", span, Removal(nodes, samples, range(first, end)), rounds[first:])
         yield Case("batch", span, Removal(nodes, rounds=range(batch, batch + 1)), rounds[batch:])
@@ -106,7 +112,8 @@ def _own(batch: Tensor, others: Sequence[Tensor]) -> int:
 
 def measure(setting: Setting) -> Iterator[list[dict[str, Any]]]:
     """Train a fleet, forget each case by each level: a point for every level and seed, case by case."""
-    networks = [build(configured(setting, setting.first_seed + seed)) for seed in range(setting.seeds)]
+    data = _loaded(setting.data, setting.data_root, setting.device)
+    networks = [made(setting, data, setting.first_seed + seed) for seed in range(setting.seeds)]
     together = fleet(networks)
     rounds = list(simulate(together, setting.rounds))
     _warm(together, rounds)
