@@ -203,6 +203,25 @@ def test_the_study_prints_and_writes_setting_by_setting(tmp_path, monkeypatch, c
     assert "stopped before flip: the limit of 0 s is spent." in capsys.readouterr().out
 
 
+def test_an_attack_that_breaks_the_network_does_not_stop_the_study(monkeypatch, capsys):
+    monkeypatch.setattr(anomalies, "find", lambda root: ("digits", None))
+    tiny = {"nodes": 8, "hidden": (8,), "epochs": 2.0, "seeds": 1, "places": 1, "samples": 16}
+    monkeypatch.setattr(anomalies, "QUICK", tiny)
+    wild = {"wild": Setting("noise-sender", 32, 0.1, strength=1e75), "calm": Setting("", 32, 0.1)}
+    monkeypatch.setattr(anomalies, "SETTINGS", wild)
+    assert anomalies.main(["wild", "calm", "--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "wild: the loss of participant" in printed
+    assert printed.splitlines()[-1].startswith("calm")
+
+
+def test_data_that_are_unlike_are_still_enough_for_every_batch():
+    images = data.digits()
+    for seed in range(3):
+        unlike = anomalies.base(Setting("", 32, 0.1, partition="dirichlet"), replace(SMALL, nodes=16), images, seed)
+        assert min(map(len, unlike.partition)) >= len(images.train) // 16 // 2
+
+
 def test_an_unknown_setting_is_a_mistake_in_one_line(capsys):
     assert anomalies.main(["flip-129-0.1"]) == 2
     assert "unknown setting 'flip-129-0.1'. Did you mean 'flip-128-0.1'?" in capsys.readouterr().err

@@ -39,6 +39,7 @@ from cascadice.applications.anomaly import (
     threshold,
 )
 from cascadice.data import DataSet, corruption
+from cascadice.data import partition as partitions
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, Network, evaluate, network, simulate
 from cascadice.experiments.fleets import fleet
@@ -114,10 +115,15 @@ FEW = ("flip-128-0.1", "noise-128-0.1", "flip-128-0.1-once", "honest-128-0.1")
 def base(setting: Setting, plan: Plan, dataset: DataSet, seed: int) -> Network:
     """The network without its attacker."""
     shape, classes = dataset.train.shape, len(dataset.classes)
+    # the same at every batch size, up to the largest
+    least = min(128, len(dataset.train) // plan.nodes // 2)
+    each = plan.per_node if setting.partition == "iid" else None
+    parts = partitions.build(
+        setting.partition, dataset.train.y.cpu(), plan.nodes, per_node=each, minimum=least, seed=seed
+    )
     return network(
         lambda: models.build("mlp", shape, classes, seed=torch.initial_seed(), hidden=plan.hidden),
-        dataset, nodes=plan.nodes, mixing="exponential", partition=setting.partition,
-        per_node=plan.per_node if setting.partition == "iid" else None, batch_size=setting.batch_size, lr=setting.lr,
+        dataset, nodes=plan.nodes, mixing="exponential", partition=parts, batch_size=setting.batch_size, lr=setting.lr,
         seed=seed, device=plan.device, strategy="vmap" if plan.device.startswith("cuda") else "auto",
     )  # fmt: skip
 
@@ -292,7 +298,11 @@ def _measured(
         if begun - start > limit:
             print(f"stopped before {name}: the limit of {limit:g} s is spent.", flush=True)
             break
-        rows = measure(setting, plan, dataset, judges)
+        try:
+            rows = measure(setting, plan, dataset, judges)
+        except ArithmeticError as error:  # an attack that breaks the network says nothing about the others
+            print(f"{name}: {error}", flush=True)
+            continue
         results.append({**summary(name, setting, rows), "seconds": time.perf_counter() - begun})
         print(study_line(results[-1]), flush=True)
         if out is not None:
