@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -218,6 +219,22 @@ def test_fresh_data_are_shown_without_losing_what_was_chosen(tab):
     assert tab.text("#hop-value") == "on oneself, before gossip"
     tab.js("fresh.influence = null; fresh.table = null; fresh.samples = null; cascadice.render(fresh)")
     assert tab.text("#network-title") == "Who gossiped with whom"
+
+
+def test_receivers_that_are_not_drawn_count(tab):
+    tab.click('#graph [data-node="2"] .body')
+    total = re.search(r"[−+][\d.]+ in all", tab.text("#panel-text"))[0]
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent); fresh.shown = [0, 1, 2, 3]")
+    tab.js(
+        "for (const columns of Object.values(fresh.influence.cascades)) {"
+        "  const kept = columns.source.flatMap((source, i) => source > 3 ? [] : [i]);"
+        "  for (const name in columns) columns[name] = kept.map(i => columns[name][i]);"
+        "  columns.receiver = columns.receiver.map(k => k > 3 ? -1 : k); }"
+    )
+    tab.js("(m => { for (const n of ['receiver', 'source', 'weight']) m[n] = [] })(fresh.mixing.matrices[0])")
+    tab.js("cascadice.render(fresh)")
+    assert f"and others that are not drawn, {total}" in tab.text("#panel-text")
+    assert "Drawn are 4 of 6 participants" in tab.text("#network-lead")
 
 
 def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):

@@ -183,11 +183,13 @@ function rankedRow(node, value, most) {
 
 function panelText(chosen, ranked) {
   if (!data.influence) return chosen === null ? "Select a participant to see who hears it." : `Heard by ${plural(travelled().size, "participant")}.`;
-  const sum = ranked.reduce((total, [, value]) => total + value, 0);
   if (chosen === null) return `${state.kind}; ${roundText()}, ${hopText()}. Select a participant to see ${cascading() ? "whom it reached" : "who hears it"}.`;
   if (!cascading()) return `${signed(sizes().get(chosen))} in all, ${roundText()}. Heard by ${plural(travelled().size, "participant")}; ${state.kind} do not tell on whom.`;
-  if (!ranked.length) return `Reached nobody: ${roundText()}, ${hopText()}.`;
-  return `Its updates reached ${plural(ranked.length, "participant")}, ${signed(sum)} in all: ${roundText()}, ${hopText()}.`;
+  const own = [...entries()].filter(({ source, value }) => source === chosen && value !== 0);
+  if (!own.length) return `Reached nobody: ${roundText()}, ${hopText()}.`;
+  const others = own.some(({ receiver }) => receiver === ALL) ? " and others that are not drawn" : "";
+  const sum = own.reduce((total, { value }) => total + value, 0);
+  return `Its updates reached ${plural(ranked.length, "participant")}${others}, ${signed(sum)} in all: ${roundText()}, ${hopText()}.`;
 }
 
 const roundText = () => (state.round === ALL ? "all rounds" : `round ${state.round}`);
