@@ -13,14 +13,16 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.applications import robust
 from cascadice.applications.robust import others
+from cascadice.data.batches import rounds_per_epoch
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Draw, Rule
 from cascadice.influence.proximity import norms, products
 from cascadice.names import lookup
 
-DROP, READMIT = 1 / 2, 3 / 4  # of what the best do: below the one a neighbour is dropped, above the other it may return
+DROP, READMIT = 0.6, 0.8  # of what the best do: below the one a neighbour is dropped, above the other it may return
 NEAR = 2 / 3  # of the greatest help: those who help so much or more are the best
+MEMORY = 20.0  # evidence that is kept
 ENOUGH = 0.25  # evidence, at which half of the bound for dropping holds
 
 
@@ -83,8 +85,8 @@ class InfluenceAware:
 def influence_aware(
     network: Network,
     *,
-    fading: float = 0.9,
-    memory: float = 20.0,
+    fading: float | None = None,
+    memory: float = MEMORY,
     degree: int | None = None,
     explore: bool = True,
     networks: int = 1,
@@ -96,15 +98,17 @@ def influence_aware(
     With SGD, D_k is minus the sum of the gradients of k's own batches, so that c is the first-order influence of what j
     has done lately on the loss of what k has trained on lately (Definition 3, summed over all pairs of rounds), without
     the sizes. One update is mostly noise; sums over rounds are not. k compares the accumulated c of its neighbours with
-    that of the best among them: who helps less than half as much is dropped, who once was and helps three quarters as
+    that of the best among them: who helps less than 0.6 times as much is dropped, who once was and helps 0.8 times as
     much is back. The weights of the dropped go to the others and to itself; they are judged on. A round counts by the
     square of how much those who are trusted help in it (when nobody agrees with anybody nothing can be learnt), or of
-    the harm that is done; up to `memory` in all, then the old is forgotten as fast as new comes in.
+    the harm that is done; up to `memory` in all, then the old is forgotten as fast as new comes in. Unless
+    `fading` is given, updates fade over a pass of one's data.
 
     With `explore`, everybody also receives the updates of one stranger a round, to learn what good ones do, and whoever
     would be left alone listens to the best. `degree` is the greatest number of neighbours. Cost: no pass over data; one
     product of [n, d] matrices, and one more [n, d] of memory. `networks` is the number in a fleet.
     """
+    fading = over_a_pass(network) if fading is None else fading
     if not 0 <= fading < 1:
         raise ValueError(f"fading must be at least 0 and below 1; found {fading}.")
     if not memory > 0:
@@ -116,6 +120,14 @@ def influence_aware(
     return InfluenceAware(network, fading, memory, degree, explore, networks)
 
 
+def over_a_pass(network: Network) -> float:
+    """1 − 1 / the rounds of an epoch: then what batches happen to hold evens out; ten rounds at least."""
+    if network.partition is None:
+        return 0.9
+    _, steps, size = network.batches(0).shape
+    return max(0.9, 1 - 1 / rounds_per_epoch(network.partition, size, steps))
+
+
 def nothing(like: Float[Tensor, "n d"]) -> Evidence:
     """Before the first round everybody is trusted."""
     none = torch.zeros(len(like), len(like), dtype=torch.float64)
@@ -123,7 +135,7 @@ def nothing(like: Float[Tensor, "n d"]) -> Evidence:
 
 
 def learnt(
-    so_far: Evidence, update: Float[Tensor, "n d"], known: Bool[Tensor, "n n"], fading: float, memory: float
+    so_far: Evidence, update: Float[Tensor, "n d"], known: Bool[Tensor, "n n"], fading: float, memory: float = MEMORY
 ) -> Evidence:
     """The evidence after one more round, in which k received the update of j where `known[k, j]`."""
     recent = update.add(so_far.recent, alpha=fading)
@@ -176,6 +188,25 @@ def reweighed(
     chosen = chosen + (~(chosen > 0).any(1)).to(W).diag()  # who hears neither itself nor anybody kept
     if adopted is not None:
         chosen = chosen + chosen.diag()[:, None] * adopted
+    return chosen / chosen.sum(1, keepdim=True)
+
+
+def suggested(
+    evidence: Evidence, W: Float[Tensor, "n n"], *, degree: int | None = None, new_links: bool = False
+) -> Float[Tensor, "n n"]:
+    """A W by what is known: without those who are not trusted, and nobody left alone whom anybody helps.
+
+    With `new_links` everybody hears whoever helps it most, known as a neighbour or not, as many as `degree` says (as
+    many as it heard before), all by equal weights.
+    """
+    heard, helps = others(W), evidence.trusted & (evidence.influence < 0)
+    helps = helps & ~torch.eye(len(W), dtype=torch.bool)
+    if not new_links:
+        kept = best(helps & heard, evidence.influence, degree)
+        strangers = best(helps & ~heard, evidence.influence, 1) & ~kept.any(1, keepdim=True)
+        return reweighed(W, kept, strangers)
+    most = degree or max(1, int(heard.sum(1).max()))
+    chosen = best(helps, evidence.influence, most).to(W) + torch.eye(len(W)).to(W)
     return chosen / chosen.sum(1, keepdim=True)
 
 

@@ -1,15 +1,195 @@
-"""`cascadice choose`."""
+"""`cascadice choose`: who should listen to whom, by what a recorded run shows."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from cascadice.commands import over_runs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from cascadice.applications.collaborators import Evidence
+    from cascadice.applications.exchange import Exchange
+    from cascadice.recordings import Recording
+
+MADE = ["choose.json", "choose.png", "mixing.csv"]
+SAMPLES = 128  # to judge by in a round, where there are as many
+TIMES = 20  # at which reciprocity is kept
+COLUMNS = ["participant", "group", "helps", "heard by", "gave", "took", "advice", "known"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     over_runs.add(parser, "choose")
+    parser.add_argument("--groups", type=int, metavar="N", help="how many groups to find (by the gap of eigenvalues)")
+    parser.add_argument("--degree", type=int, metavar="N", help="greatest number of neighbours in the suggested W")
+    text = "suggest links that the run did not have, where they would help more"
+    parser.add_argument("--new-links", action="store_true", help=text)
     parser.set_defaults(command=_choose)
 
 
 def _choose(args: argparse.Namespace) -> None:
-    over_runs.opened(args)
+    from rich.console import Console
+
+    from cascadice import store
+    from cascadice.applications.collaborators import suggested
+    from cascadice.report.choose import draw
+    from cascadice.topology import write_csv
+
+    if args.degree is not None and args.degree < 1:
+        raise ValueError(f"--degree must be at least 1; found {args.degree}.")
+    recording = over_runs.opened(args)
+    if args.groups is not None and not 1 <= args.groups <= recording.network.nodes:
+        raise ValueError(f"--groups must be in 1..{recording.network.nodes}, the participants; found {args.groups}.")
+    console = Console(quiet=args.quiet)
+    place = over_runs.place(args, "choose", MADE)
+    with console.status("looking at what everybody did for everybody"):
+        evidence, exchanged, W = _seen(recording)
+    better = suggested(evidence, W, degree=args.degree, new_links=args.new_links)
+    found = _found(recording, evidence, exchanged, W, better, args.groups)
+    draw(found, place / MADE[1])
+    write_csv(better, place / MADE[2])
+    store.write_json(place / MADE[0], found)
+    _tell(console, found)
+    text = (
+        f"\nfound in {place}: {', '.join(MADE)}\ntry the suggested W: cascadice run RECIPE --mixing {place / MADE[2]}"
+    )
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _seen(recording: "Recording") -> "tuple[Evidence, Exchange, Tensor]":
+    """What all updates say of everybody to everybody, what the links carried, and the run's mean W."""
+    import torch
+
+    from cascadice.applications.collaborators import learnt, nothing, over_a_pass
+    from cascadice.applications.exchange import exchange
+    from cascadice.influence import judge, own_data, proximity
+    from cascadice.influence.proximity import in_turn
+
+    network, count = recording.network, len(recording.recorded)
+    least = min(len(part) for part in network.partition or [])
+    yardstick, size = judge(network, own_data(network, min(least, 4 * SAMPLES))), min(least, SAMPLES)
+    evidence, fading = nothing(network.initial.theta), over_a_pass(network)
+    everybody = ~torch.eye(network.nodes, dtype=torch.bool)
+    mean = torch.zeros(network.nodes, network.nodes, dtype=torch.float64)
+
+    def carried() -> Any:
+        nonlocal evidence
+        for done in recording.rounds():
+            evidence = learnt(evidence, done.update, everybody, fading)
+            mean.add_(done.W.to_dense().cpu() / count)
+            yield proximity(network, done, in_turn(yardstick, done.t, size))
+
+    exchanged = exchange(carried(), every=max(1, -(-count // TIMES)))
+    return evidence, exchanged, mean
+
+
+def _found(
+    recording: "Recording", evidence: "Evidence", exchanged: "Exchange", W: "Tensor", better: "Tensor",
+    count: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    import cascadice
+    from cascadice.applications.exchange import advise
+    from cascadice.applications.groups import find_groups
+    from cascadice.applications.robust import others
+    from cascadice.findings import wrongs
+
+    given, heard = evidence.influence.T, others(W)
+    helps = evidence.trusted & (evidence.influence < 0)
+    groups, known = find_groups(given, count), wrongs(recording.network)
+    advice = advise(helps, heard, groups, exchanged.gave, exchanged.took)
+    rows = [
+        [
+            node, group, int((helps & heard)[:, node].sum()), int(heard[:, node].sum()),
+            float(exchanged.gave[node]), float(exchanged.took[node]), advice[node].verdict, known.get(node, ""),
+        ]
+        for node, group in enumerate(groups.tolist())
+    ]  # fmt: skip
+    return {
+        "command": "choose",
+        "version": cascadice.__version__,
+        "run": recording.fingerprint,
+        "title": "With whom to collaborate",
+        "findings": _findings(recording, rows, [one.reason for one in advice], W, better),
+        "table": {"columns": COLUMNS, "rows": rows},
+        "figure": MADE[1],
+        "groups": groups.tolist(),
+        "influence": given.tolist(),
+        "given": exchanged.given[-1].tolist(),
+        "gave": exchanged.gave.tolist(),
+        "took": exchanged.took.tolist(),
+        "rounds": list(exchanged.t),
+        "pairs": _plain(exchanged.pairs),
+        "neighbourhoods": _plain(exchanged.neighbourhoods),
+        "advice": [{"participant": a.node, "verdict": a.verdict, "reason": a.reason} for a in advice],
+        "mixing": better.tolist(),
+        "known": {str(node): kind for node, kind in known.items()},
+    }
+
+
+def _plain(values: "Tensor") -> Any:
+    """Nested lists in which what is no number is null, as JSON has it."""
+    import torch
+
+    array = values.double().numpy().astype(object)
+    array[~torch.isfinite(values).numpy()] = None
+    return array.tolist()
+
+
+def _findings(
+    recording: "Recording", rows: list[list[Any]], reasons: list[str], W: "Tensor", better: "Tensor"
+) -> list[str]:
+    from cascadice.applications.groups import ALONE
+    from cascadice.applications.robust import others
+
+    groups: dict[int, list[int]] = {}
+    for node, group, *_ in rows:
+        groups.setdefault(group, []).append(node)
+    alone = groups.pop(ALONE, [])
+    found = [f"Group {group}: {_names(members)} help one another." for group, members in sorted(groups.items())]
+    if alone:
+        found.append(f"Tied to nobody: {_names(alone)}.")
+    for node, *_, verdict, _ in rows:
+        if verdict in ("expel", "move"):
+            found.append(f"Participant {node}: {verdict}; {reasons[node]}.")
+    givers = sorted((row for row in rows if row[4] > max(row[5], 0)), key=lambda row: row[5] - row[4])
+    if givers:
+        found.append(f"Giving more than they take, the most generous first: {_names([row[0] for row in givers[:5]])}.")
+    before, after = others(W), others(better)
+    found.append(
+        f"The suggested W drops {int((before & ~after).sum())} of {int(before.sum())} links and adds "
+        f"{int((after & ~before).sum())}."
+    )
+    return [*found, *_accuracy(recording)]
+
+
+def _names(nodes: list[int]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _accuracy(recording: "Recording") -> list[str]:
+    from cascadice import store
+
+    try:
+        judged = [m for m in store.read_metrics(recording.folder) if m.evaluation is not None]
+    except FileNotFoundError:
+        return []
+    if not judged or judged[-1].evaluation is None or bool(judged[-1].evaluation.accuracy.isnan().any()):
+        return []
+    held = judged[-1].evaluation.accuracy
+    return [f"The run's test accuracy was {held.mean():.3f} on average, {held.min():.3f} to {held.max():.3f}."]
+
+
+def _tell(console: "Console", found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    for place, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if 0 < place < 6 else "left", no_wrap=True)
+    for row in found["table"]["rows"]:
+        table.add_row(*(f"{value:+.4f}" if isinstance(value, float) else str(value) for value in row))
+    for sentence in found["findings"]:
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    console.print()
+    console.print(table)
