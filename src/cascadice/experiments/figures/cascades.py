@@ -40,9 +40,9 @@ def _probe(config: Config, quick: bool) -> Probe:
     name, large = f"{MODELS[config.model]}, {MODELS[config.data]}", config.model == "resnet18"
     if quick and large:
         narrow = replace(config, model_options=("width=8",), epochs=None, rounds=8)
-        return Probe(f"{name}, width 8", narrow, 2, 32, tested_on=256)
+        return Probe(f"{name}, width 8", narrow, 2, 16, tested_on=256)
     if quick:
-        return Probe(name, config, 4, 128, tested_on=1024)
+        return Probe(name, config, 2, 64, tested_on=1024)
     return Probe(name, config, 4 if large else 16, 256)
 
 
@@ -64,6 +64,32 @@ def of_ripples(quick: bool) -> list[Probe]:
 def networks(quick: bool) -> list[Config]:
     """The network of the one-hop cascades; no run."""
     return [paper("mlp", "mnist", "dominant", 16)]
+
+
+def with_and_without_server(quick: bool) -> list[Config]:
+    """One that all talk to, against neighbours only; no runs."""
+    return [replace(Config(), topology=name) for name in ("star", "ring", "exponential")]
+
+
+def measure_servers(plan: Sequence[Config], means: Means) -> Result:
+    """How many talk to the busiest, and how fast all agree."""
+    matrices = {config.topology: schedule(config)(0).to_dense() for config in plan}
+    rows = []
+    for name, W in matrices.items():
+        links, found = (W > 0).sum(1) - 1, describe(W)
+        rows.append(
+            {
+                "network": name, "links": found.links, "busiest_links": int(links.max()),
+                "median_links": int(links.median()), "spectral_gap": found.spectral_gap,
+            }
+        )  # fmt: skip
+    findings = [
+        f"{row['network']}: {row['busiest_links']} links at the busiest participant, {row['median_links']} at the "
+        f"median, spectral gap {row['spectral_gap']:.3f}."
+        for row in rows
+    ]
+    points = {name: [row[name] for row in rows] for name in rows[0]}
+    return Result(points, rows, findings, {name: W.tolist() for name, W in matrices.items()})
 
 
 def mixed(config: Config, mixing: Mixing | None) -> Config:

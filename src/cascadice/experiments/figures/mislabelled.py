@@ -67,16 +67,16 @@ def _scored(case: Mislabelled, means: Means) -> Part:
     network = build(replace(case.config, device=means.device, data_root=means.data_root, strategy=strategy))
     assert network.partition is not None
     held = torch.cat([part.cpu() for part in network.partition])
-    wrong = held[torch.randperm(len(held), generator=_draw(case))[: round(case.share * len(held))]]
+    draw = seeds.generator(case.config.seed, "wrong labels", case.name)
+    wrong = held[torch.randperm(len(held), generator=draw)[: round(case.share * len(held))]]
     last = length(case.config, network.partition) - 1
-    network = relabelled(network, wrong, _draw(case))
+    network = relabelled(network, wrong, draw)
     clean = torch.arange(len(network.data.test))
     yardstick = judge(network, network.data.test.subset(clean[: case.judged_on]))
     checkpoints: dict[int, Participants] = {}
     rounds = _noting(simulate(network, last + 1, taped=True), {last, *scored(last + 1, CHECKPOINTS, 1)}, checkpoints)
-    found = (
-        (f.round, f.samples["first-order"]) for f in watch(network, rounds, yardstick, hops=case.hops, samples=True)
-    )
+    seen = watch(network, rounds, yardstick, hops=case.hops, samples=True)
+    found = ((f.round, next(iter(f.samples.values()))) for f in seen)
     influence = sample_contributions(found, len(network.data.train)).value[held]
     accuracy = evaluate(network, checkpoints[last], network.data.test.subset(clean[case.judged_on :])).accuracy
     scores = {
@@ -86,10 +86,6 @@ def _scored(case: Mislabelled, means: Means) -> Part:
     if case.config.nodes == 1 and find_spec("captum"):
         scores["captum's TracInCP"] = _captum(network, list(checkpoints.values()), yardstick, held)
     return _part(case, held, torch.isin(held, wrong), scores, accuracy)
-
-
-def _draw(case: Mislabelled) -> torch.Generator:
-    return seeds.generator(case.config.seed, "wrong labels", case.name)
 
 
 def relabelled(network: Network, wrong: Int[Tensor, " wrong"], draw: torch.Generator) -> Network:

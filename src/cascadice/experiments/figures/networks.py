@@ -15,6 +15,22 @@ HELPED, HARMED = "#0072B2", "#D55E00"
 Places = Mapping[int, tuple[float, float]]
 
 
+def draw_servers(result: Result, path: Path) -> None:
+    """Each network of the comparison, its busiest participant in the middle if there is one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(result.summary), 4.4), layout="constrained")
+    drawn = zip(figure.subplots(1, len(result.summary), squeeze=False)[0], result.summary, strict=True)
+    for axes, row in drawn:
+        W = result.more[row["network"]]
+        nodes, hub = len(W), row["busiest_links"] > row["median_links"]
+        places = _rings(nodes, distances(W, 0)) if hub else _circle(range(nodes))
+        links = -np.array([sum(weight > 0 for k, weight in enumerate(row) if k != j) for j, row in enumerate(W)])
+        _network(axes, W, places, links, abs(links).max())
+        axes.set_title(f"{row['network']}\nspectral gap {row['spectral_gap']:.3f}", fontsize=10)
+    figure.savefig(path, dpi=130, format=path.suffix.removeprefix("."))
+
+
 def draw_network(result: Result, path: Path) -> None:
     """The network and its matrix, as the command `topology` draws them."""
     from cascadice.report.topology import draw
@@ -95,7 +111,7 @@ def _circle(nodes: Sequence[int]) -> Places:
 
 def _rings(nodes: int, hops: Mapping[int, int]) -> Places:
     """Ripples: the source in the middle, around it those one hop away, then two; outside those never reached."""
-    far = max(hops.values()) + 1
+    far = max(hops.values()) + (len(hops) < nodes)
     places: dict[int, tuple[float, float]] = {}
     for distance in range(far + 1):
         ring = [node for node in range(nodes) if hops.get(node, far) == distance]
@@ -122,8 +138,9 @@ def _network(axes: Any, W: Sequence[Sequence[float]], places: Places, value: Any
     for node, (x, y) in places.items():
         colour = "0.85" if value[node] == 0 else HELPED if value[node] < 0 else HARMED
         axes.scatter(
-            x, y, s=40 + 900 * abs(value[node]) / most, color=colour, edgecolors="0.2", linewidths=0.8, zorder=3
+            x, y, s=100 + 700 * abs(value[node]) / most, color=colour, edgecolors="0.2", linewidths=0.8, zorder=3
         )
-        axes.text(x, y, str(node), ha="center", va="center", fontsize=7, zorder=4)
+        ink = "black" if value[node] == 0 else "white"
+        axes.text(x, y, str(node), ha="center", va="center", fontsize=6.5, color=ink, zorder=4)
     axes.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
     axes.axis("off")

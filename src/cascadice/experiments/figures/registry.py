@@ -80,6 +80,10 @@ ANOMALIES: Mapping[str, Figure] = {
 _POWER = "the same batch has significantly more influence where its holder has larger outgoing weights."
 
 CASCADES: Mapping[str, Figure] = {
+    "servers": Figure(
+        "With a server and without", ("topology_main", "topology"), (), cascades.with_and_without_server,
+        cascades.measure_servers, networks.draw_servers, "an illustration.", (2, 2),
+    ),
     "cascade-network": Figure(
         "A network with one dominant participant, and its matrix",
         ("cascade-mlp-mnist-heatmap+graph", "cascade-cifar10-heatmap-mainfigure"), (), cascades.networks,

@@ -165,8 +165,8 @@ def _attempt(
         say(f"  failed: {' '.join(str(error).split()) or type(error).__name__} (see {folder / ERROR})")
         return outcome.failed
     finally:
-        gc.collect()
         if request.device.startswith("cuda"):
+            gc.collect()
             torch.cuda.empty_cache()
     for finding in result.findings:
         say(f"  {finding}")

@@ -56,5 +56,7 @@ def _panel(axes: Any, points: Mapping[str, Any], rows: Sequence[Mapping[str, Any
     axes.set_ylabel("truth", fontsize=8)
     axes.tick_params(labelsize=7)
     axes.ticklabel_format(style="sci", scilimits=(-2, 2))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_offset_text().set_fontsize(6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=6.5, loc="upper left")

@@ -1,0 +1,251 @@
+"""`cascadice reproduce`: figures are made once, kept, taken up again, and whatever is in their way is said."""
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+from pyarrow import parquet
+
+import cascadice
+from cascadice.cli import main
+from cascadice.configuration import Config
+from cascadice.experiments.figures import alignments, pages, registry, reproduction, scatter
+from cascadice.experiments.figures.alignments import FIRST, PATH, Panel
+from cascadice.experiments.figures.reproduction import Request, plain, reproduce
+from cascadice.experiments.figures.results import Figure, Result
+
+SMALL = Config(nodes=4, model_options=("hidden=[8]",), batch_size=16, lr=0.5, epochs=None, rounds=12)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch, one_thread):
+    """Where no data set lies."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CASCADICE_DATA", raising=False)
+    reproduction._absent.cache_clear()
+
+
+def small_plan(quick):
+    panels = [Panel("digits", replace(SMALL, init=init), scored=8, judged_on=32) for init in ("own", "shared")]
+    return panels[:1] if quick else panels
+
+
+ALIGNED = Figure(
+    "Digits", ("a-label",), ("digits",), small_plan, alignments.measure, scatter.draw, "they agree.", (1, 1)
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a figure without training measures."""
+
+    name: str
+
+
+def steps(quick):
+    return [Step("one"), Step("two")]
+
+
+def draw(result, path):
+    path.write_bytes(b"a picture")
+
+
+def figure(measure, data=(), **more):
+    return Figure("Steps", (), tuple(data), steps, measure, draw, "", (1, 1), **more)
+
+
+def count(plan, means):
+    found = [means.part(step.name, lambda step=step: {"letters": len(step.name)}) for step in plan]
+    return Result({"letters": [part["letters"] for part in found]}, found, ["all have three."], {})
+
+
+def fail(plan, means):
+    raise ValueError("nothing\nworks")
+
+
+def test_a_figure_from_end_to_end(tmp_path):
+    said = []
+    outcome = reproduce({"digits": ALIGNED}, Request(tmp_path / "out"), said.append)
+    assert outcome == (["digits"], [], [], [])
+    folder = tmp_path / "out" / "digits"
+    assert {path.name for path in folder.iterdir()} == {"result.json", "points.parquet", "figure.png", "figure.svg"}
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["version"], result["settings"]["quick"], result["shows"]) == (
+        cascadice.__version__,
+        False,
+        ["a-label"],
+    )
+    assert result["settings"]["panels"][0]["config"]["nodes"] == 4
+    points = parquet.read_table(folder / "points.parquet").to_pydict()
+    assert len(points["truth"]) == 2 * 8 * 4
+    assert sum(points["shown"]) == 2 * 30
+    assert {(row["init"], row["estimator"]) for row in result["summary"]} == {
+        (init, estimator) for init in ("own", "shared") for estimator in (FIRST, PATH)
+    }
+    for row in result["summary"]:
+        for name in ("pearson", "spearman", "slope", "relative_rmse", "test_accuracy"):
+            value, low, high = row[name]
+            assert low <= value <= high
+    errors = {(row["init"], row["estimator"]): row["relative_rmse"][0] for row in result["summary"]}
+    assert errors["shared", PATH] < errors["shared", FIRST] / 3
+    assert any("about" in line for line in said) is False, "nothing is left after the last"
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "they agree." in page
+    assert "![Digits](digits/figure.png)" in (tmp_path / "out" / "index.md").read_text()
+
+
+def test_what_is_there_is_kept(tmp_path):
+    request, said = Request(tmp_path / "out"), []
+    reproduce({"steps": figure(count)}, request, said.append)
+    before = (tmp_path / "out" / "steps" / "result.json").stat().st_mtime_ns
+    outcome = reproduce({"steps": figure(fail)}, request, said.append)
+    assert outcome.kept == ["steps"]
+    assert "steps: was there already" in said
+    assert (tmp_path / "out" / "steps" / "result.json").stat().st_mtime_ns == before
+
+
+def test_an_interrupted_figure_goes_on_where_it_was(tmp_path):
+    made = []
+
+    def measure(plan, means):
+        for step in plan:
+            if made == ["one"] and step.name == "two":
+                made.append("stop")
+                raise KeyboardInterrupt
+            means.part(step.name, lambda step=step: made.append(step.name) or {"letters": 3})
+        return count(plan, means)
+
+    request = Request(tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        reproduce({"steps": figure(measure)}, request, lambda text: None)
+    assert reproduce({"steps": figure(measure)}, request, lambda text: None).made == ["steps"]
+    assert made == ["one", "stop", "two"]
+    assert not (tmp_path / "out" / "steps" / "parts").exists()
+
+
+def test_a_part_of_other_settings_is_not_taken(tmp_path):
+    made = []
+
+    def measure(plan, means):
+        means.part("one", lambda: made.append(means.quick) or {})
+        raise ValueError("no")
+
+    for quick in (False, True, True):
+        reproduce({"steps": figure(measure)}, Request(tmp_path / "out", quick), lambda text: None)
+    assert made == [False, True]
+
+
+def test_one_that_fails_does_not_take_the_others_along(tmp_path):
+    said = []
+    outcome = reproduce({"bad": figure(fail), "good": figure(count)}, Request(tmp_path / "out"), said.append)
+    assert (outcome.made, outcome.failed) == (["good"], ["bad"])
+    assert any(line.startswith("  failed: nothing works") for line in said)
+    assert "in fail" in (tmp_path / "out" / "bad" / "error.txt").read_text()
+    assert any("min left" in line for line in said)
+    reproduce({"bad": figure(count)}, Request(tmp_path / "out"), said.append)
+    assert not (tmp_path / "out" / "bad" / "error.txt").exists()
+
+
+def test_another_version_is_refused_or_replaced(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    reproduce({"steps": figure(count), "more": figure(count)}, Request(out), lambda text: None)
+    monkeypatch.setattr(cascadice, "__version__", "99")
+    with pytest.raises(ValueError, match=r"was made by cascadice .*; this is 99.*Choose another --out, or replace it"):
+        reproduce({"steps": figure(count)}, Request(out), lambda text: None)
+    assert reproduce({"steps": figure(count)}, Request(out, overwrite=True), lambda text: None).made == ["steps"]
+    assert [path.parent.name for path in out.glob("*/result.json")] == ["steps"], "the other version's are gone"
+
+
+def test_other_settings_are_refused_or_replaced(tmp_path):
+    out = tmp_path / "out"
+    reproduce({"steps": figure(count)}, Request(out), lambda text: None)
+    with pytest.raises(ValueError, match=r"other settings \(quick is False there, True here\)"):
+        reproduce({"steps": figure(count)}, Request(out, quick=True), lambda text: None)
+    again = reproduce({"steps": figure(count)}, Request(out, quick=True, overwrite=True), lambda text: None)
+    assert again.made == ["steps"]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="holds files that are no reproduction"):
+        reproduce({"steps": figure(count)}, Request(tmp_path, overwrite=True), lambda text: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.fixture
+def program(monkeypatch, capsys):
+    def call(figures, *arguments):
+        monkeypatch.setattr(registry, "FIGURES", figures)
+        code = main(["reproduce", *arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_exit_codes(program):
+    code, out, _ = program({"steps": figure(count)}, "all")
+    assert code == 0
+    assert "page in out/reproduce/index.html" in out
+    code, out, _ = program({"steps": figure(count), "absent": figure(count, ["cifar10"])}, "all", "--data-root", "here")
+    assert code == 3
+    assert "skipped: CIFAR-10 is not here" in out
+    assert "lack their data: absent" in out
+    code, out, _ = program({"bad": figure(fail), "absent": figure(count, ["cifar10"])}, "all")
+    assert code == 1
+    assert "failed: bad" in out
+
+
+def test_without_names_it_says_which_there_are(program, tmp_path):
+    code, out, _ = program({"steps": figure(count, takes_mixing=True)})
+    assert code == 0
+    assert out.split() == ["steps", "Steps", "(takes", "--mixing)"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["step"], "unknown figure 'step'. Did you mean 'steps'?"),
+        (["steps", "--device", "gpu"], "--device must be cpu, cuda or cuda:N; found 'gpu'"),
+        (["steps", "--mixing", "W.csv"], "none of these figures takes a mixing matrix: steps"),
+        (["mixed", "--mixing", "W.csv"], "row 0 sums to 1.5"),
+        (["mixed", "--mixing", "none.csv"], "none.csv"),
+    ],
+)
+def test_mistakes(program, tmp_path, arguments, said):
+    (tmp_path / "W.csv").write_text("1,0.5\n0,1\n")
+    code, _, error = program({"steps": figure(count), "mixed": figure(count, takes_mixing=True)}, *arguments)
+    assert code == 2
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_mixing_matrix_is_a_setting(tmp_path):
+    (tmp_path / "W.csv").write_text("1,0\n0,1\n")
+    takes, request = figure(count, takes_mixing=True), Request(tmp_path / "out")
+    given = request._replace(mixing=reproduction.Mixing(str(tmp_path / "W.csv")))
+    own, other = (reproduction.described("x", takes, r) for r in (request, given))
+    assert own["mixing"] is None
+    assert other["mixing"] is not None
+    assert reproduction.described("x", figure(count), given)["mixing"] is None
+    (tmp_path / "W.csv").write_text("0,1\n1,0\n")
+    assert reproduction.described("x", takes, given) != other
+
+
+def test_what_is_no_number_is_null():
+    assert plain({"a": (1.0, float("nan")), "b": [{"c": float("inf")}]}) == {"a": [1.0, None], "b": [{"c": None}]}
+
+
+def test_a_table_of_texts():
+    rows = [
+        {"name": "x", "pearson": [0.51234, 0.4, 0.61], "never": None},
+        {"name": "y", "pearson": None, "never": None},
+    ]
+    assert pages.table(rows) == [["name", "pearson"], ["x", "0.5123 (0.4 to 0.61)"], ["y", ""]]
+
+
+def test_names_of_results_come_in_the_order_of_the_registry():
+    names = list(registry.FIGURES)
+    assert sorted(reversed(names), key=pages.place) == names
