@@ -22,7 +22,7 @@ from cascadice.engine.networks import Network, load, terms
 from cascadice.engine.rounds import Draw, Round, mix
 from cascadice.influence.carrying import check_differentiable, row_strategy
 from cascadice.influence.measures import per_sample
-from cascadice.optimizers import State
+from cascadice.optimizers import Optimizer, State
 from cascadice.topology import links
 
 Parts = Iterator[tuple[Round, Part]]
@@ -50,9 +50,11 @@ def carry(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Cor
     """θ(1) − Σ weight · dθ/dα(α): perturbations of all points carried side by side."""
 
     def correct(network: Network, parts: Parts, points: int) -> Participants:
-        still = _bare(tree_map(torch.zeros_like, network.initial))
         nobody = torch.zeros(network.nodes, dtype=torch.bool)
-        all_along = [_Along(alpha, weight, None, still, nobody) for alpha, weight in places(points)]
+        all_along = [
+            _Along(alpha, weight, None, _bare(tree_map(torch.zeros_like, network.initial)), nobody)
+            for alpha, weight in places(points)
+        ]
         trained = network.initial
         for done, part in parts:
             all_along = [_advanced(network, done, part, along, push) for along in all_along]
@@ -89,16 +91,15 @@ def _advanced(network: Network, done: Round, part: Part, along: _Along, push: Pu
 
 
 def _lerp(old: Participants, new: Participants, alpha: float, rows: Tensor, *ends: Participants) -> Participants:
-    """`new`, but in these rows only α of the way from `old`, and the way between the `ends` besides."""
-    if not len(rows):
-        return new
+    """`new`, but in these rows only α of the way from `old`, and the way between the `ends` besides. In place."""
 
-    def part_way(before: Tensor, after: Tensor, *ends: Tensor) -> Tensor:
+    def part_way(before: Tensor, after: Tensor, *ends: Tensor) -> None:
         there = torch.lerp(before[rows], after[rows], alpha)
-        return after.index_copy(0, rows, there + ends[1][rows] - ends[0][rows] if ends else there)
+        after[rows] = there + ends[1][rows] - ends[0][rows] if ends else there
 
-    found: Participants = tree_map(part_way, *map(_bare, (old, new, *ends)))
-    return found._replace(buffers=new.buffers)
+    if len(rows):
+        tree_map(part_way, *map(_bare, (old, new, *ends)))
+    return new
 
 
 def pushed(
@@ -125,20 +126,31 @@ def coasted(
             "without clipping); this one is not. Use first-order or replay."
         )
     lr, conduct = terms(network, done.drawn)
-    theta, state = along.tangent.theta, along.tangent.state
-    for _ in range(done.drawn.batch.shape[1]):
-        delta, state = optimizer.update(torch.zeros_like(theta), state, theta, lr)
-        theta = theta + delta
-    if conduct:
-        taken, factor = conduct
-        theta = torch.lerp(along.tangent.theta, theta, (taken * factor)[:, None])
-        state = {name: torch.lerp(along.tangent.state[name], value, taken[:, None]) for name, value in state.items()}
-    tangent = Participants(theta, state, {})
+    tangent, steps = along.tangent, done.drawn.batch.shape[1]
+    if optimizer.descend is None:
+        tangent = _rolled(optimizer, tangent, lr, conduct, steps)
+    else:  # it treats all parameters alike: what it does to one of a row, it does to all
+        one = Participants(torch.ones_like(tangent.theta[:, :1]), {}, {})
+        growth = _rolled(optimizer, one, lr, conduct, steps).theta
+        tangent = tangent if bool((growth == 1).all()) else tangent._replace(theta=growth * tangent.theta)
     if marked := _marked(part):
         without = _reweighted(network, done.drawn, _rows(at, marked), part, marked)
         own = tree_map(torch.sub, _rows(_bare(done.half), marked), _bare(without))
         tangent = _put(tangent, tree_map(torch.add, _rows(tangent, marked), own), marked)
     return done.half, tangent
+
+
+def _rolled(optimizer: Optimizer, change: Participants, lr: Tensor, conduct: Any, steps: int) -> Participants:
+    """What local steps make of a change where gradients stay as they were."""
+    theta, state, _ = change
+    for _ in range(steps):
+        delta, state = optimizer.update(torch.zeros_like(theta), state, theta, lr)
+        theta = theta + delta
+    if conduct:
+        taken, factor = conduct
+        theta = torch.lerp(change.theta, theta, (taken * factor)[:, None])
+        state = {name: torch.lerp(change.state[name], value, taken[:, None]) for name, value in state.items()}
+    return Participants(theta, state, {})
 
 
 def _swept(
