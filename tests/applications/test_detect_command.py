@@ -152,7 +152,8 @@ def test_points_are_the_links_of_honest_receivers(digits):
     found = summary("signs", Setting("sign-flipper", 32, 0.1), rows)
     assert found["networks"] == 4
     assert found["auroc"]["detector"]["least"] > 0.95
-    assert found["flagged"]["mean"] > 0.8
+    assert found["flagged"]["0.5"]["mean"] > 0.8
+    assert found["flagged"]["1"]["mean"] <= found["flagged"]["0.5"]["mean"], "more is allowed for"
     assert found["delay"] < 60
     assert 0.5 < found["accuracy"]["mean"] < 1
 
@@ -170,7 +171,7 @@ def test_honest_networks_have_no_attacker_and_all_seeds_at_once(digits):
     found = summary("honest", honest, measure(honest, SMALL, digits, judges))
     assert "auroc" not in found
     assert found["points"] == 2 * 8 * 3
-    assert found["false_alarms"]["mean"] < 0.1
+    assert found["false_alarms"]["0.7"]["mean"] < 0.1
     assert list(judges) == [("iid", (0, 1))]
 
 

@@ -50,6 +50,7 @@ from cascadice.names import lookup
 from cascadice.report.detect import STUDY_HEADER, draw_study, study_line
 
 RATE = 0.01
+ALLOWANCES = (0.5, 0.7, 1.0)  # the usual one, and how flags would fall if more were allowed for
 SCORES = (*SIGNS, *RIVALS[1:])  # the size of an update is the first rival
 DETECTOR = "detector"
 
@@ -164,9 +165,13 @@ def own_judge(networks: Sequence[Network], together: Network) -> Judge:
 
 
 class Watched(NamedTuple):
-    """|deviation| by each score of each link after each round, whose links they are, and how good models became."""
+    """|deviation| by each score of each link after each round, whose links they are, and how good models became.
+
+    `allowed` is |deviation| after the last round, for each of the allowances.
+    """
 
     deviation: Float[Tensor, "rounds scores links"]
+    allowed: Float[Tensor, "allowances scores links"]
     source: Int[Tensor, " links"]
     receiver: Int[Tensor, " links"]
     accuracy: Float[Tensor, " n"]
@@ -184,8 +189,10 @@ def watch(net: Network, rounds: int, whole: Judge, samples: int, once: bool = Fa
         scores = torch.cat([signs(net, done, turn), rivals(net, done, turn)[1:]])
         evidence = gathered(nothing(scores) if evidence is None else evidence, scores, heard)
         found.append(deviations(evidence)[:, source, receiver].abs().float())
+    assert evidence is not None  # there is a last round
+    allowed = torch.stack([deviations(evidence, more)[:, source, receiver].abs().float() for more in ALLOWANCES])
     accuracy = evaluate(net, done.after).accuracy
-    return Watched(torch.stack(found).cpu(), source.cpu(), receiver.cpu(), accuracy.cpu())
+    return Watched(torch.stack(found).cpu(), allowed.cpu(), source.cpu(), receiver.cpu(), accuracy.cpu())
 
 
 def points(seen: Watched, side: Side, nodes: int) -> dict[str, Tensor]:
@@ -196,15 +203,22 @@ def points(seen: Watched, side: Side, nodes: int) -> dict[str, Tensor]:
     which = seen.receiver // nodes
     seed, place = torch.tensor(side)[which].unbind(1)
     source, receiver = seen.source % nodes, seen.receiver % nodes
-    strength = seen.deviation[:, : len(SIGNS)].amax(1) / threshold(_degree(seen), RATE / len(SIGNS))
+    limit = threshold(_degree(seen), RATE / len(SIGNS))
+    strength = seen.deviation[:, : len(SIGNS)].amax(1) / limit
+    allowed = seen.allowed[:, : len(SIGNS)].amax(1) / limit
     stood = (strength > 1).flip(0).cumprod(0).sum(0)
     columns = {
         "seed": seed, "attacker": place, "source": source, "receiver": receiver, "attacks": source == place,
         DETECTOR: strength[-1], **{name: seen.deviation[-1, i] for i, name in enumerate(SCORES)},
-        "flagged": strength[-1] > 1, "ever": (strength > 1).any(0), "delay": len(strength) - stood + 1,
+        **{_flagged(more): allowed[i] > 1 for i, more in enumerate(ALLOWANCES)},
+        "ever": (strength > 1).any(0), "delay": len(strength) - stood + 1,
         "accuracy": seen.accuracy[seen.receiver],
     }  # fmt: skip
     return {name: column[receiver != place] for name, column in columns.items()}
+
+
+def _flagged(allowance: float) -> str:
+    return f"flagged at {allowance:g}"
 
 
 def _degree(seen: Watched) -> int:
@@ -247,18 +261,23 @@ def summary(name: str, setting: Setting, rows: Mapping[str, Tensor]) -> dict[str
     result = {
         "name": name, **setting._asdict(), "networks": len(networks),
         "points": len(bad), "accuracy": _spread([float(one["accuracy"].mean()) for one in per_seed]),
-        "false_alarms": _spread([float(one["flagged"][~one["attacks"]].double().mean()) for one in per_seed]),
+        "false_alarms": {f"{more:g}": _shares(per_seed, more, False) for more in ALLOWANCES},
         "false_alarms_ever": float(rows["ever"][good].double().mean()),
     }  # fmt: skip
     if not setting.kind:
         return result
-    caught = [float(one["flagged"][one["attacks"]].double().mean()) for one in per_seed]
     return {
         **result,
         "auroc": {score: _spread(values) for score, values in areas.items()},
-        "flagged": _spread(caught),
+        "flagged": {f"{more:g}": _shares(per_seed, more, True) for more in ALLOWANCES},
         "delay": float(rows["delay"][bad].double().median()),
     }
+
+
+def _shares(per_seed: Sequence[Mapping[str, Tensor]], allowance: float, attacks: bool) -> dict[str, float]:
+    """How many of the attackers' links, or of the honest ones, are flagged in the end."""
+    name = _flagged(allowance)
+    return _spread([float(one[name][one["attacks"] == attacks].double().mean()) for one in per_seed])
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

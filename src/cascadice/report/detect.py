@@ -98,18 +98,20 @@ def _areas(axes: Any, score: str, found: Sequence[Mapping[str, float]], place: i
 
 
 STUDY_HEADER = (
-    "AUROC, mean over seeds       detector (least)  influence direction  size  own cos  loss   Krum   flagged delay   "
-    "false alarms (ever)   test accuracy    s"
+    "AUROC, mean over seeds       detector (least)  influence direction  size  own cos  loss   Krum   delay  "
+    "flagged and false alarms at allowance 0.5, 0.7, 1 (ever)  test accuracy    s"
 )
 
 
 def study_line(result: Mapping[str, Any]) -> str:
     """A setting in a line under `STUDY_HEADER`."""
-    areas, flags = " " * 66, " " * 13
+    areas, flags, delay = " " * 66, " " * 14, " " * 5
     if "auroc" in result:
         first, *others = result["auroc"].values()
         areas = f"{first['mean']:.3f}  ({first['least']:.3f})     " + "   ".join(f"{one['mean']:.3f}" for one in others)
-        flags = f"{result['flagged']['mean']:.2f} {result['delay']:6.0f}"
-    alarms = f"{result['false_alarms']['mean']:.4f} ({result['false_alarms_ever']:.4f})"
+        flags = " ".join(f"{one['mean']:.2f}" for one in result["flagged"].values())
+        delay = f"{result['delay']:5.0f}"
+    alarms = " ".join(f"{one['mean']:.4f}" for one in result["false_alarms"].values())
     accuracy = f"{result['accuracy']['mean']:.3f} ± {result['accuracy']['sd']:.3f}"
-    return f"{result['name']:28} {areas:66}  {flags:13}  {alarms:20}  {accuracy}  {result['seconds']:5.1f}"
+    ever = f"({result['false_alarms_ever']:.3f})"
+    return f"{result['name']:28} {areas:66}  {delay}  {flags}  {alarms} {ever:22}  {accuracy}  {result['seconds']:5.1f}"
