@@ -2,14 +2,13 @@
 
 import argparse
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascadice.names import lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cascadice.experiments.figures.reproduction import Outcome
     from cascadice.experiments.figures.results import Figure, Mixing
 
@@ -47,9 +46,8 @@ def _reproduce(args: argparse.Namespace) -> int:
         return 0
     chosen = FIGURES if "all" in args.figures else {name: lookup(FIGURES, name, "figure") for name in args.figures}
     _check_device(args.device)
-    request = Request(
-        Path(args.out), args.quick, args.device, args.data_root, _mixing(args, chosen), args.overwrite
-    )  # fmt: skip
+    mixing = _mixing(args, chosen)
+    request = Request(Path(args.out), args.quick, args.device, args.data_root, mixing, args.overwrite)
     try:
         outcome = reproduce(chosen, request, say)
     except KeyboardInterrupt:
@@ -66,7 +64,7 @@ def _check_device(device: str) -> None:
         raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use --device cpu.")
 
 
-def _mixing(args: argparse.Namespace, chosen: "Mapping[str, Figure]") -> "Mixing | None":
+def _mixing(args: argparse.Namespace, chosen: Mapping[str, "Figure"]) -> "Mixing | None":
     from cascadice.experiments.figures.results import Mixing
     from cascadice.topology import read_csv
 
@@ -78,8 +76,8 @@ def _mixing(args: argparse.Namespace, chosen: "Mapping[str, Figure]") -> "Mixing
     return Mixing(str(Path(args.mixing).absolute()), args.normalize)
 
 
-def _closing(outcome: "Outcome", out: Path, say: "object") -> int:
-    assert callable(say)
+def _closing(outcome: "Outcome", out: Path, say: Callable[[str], None]) -> int:
+    """What became of the figures; the exit code."""
     for what, names in zip(("were there already", "lack their data", "failed"), outcome[1:], strict=True):
         if names:
             say(f"{what}: {', '.join(names)}")

@@ -120,8 +120,8 @@ def follow(
 ) -> Followed:
     """Train to the last of `stops`, judge the network after each, compare estimates wherever a round of `scored` ends.
 
-    Everybody's update is a point, `hops` rounds before that end. Influence is on the first so many test samples, and the
-    network is judged on the first so many, or on all.
+    Everybody's update is a point, `hops` rounds before that end. Influence is on the first `judged_on` test samples,
+    accuracy on the first `tested_on`, or on all.
     """
     test = network.data.test
     yardstick = judge(network, test.subset(torch.arange(min(judged_on, len(test)))))
@@ -129,7 +129,7 @@ def follow(
     points: list[dict[str, Tensor]] = []
     first, judged = [], {}
     # replayed rounds must be those that were trained; over one hop nothing is replayed
-    with _exact() if hops > 1 else nullcontext():
+    with exact() if hops > 1 else nullcontext():
         for window in _windows(simulate(network, max(stops) + 1), hops):
             if (t := window[-1].t) in scored:
                 points.append(scores(network, window, yardstick, estimators))
@@ -141,7 +141,7 @@ def follow(
     return Followed(torch.tensor(first).repeat_interleave(network.nodes), everyone.repeat(len(first)), value, judged)
 
 
-def _exact() -> AbstractContextManager[None]:
+def exact() -> AbstractContextManager[None]:
     """Without TF32, which torch allows in convolutions: it rounds away the small differences influence is made of."""
     found: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     return found
@@ -172,7 +172,7 @@ def scores(
     network: Network, rounds: Sequence[Round], yardstick: Judge, estimators: Mapping[str, Estimator] = ESTIMATORS
 ) -> dict[str, Tensor]:
     """[hops, sources] by each estimator: the influence of every update in the first round up to so many hops."""
-    with _exact():
+    with exact():
         found = {name: estimate(network, rounds, yardstick).value for name, estimate in estimators.items()}
     return {name: value.sum(2).cumsum(0)[1:] for name, value in found.items()}
 

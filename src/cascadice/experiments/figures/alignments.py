@@ -54,7 +54,7 @@ def panel(config: Config, quick: bool, name: str | None = None, **looked: Any) -
         config = replace(config, nodes=8, epochs=1.0 if convolves else config.epochs)
         measured = {"scored": 4, "judged_on": 16 if convolves else 64, "tested_on": 256 if convolves else 1024}
     else:
-        measured = {"scored": 10 if convolves else 20, "judged_on": 128 if large else 256}
+        measured = {"scored": 10 if convolves else 20, "judged_on": 128 if convolves or large else 256}
     kind = f"{NAMES.get(config.model, config.model)}, {NAMES.get(config.data, config.data)}"
     return Panel(
         **{"name": name or f"{kind}, {config.topology} of {config.nodes}", "config": config, **measured, **looked}

@@ -46,13 +46,14 @@ class Attack:
 def attacks(kind: str, quick: bool) -> list[Attack]:
     """The paper's settings of this kind, by MLP and CNN, in both regimes. Quick: one position, the MLP that learns."""
     models, inits = (("mlp",), (SHARED,)) if quick else (("mlp", "cnn"), (OWN, SHARED))
-    positions, looks = ((5,), (4, 128)) if quick else (tuple(range(1, 32, 4)), (20, 256))
+    positions = (5,) if quick else tuple(range(1, 32, 4))
+    looks = {"mlp": (4, 128) if quick else (20, 256), "cnn": (10, 128)}
     found = []
     for setting, model, init in product((s for s in NINE if s.kind == kind), models, inits):
         config = paper(model, "cifar10", "exponential", 32)
         config = replace(config, batch_size=setting.batch_size, lr=setting.lr, init=init)
         name = f"{NAMES[model]}, batch {setting.batch_size}, learning rate {setting.lr}"
-        found.append(Attack(name, config, kind, setting.strength, positions, *looks))
+        found.append(Attack(name, config, kind, setting.strength, positions, *looks[model]))
     return found
 
 

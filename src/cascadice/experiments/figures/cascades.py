@@ -1,5 +1,6 @@
 """How influence spreads over a network: of one and the same batch at each participant, and hop by hop."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from cascadice import seeds
 from cascadice.configuration import Config, build, length, schedule
 from cascadice.engine import Network, Participants, Round, evaluate, simulate
 from cascadice.engine.rounds import mix
+from cascadice.experiments.alignment import exact
 from cascadice.experiments.figures.alignments import NAMES
 from cascadice.experiments.figures.results import Means, Mixing, Part, Result, joined
 from cascadice.influence import Judge, accumulate, agreement, first_order, judge, one_hop, truth
@@ -43,7 +45,7 @@ def _probe(config: Config, quick: bool) -> Probe:
         return Probe(f"{name}, width 8", narrow, 2, 16, tested_on=256)
     if quick:
         return Probe(name, config, 2, 64, tested_on=1024)
-    return Probe(name, config, 4 if large else 16, 256)
+    return Probe(name, config, 4, 128) if large else Probe(name, config, 16, 256)
 
 
 def of_mlp(quick: bool) -> list[Probe]:
@@ -102,7 +104,9 @@ def mixed(config: Config, mixing: Mixing | None) -> Config:
 def measure_network(plan: Sequence[Config], means: Means) -> Result:
     """What W says by itself: weights of the links, and what everybody is given by the others."""
     W = schedule(mixed(plan[0], means.mixing))(0).to_dense()
-    found = describe(W)
+    with warnings.catch_warnings(record=True) as caught:  # a network that is not connected is still a network
+        warnings.simplefilter("always")
+        found = describe(W)
     rows = [
         {"participant": j, "out_weight": float(W[:, j].sum() - W[j, j]), "with_own": float(W[:, j].sum())}
         for j in range(len(W))
@@ -113,7 +117,8 @@ def measure_network(plan: Sequence[Config], means: Means) -> Result:
     points = {"receiver": k.tolist(), "source": j.tolist(), "weight": W[k, j].tolist()}
     findings = [
         f"the others give most to participants {strongest}; spectral gap {found.spectral_gap:.3f}, "
-        f"{'' if found.doubly_stochastic else 'not '}doubly stochastic."
+        f"{'' if found.doubly_stochastic else 'not '}doubly stochastic.",
+        *(str(warning.message) for warning in caught),
     ]
     return Result(points, rows, findings, {"W": W.tolist()})
 
@@ -153,7 +158,9 @@ def _placed(probe: Probe, means: Means) -> Part:
     yardstick = judge(network, network.data.test.subset(torch.arange(probe.judged_on)))
     W = network.mixing(t).to_dense()
     out_weight = W.sum(0)
-    found = [_influences(network, t, people, yardstick, _batch(network, probe.config, b)) for b in range(probe.batches)]
+    batches = [_batch(network, probe.config, number) for number in range(probe.batches)]
+    with exact():
+        found = [_influences(network, t, people, yardstick, batch) for batch in batches]
     scores, truths = (torch.stack(column) for column in zip(*found, strict=True))
     return {
         "points": _by_batch(probe.name, scores, truths, out_weight),
@@ -252,7 +259,7 @@ def measure_ripples(plan: Sequence[Probe], means: Means) -> Result:
 def _rippled(probe: Probe, means: Means) -> Part:
     network, t, people, accuracy = trained(probe, means)
     yardstick = judge(network, network.data.test.subset(torch.arange(probe.judged_on)))
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with exact():
         rounds = list(simulate(network, t + FURTHEST + probe.batches - 1, start=t, participants=people))
         windows = [rounds[start : start + FURTHEST] for start in range(probe.batches)]
         cascades = (first_order(network, window, yardstick, [probe.source]) for window in windows)

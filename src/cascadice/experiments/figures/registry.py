@@ -38,24 +38,24 @@ def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[float, float
 
 ALIGNMENTS: Mapping[str, Figure] = {
     "align-tiny-ring": _aligned(
-        "Alignment on a ring of 32: Tiny ImageNet", ["tinyimagenet-32-128-0.1"], TINY, alignments.tiny_ring, (60, 120),
+        "Alignment on a ring of 32: Tiny ImageNet", ["tinyimagenet-32-128-0.1"], TINY, alignments.tiny_ring, (70, 60),
     ),
     **{
         f"align-exponential-{nodes}": _aligned(
             f"Alignment on an exponential graph of {nodes}: CIFAR-10 and CIFAR-100",
-            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, alignments.cifar("exponential", nodes), (60, 60),
+            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, alignments.cifar("exponential", nodes), (60, 50),
         )
         for nodes in (16, 32)
     },
-    "align-batch-16": _on_ring(32, 16, 0.1, (40, 60)),
-    "align-batch-64": _on_ring(32, 64, 0.1, (30, 40), "cifar10-ring-32-64-0.1 (again)"),
-    "align-batch-128": _on_ring(32, 128, 0.1, (30, 40)),
+    "align-batch-16": _on_ring(32, 16, 0.1, (30, 40)),
+    "align-batch-64": _on_ring(32, 64, 0.1, (30, 30), "cifar10-ring-32-64-0.1 (again)"),
+    "align-batch-128": _on_ring(32, 128, 0.1, (30, 30)),
     "align-ring-16": _on_ring(16, 64, 0.1, (30, 30)),
     "align-ring-16-slow": _on_ring(16, 64, 0.01, (30, 30)),
-    "align-ring-32-slow": _on_ring(32, 64, 0.01, (30, 40)),
+    "align-ring-32-slow": _on_ring(32, 64, 0.01, (30, 30)),
     "align-tiny-epochs": _aligned(
         "Alignment over 10, 20 and 30 epochs: Tiny ImageNet, 8,192 samples each",
-        [f"cifar10-exp-32-64-0.01-{epochs}epoch" for epochs in (10, 20, 30)], TINY, alignments.tiny_epochs, (100, 500),
+        [f"cifar10-exp-32-64-0.01-{epochs}epoch" for epochs in (10, 20, 30)], TINY, alignments.tiny_epochs, (100, 600),
     ),
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ ANOMALIES: Mapping[str, Figure] = {
         "Anomalies with flipped labels, as their neighbours see them",
         (_ANOMALY, *(f"{_ANOMALY}-bs{name}" for name in _FLIPPED)), ("cifar10",),
         partial(anomalies.attacks, "flip-labels"), anomalies.measure, anomalies.draw,
-        "readily detectable: the anomaly has the highest bar of five neighbours.", (120, 90),
+        "readily detectable: the anomaly has the highest bar of five neighbours.", (90, 120),
     ),
     "anomalies-noise": Figure(
         "Anomalies with noisy features, as their neighbours see them",
@@ -88,26 +88,26 @@ CASCADES: Mapping[str, Figure] = {
         "A network with one dominant participant, and its matrix",
         ("cascade-mlp-mnist-heatmap+graph", "cascade-cifar10-heatmap-mainfigure"), (), cascades.networks,
         cascades.measure_network, networks.draw_network,
-        "one dominant participant (0), two subdominant ones (7, 10), the rest common.", (3, 3), True,
+        "one dominant participant (0), two subdominant ones (7, 10), the rest common.", (2, 2), True,
     ),
     "cascade-mlp": Figure(
         "One-hop cascade of the same batch at each participant: MLP", ("cascade-mlp-combined",), ("mnist", "cifar10"),
-        cascades.of_mlp, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (40, 20), True,
+        cascades.of_mlp, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (20, 20), True,
     ),
     "cascade-resnet": Figure(
         "One-hop cascade of the same batch at each participant: ResNet-18", ("cascade-resnet-combined",), CIFARS,
-        cascades.of_resnet, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (60, 120), True,
+        cascades.of_resnet, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (60, 100), True,
     ),
     "ripples": Figure(
         "A cascade over five hops, like ripples in water: ResNet-18 on CIFAR-10", ("influence_cascade",), ("cifar10",),
         cascades.of_ripples, cascades.measure_ripples, networks.draw_ripples,
-        "influence originates from one participant and weakens over distance.", (40, 60), True,
+        "influence originates from one participant and weakens over distance.", (40, 50), True,
     ),
 }  # fmt: skip
 
 BEYOND: Mapping[str, Figure] = {
     "beyond-hops": _aligned(
-        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (60, 90), "",
+        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (60, 120), "",
     ),
     "beyond-optimizers": _aligned(
         "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (60, 40), "",

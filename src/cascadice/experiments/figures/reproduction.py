@@ -66,8 +66,7 @@ def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print)
             say(f"{name}: was there already")
             continue
         say(f"{name}: {figure.title}")
-        list_for = _attempt(name, figure, settings[name], request, say, outcome)
-        list_for.append(name)
+        _attempt(name, figure, settings[name], request, say, outcome).append(name)
         pages.write(request.out)
         if left := clock.after(name):
             say(left)
@@ -147,7 +146,7 @@ class _Clock:
 def _attempt(
     name: str, figure: Figure, settings: dict[str, Any], request: Request, say: Say, outcome: Outcome
 ) -> list[str]:
-    """Make a figure; to which list of the outcome it belongs."""
+    """Make a figure; the list of the outcome in which it belongs."""
     folder = request.out / name
     root, missing = _place(figure.data, request.data_root)
     if missing:
