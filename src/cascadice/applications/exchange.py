@@ -29,18 +29,18 @@ class Exchange(NamedTuple):
         return torch.stack([neighbourhood_reciprocity(given) for given in self.given])
 
     @property
-    def gave(self) -> Float[Tensor, " n"]:
-        """How much j lowered its neighbours' losses in all; negative if it raised them."""
-        return -_between(self.given[-1]).sum(1)
+    def gave(self) -> Float[Tensor, "times n"]:
+        """How much j lowered its neighbours' losses so far; negative if it raised them."""
+        return -_between(self.given).sum(2)
 
     @property
-    def took(self) -> Float[Tensor, " n"]:
-        """How much its neighbours lowered j's loss in all."""
-        return -_between(self.given[-1]).sum(0)
+    def took(self) -> Float[Tensor, "times n"]:
+        """How much its neighbours lowered j's loss so far."""
+        return -_between(self.given).sum(1)
 
 
-def _between(given: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    return given - given.diag().diag()
+def _between(given: Float[Tensor, "times n n"]) -> Float[Tensor, "times n n"]:
+    return given * (1 - torch.eye(given.shape[-1], dtype=given.dtype))
 
 
 def exchange(found: Iterable[Proximity], every: int = 1) -> Exchange:
@@ -96,8 +96,8 @@ def _advice(
         return Advice(j, "move", f"it helps none of the {listeners} that hear it, but would help {_listed(helps)}")
     if helped == listeners:
         return Advice(j, "keep", f"it helps all {listeners} that hear it; {balance}")
-    mine = group == group[j]
-    if int(group[j]) != ALONE and bool((mine | ~(helps & heard)).all()):
+    mine, several = group == group[j], len(set(group.tolist()) - {ALONE}) > 1
+    if several and int(group[j]) != ALONE and bool((mine | ~(helps & heard)).all()):
         return Advice(j, "keep in its group", f"it helps {helped} of the {listeners} that hear it, all of its group")
     return Advice(j, "keep", f"it helps {helped} of the {listeners} that hear it; {balance}")
 

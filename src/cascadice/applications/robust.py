@@ -56,6 +56,7 @@ def krum(share: float = 0.25) -> Rule:
         ranked = among.sort(2).values[:, :, 1:]  # without the distance to itself
         counted = torch.arange(ranked.shape[2]) < nearest[:, None, None]
         scores = torch.where(counted & ranked.isfinite(), ranked, 0.0).sum(2)
+        scores.diagonal().mul_(1 - 1e-9)  # of two that are equally near, one's own
         chosen = torch.where(held, scores, torch.inf).argmin(1)
         return torch.nn.functional.one_hot(chosen, len(W)).to(W)
 

@@ -98,11 +98,11 @@ def _found(
     given, heard = evidence.influence.T, others(W)
     helps = evidence.trusted & (evidence.influence < 0)
     groups, known = find_groups(given, count), wrongs(recording.network)
-    advice = advise(helps, heard, groups, exchanged.gave, exchanged.took)
+    advice = advise(helps, heard, groups, exchanged.gave[-1], exchanged.took[-1])
     rows = [
         [
             node, group, int((helps & heard)[:, node].sum()), int(heard[:, node].sum()),
-            float(exchanged.gave[node]), float(exchanged.took[node]), advice[node].verdict, known.get(node, ""),
+            float(exchanged.gave[-1, node]), float(exchanged.took[-1, node]), advice[node].verdict, known.get(node, ""),
         ]
         for node, group in enumerate(groups.tolist())
     ]  # fmt: skip
@@ -184,11 +184,14 @@ def _accuracy(recording: "Recording") -> list[str]:
 def _tell(console: "Console", found: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from cascadice.applications.groups import ALONE
+
     table = Table(box=None, padding=(0, 3, 0, 0))
-    for place, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if 0 < place < 6 else "left", no_wrap=True)
-    for row in found["table"]["rows"]:
-        table.add_row(*(f"{value:+.4f}" if isinstance(value, float) else str(value) for value in row))
+    for place, column in enumerate(("participant", "group", "helps", "gave", "took", "advice", "known")):
+        table.add_column(column, justify="right" if 0 < place < 5 else "left", no_wrap=True)
+    for node, group, helps, heard, gave, took, advice, known in found["table"]["rows"]:
+        named = "" if group == ALONE else str(group)
+        table.add_row(str(node), named, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", advice, known)
     for sentence in found["findings"]:
         console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     console.print()

@@ -15,7 +15,7 @@ EXPELLED = "expel"
 
 
 def draw(found: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """Draw what `cascadice choose` found: influence sorted by group, giving and taking, reciprocity over time."""
+    """Draw what `cascadice choose` found: influence sorted by group, giving and taking, in all and over time."""
     figure, (left, middle, right) = _figure(3, (16.5, 4.8))
     _matrix(left, found)
     _balance(middle, found)
@@ -59,7 +59,7 @@ def _matrix(axes: Any, found: Mapping[str, Any]) -> None:
 
 
 def _balance(axes: Any, found: Mapping[str, Any]) -> None:
-    gave, took = np.array(found["gave"]), np.array(found["took"])
+    gave, took = np.array(found["gave"])[-1], np.array(found["took"])[-1]
     colours = [HARMED if one["verdict"] == EXPELLED else HELPED for one in found["advice"]]
     axes.scatter(took, gave, c=colours, s=28, zorder=3)
     ends = [min(took.min(), gave.min()), max(took.max(), gave.max())]
@@ -74,16 +74,15 @@ def _balance(axes: Any, found: Mapping[str, Any]) -> None:
 
 
 def _over_time(axes: Any, found: Mapping[str, Any]) -> None:
-    times, factors = found["rounds"], np.array(found["neighbourhoods"], dtype=float)
+    times, balance = found["rounds"], np.array(found["gave"]) - np.array(found["took"])
     expelled = {one["participant"] for one in found["advice"] if one["verdict"] == EXPELLED}
-    for node, line in enumerate(factors.T):
+    for node, line in enumerate(balance.T):
         bad = node in expelled
         axes.plot(times, line, color=HARMED if bad else "0.7", linewidth=1.6 if bad else 0.8, zorder=3 if bad else 2)
         if bad:
-            axes.annotate(str(node), (times[-1], np.clip(line[-1], -1, 3)), fontsize=8, color=HARMED)
-    axes.axhline(1, color="0.2", linewidth=0.8, linestyle=":")
-    axes.set_ylim(-1.05, 3.05)  # ratios with small denominators would hide the rest
-    axes.set(title="reciprocity of each with its neighbours", xlabel="round", ylabel="given over taken; 1 is even")
+            axes.annotate(str(node), (times[-1], line[-1]), fontsize=8, color=HARMED)
+    axes.axhline(0, color="0.2", linewidth=0.8, linestyle=":")
+    axes.set(title="the balance of each with its neighbours", xlabel="round", ylabel="given minus taken so far")
 
 
 def compare(settings: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], path: str | PathLike[str]) -> None:

@@ -1,0 +1,241 @@
+"""Influence-aware gossip: its numbers against a loop over pairs, and what it does to attackers and to the honest."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import cascadice as cd
+from cascadice import topology
+from cascadice.applications import collaborators, robust
+from cascadice.applications.collaborators import Evidence, best, influence_aware, learnt, nothing, reweighed, suggested
+from cascadice.experiments.fleets import fleet
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+NODES = 8
+
+
+def digits(seed=0, nodes=NODES, **options):
+    data = cd.data.digits()
+    model = cd.models.build("mlp", data.train.shape, 10, hidden=(16,), seed=seed)
+    usual = {"batch_size": 16, "lr": 0.2, "dtype": "float64", "strategy": "vmap", "seed": seed}
+    return cd.network(model, data, nodes=nodes, **(usual | options))
+
+
+def slow_evidence(updates, known, fading, memory):
+    """Round by round, pair by pair, as the docstring says it."""
+    n = len(known[0])
+    D = torch.zeros_like(updates[0])
+    total = [[0.0] * n for _ in range(n)]
+    weight = [[0.0] * n for _ in range(n)]
+    trust = [[True] * n for _ in range(n)]
+    for update, heard in zip(updates, known, strict=True):
+        D = fading * D + update
+        for k in range(n):
+            js = [j for j in range(n) if heard[k, j]]
+            c = {j: -float(torch.nn.functional.cosine_similarity(D[k], D[j], dim=0)) for j in js}
+            if any(weight[k]):
+                trusted = [c[j] for j in js if trust[k][j]]
+                signal = max(0.0, -sum(trusted) / max(1, len(trusted)))
+            else:
+                signal = max(0.0, -min(c.values()))
+            for j in js:
+                w = max(signal, c[j]) ** 2
+                total[k][j] += w * c[j]
+                weight[k][j] += w
+                if weight[k][j] > memory:
+                    total[k][j] *= memory / weight[k][j]
+                    weight[k][j] = memory
+            helps = {j: -total[k][j] / weight[k][j] for j in range(n) if weight[k][j] > 0}
+            most = max(helps.values(), default=0.0)
+            near = [h for h in helps.values() if h > 0 and h >= 2 / 3 * most]
+            reference = sum(near) / max(1, len(near))
+            for j, h in helps.items():
+                least = 0.6 * weight[k][j] / (weight[k][j] + 0.25) if trust[k][j] else 0.8
+                trust[k][j] = h > 0 and h >= least * reference
+    return torch.tensor(total), torch.tensor(weight), torch.tensor(trust)
+
+
+@pytest.mark.parametrize("memory", [20.0, 0.3])
+def test_evidence_is_what_a_loop_over_pairs_finds(memory):
+    draw = torch.Generator().manual_seed(3)
+    direction = torch.randn(11, generator=draw, dtype=torch.float64)
+    updates = [direction + 2 * torch.randn(6, 11, generator=draw, dtype=torch.float64) for _ in range(15)]
+    for update in updates:
+        update[4] *= -1
+    known = [(torch.rand(6, 6, generator=draw) < 0.7) & ~torch.eye(6, dtype=torch.bool) for _ in updates]
+    found = nothing(updates[0])
+    for update, heard in zip(updates, known, strict=True):
+        found = learnt(found, update, heard, 0.8, memory)
+    total, weight, trust = slow_evidence(updates, known, 0.8, memory)
+    assert_close(found.sum, total.double(), rtol=1e-6, atol=1e-7)
+    assert_close(found.weight, weight.double(), rtol=1e-6, atol=1e-7)
+    assert torch.equal(found.trusted, trust)
+    assert not found.trusted[[0, 1, 2, 3, 5], 4].any()
+
+
+def test_for_sgd_it_is_the_influence_on_ones_own_batches():
+    """−⟨D_k, D_j⟩ is lr times the first-order influence of D_j on the sum of k's batch losses."""
+    net = digits()
+    rule = influence_aware(net, fading=0.0, explore=False)
+    (done,) = cd.simulate(net, 1, rule=rule)
+    from cascadice.engine.networks import draw, load
+    from cascadice.influence.judging import Judge, slopes
+
+    batch = load(net, draw(net, 0))
+    own = Judge(batch.x[:, 0], batch.y[:, 0], net.learner.loss, own=True)
+    _, slope = slopes(net, own, done.before.theta, {}, range(NODES))
+    expected = torch.nn.functional.cosine_similarity(slope[:, None], done.update[None], dim=2)
+    heard = robust.others(net.mixing(0))
+    assert_close(rule.evidence.influence[heard], expected[heard], rtol=1e-9, atol=1e-9)
+    assert_close(rule.given, rule.evidence.influence.T)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        {"behaviours": [cd.Behaviour("sign-flipper", (1, 4), strength=3.0)]},
+        {"behaviours": [cd.Behaviour("noise-sender", (1, 4), strength=0.01)]},
+        {"corruptions": [cd.Corruption("mirror-labels", (1, 4))]},
+    ],
+    ids=["flipped", "noise", "mirrored"],
+)
+def test_attackers_are_dropped_and_the_honest_are_not(attack):
+    net = digits(**attack)
+    rule = influence_aware(net)
+    *_, done = cd.simulate(net, 40, rule=rule, window=0)
+    honest = [k for k in range(NODES) if k not in (1, 4)]
+    heard = robust.others(net.mixing(0))
+    assert not done.W[honest][:, [1, 4]].any()
+    assert (done.W > 0)[honest][:, honest][heard[honest][:, honest]].all()
+    topology.check(done.W)
+
+
+@pytest.mark.parametrize("attack", ["sign-flipper", "noise-sender"])
+def test_what_is_plainly_wrong_is_kept_out_in_the_very_first_round_and_later_after_a_while(attack):
+    net = digits(behaviours=[cd.Behaviour(attack, (3,), range(10, 99), strength=30.0)])
+    first = {done.t: done.W for done in cd.simulate(net, 45, rule=influence_aware(net), window=0)}
+    hears = robust.others(net.mixing(0))[:, 3]
+    assert (first[9][hears, 3] > 0).all()
+    assert not first[44][hears, 3].any()
+    net = digits(behaviours=[cd.Behaviour(attack, (3,), strength=30.0)])
+    (at_once,) = cd.simulate(net, 1, rule=influence_aware(net))
+    assert not at_once.W[hears, 3].any()
+
+
+def test_groups_part():
+    odd = (1, 2, 5, 7)
+    net = digits(corruptions=[cd.Corruption("mirror-labels", odd)], mixing="complete")
+    *_, done = cd.simulate(net, 60, rule=influence_aware(net), window=0)
+    group = torch.tensor([k in odd for k in range(NODES)])
+    assert torch.equal(done.W > 0, group[:, None] == group[None])
+
+
+def test_nobody_is_left_alone_when_it_may_explore():
+    """Everybody 0 hears is an attacker: it finds a stranger that helps."""
+    ring = topology.uniform(topology.ring(6))
+    attack = [cd.Behaviour("sign-flipper", (1, 5), strength=2.0)]
+    left = digits(nodes=None, mixing=ring, behaviours=attack)
+    *_, alone = cd.simulate(left, 30, rule=influence_aware(left, explore=False), window=0)
+    *_, found = cd.simulate(left, 30, rule=influence_aware(left), window=0)
+    assert alone.W[0].tolist() == [1, 0, 0, 0, 0, 0]
+    assert not found.W[0, [1, 5]].any()
+    assert float(found.W[0, [2, 3, 4]].sum()) == pytest.approx(0.5)
+
+
+def test_degree_is_a_limit():
+    net = digits(mixing="complete")
+    *_, done = cd.simulate(net, 5, rule=influence_aware(net, degree=2), window=0)
+    assert (robust.others(done.W).sum(1) <= 2).all()
+    topology.check(done.W)
+
+
+def test_a_fleet_is_its_networks():
+    alone = [digits(seed, behaviours=[cd.Behaviour("sign-flipper", (seed,))]) for seed in (1, 2)]
+    rules = [influence_aware(net, explore=False) for net in alone]
+    apart = [list(cd.simulate(net, 12, rule=rule))[-1].W for net, rule in zip(alone, rules, strict=True)]
+    both = fleet(alone)
+    together = list(cd.simulate(both, 12, rule=influence_aware(both, explore=False, networks=2)))[-1].W
+    assert_close(together, torch.block_diag(*apart), **EXACT)
+    exploring = influence_aware(both, networks=2)
+    for t in range(20):
+        k, j = exploring._strangers(t, 2 * NODES).nonzero().T
+        assert len(k) == 2 * NODES
+        assert ((k // NODES == j // NODES) & (k != j)).all()
+
+
+def test_a_single_participant_has_nobody_to_hear():
+    net = digits(nodes=1, mixing="alone")
+    *_, done = cd.simulate(net, 3, rule=influence_aware(net))
+    assert done.W.tolist() == [[1.0]]
+
+
+square = st.integers(2, 6).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.lists(st.floats(0, 1), min_size=n, max_size=n), min_size=n, max_size=n),
+        st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n),
+    )
+)
+
+
+@settings(max_examples=50)
+@given(square)
+def test_reweighed_rows_sum_to_one_and_hold_only_the_kept(case):
+    weights, kept = torch.tensor(case[0], dtype=torch.float64), torch.tensor(case[1])
+    weights = weights + torch.eye(len(weights)) * (weights.sum(1, keepdim=True) == 0)
+    W = weights / weights.sum(1, keepdim=True)
+    kept = kept & robust.others(W)
+    found = reweighed(W, kept)
+    topology.check(found)
+    assert not found[~kept & ~torch.eye(len(W), dtype=torch.bool)].any()
+    assert_close(reweighed(W, robust.others(W)), W)
+
+
+def test_the_best_of_each_row():
+    influence = torch.tensor([[0.0, -0.3, -0.5, 0.2], [-0.1, 0.0, -0.2, -0.3]], dtype=torch.float64).repeat(2, 1)
+    among = torch.tensor([[False, True, True, True], [True, False, True, True]]).repeat(2, 1)
+    assert best(among, influence, 1)[:2].tolist() == [[False, False, True, False], [False, False, False, True]]
+    assert torch.equal(best(among, influence, None), among)
+
+
+def test_a_suggested_w_may_have_new_links():
+    influence = torch.tensor([[0, -0.5, -0.9], [0.4, 0, -0.1], [-0.9, 0.2, 0]], dtype=torch.float64)
+    one = torch.ones(3, 3, dtype=torch.float64)
+    evidence = Evidence(one, influence, one, influence < 0)
+    W = topology.matrix([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]])
+    # 1 hears only 0, which harms it, and takes to 2; 2 hears only 1, which harms it, and takes to 0
+    assert_close(suggested(evidence, W), torch.tensor([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]]).double())
+    fresh = suggested(evidence, W, new_links=True)
+    assert fresh[0].tolist() == [0.5, 0, 0.5]
+    assert (suggested(evidence, W, new_links=True, degree=2) > 0)[0].all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fading": 1.0}, "fading must be at least 0 and below 1; found 1.0"),
+        ({"memory": 0.0}, "memory must be positive; found 0.0"),
+        ({"degree": 0}, "degree must be at least 1, or nobody is listened to; found 0"),
+        ({"networks": 3}, "networks must divide the 8 participants; found 3"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        influence_aware(digits(), **options)
+
+
+def test_rules_have_names():
+    net = digits()
+    for name, kind in collaborators.RULES.items():
+        *_, done = cd.simulate(net, 2, rule=collaborators.build(name, net))
+        assert kind.averages == torch.allclose(done.W @ done.half.theta, done.after.theta)
+    with pytest.raises(ValueError, match=r"unknown rule 'krumm'\. Did you mean 'krum'"):
+        collaborators.build("krumm", net)
+
+
+def test_updates_fade_over_a_pass():
+    assert collaborators.over_a_pass(digits(batch_size=16, per_node=160)) == 0.9
+    assert collaborators.over_a_pass(digits(batch_size=2, per_node=160)) == pytest.approx(1 - 1 / 80)
+    given = torch.arange(3 * NODES).view(3, NODES, 1, 1)
+    assert collaborators.over_a_pass(digits(batches=given)) == 0.9

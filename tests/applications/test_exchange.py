@@ -1,0 +1,76 @@
+"""Reciprocity over time, and advice in plain words."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from cascadice.applications.exchange import advise, exchange
+from cascadice.applications.groups import ALONE
+from cascadice.influence import neighbourhood_reciprocity, reciprocity
+from cascadice.influence.proximity import Proximity
+
+
+def carried(rounds=7, nodes=4):
+    draw = torch.Generator().manual_seed(2)
+    links = [torch.randn(nodes, nodes, generator=draw, dtype=torch.float64) for _ in range(rounds)]
+    return [Proximity(t, link, link) for t, link in enumerate(links)]
+
+
+def test_both_factors_are_those_of_what_was_given_so_far():
+    found = exchange(carried(), every=3)
+    assert found.t == (2, 5, 6)
+    for t, given, pairs, neighbourhoods in zip(found.t, found.given, found.pairs, found.neighbourhoods, strict=True):
+        total = sum(one.influence for one in carried()[: t + 1])
+        assert_close(given, total)
+        assert_close(pairs, reciprocity(total))
+        assert_close(neighbourhoods, neighbourhood_reciprocity(total))
+
+
+def test_giving_and_taking_leave_out_what_one_gives_itself():
+    found = exchange(carried())
+    total = sum(one.influence for one in carried())
+    for j in range(4):
+        assert float(found.gave[-1, j]) == pytest.approx(-sum(float(total[j, k]) for k in range(4) if k != j))
+        assert float(found.took[-1, j]) == pytest.approx(-sum(float(total[k, j]) for k in range(4) if k != j))
+    assert_close(found.gave.sum(1), found.took.sum(1))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every", "message"), [(0, 1, "at least one round of influence; found none"), (3, 0, "every must be")]
+)
+def test_nothing_to_exchange(rounds, every, message):
+    with pytest.raises(ValueError, match=message):
+        exchange(carried(rounds), every)
+
+
+def told(helps, heard, groups=(0, 0, 0, 0), gave=(1, 1, 1, 1), took=(2, 2, 2, 2)):
+    helps, heard = torch.tensor(helps).bool(), torch.tensor(heard).bool()
+    numbers = [torch.tensor(values, dtype=torch.float64) for values in (gave, took)]
+    return advise(helps, heard, torch.tensor(groups), *numbers)
+
+
+RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
+
+
+def test_who_helps_nobody_should_go():
+    helps = [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0]]
+    found = told(helps, RING, (0, 0, 0, ALONE), gave=(3, 1, 1, -5))
+    assert [advice.verdict for advice in found] == ["keep", "keep", "keep", "expel"]
+    assert found[3].reason == "it helps nobody"
+    assert found[0].reason == "it helps all 2 that hear it; gives more than it takes"
+    assert found[1].reason == "it helps all 2 that hear it; takes more than it gives"
+
+
+def test_who_would_help_others_should_move():
+    helps = [[0, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0]]
+    found = told(helps, RING)
+    assert (found[2].verdict, found[2].reason) == ("move", "it helps none of the 2 that hear it, but would help 0")
+
+
+def test_who_helps_its_own_group_should_be_heard_there():
+    everybody = [[int(k != j) for j in range(4)] for k in range(4)]
+    helps = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+    found = told(helps, everybody, (0, 0, 1, 1))
+    assert {advice.verdict for advice in found} == {"keep in its group"}
+    assert found[0].reason == "it helps 1 of the 3 that hear it, all of its group"
+    assert told(helps, everybody)[0].verdict == "keep"  # there is one group only

@@ -1,0 +1,64 @@
+"""A rule chooses W from what is sent in the round, or makes the result itself."""
+
+import pytest
+import torch
+from cases import CLOSE, equal, last, make
+from torch.testing import assert_close
+
+from cascadice import topology
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import mix
+from cascadice.engine.simulation import simulate
+
+
+def by_norm(drawn, before, half):
+    """Weights by the size of updates: what is sent decides."""
+    sizes = (half.theta - before.theta).norm(dim=1).double().cpu()
+    W = drawn.W * sizes
+    return W / W.sum(1, keepdim=True)
+
+
+def test_no_rule_is_the_rule_that_gives_the_w_that_was_drawn():
+    net = make()
+    assert equal(last(net, rule=lambda drawn, before, half: drawn.W).after, last(net).after)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("window", [None, 0, 1])
+def test_the_chosen_w_is_used_and_kept_in_the_round(strategy, window):
+    net = make(strategy=strategy)
+    for done in simulate(net, 3, rule=by_norm, window=window):
+        expected = by_norm(done.drawn._replace(W=net.mixing(done.t)), done.before, done.half)
+        assert_close(done.W, expected, **CLOSE)
+        assert_close(done.after.theta, done.W @ done.half.theta, **CLOSE)
+        topology.check(done.W)
+
+
+def test_a_rule_sees_what_misbehaviour_made_of_the_updates():
+    from cascadice.engine.behaviour import Behaviour
+
+    net = make(behaviours=[Behaviour("noise-sender", (1,), strength=4.0)])
+    seen = []
+    done = last(net, 1, rule=lambda drawn, before, half: seen.append(half.theta.clone()) or drawn.W)
+    assert torch.equal(seen[0], done.half.theta)
+    assert float((seen[0][1] - done.before.theta[1]).std()) > 1
+
+
+def test_a_rule_that_is_no_average_gives_the_participants():
+    net = make()
+
+    def median(drawn, before, half):
+        theta = torch.stack([half.theta[drawn.W[k] > 0].median(0).values for k in range(4)])
+        return Participants(theta, half.state, half.buffers)
+
+    *_, done = simulate(net, 2, rule=median)
+    assert torch.equal(done.W, net.mixing(1))  # nothing was chosen
+    assert torch.equal(done.after.theta[0], done.half.theta[done.W[0] > 0].median(0).values)
+    assert not torch.allclose(mix(done.W, done.half).theta, done.after.theta)
+
+
+def test_rounds_with_a_rule_can_be_gone_on_with():
+    net = make()
+    whole = list(simulate(net, 5, rule=by_norm))
+    *_, end = simulate(net, 5, start=3, participants=whole[2].after, rule=by_norm)
+    assert equal(end.after, whole[-1].after)
