@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import CLOSE, equal, last, make
+from engine.cases import CLOSE, equal, last, make
 from torch.testing import assert_close
 
 from cascadice import topology

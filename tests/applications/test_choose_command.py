@@ -1,0 +1,182 @@
+"""`cascadice choose` and `cascadice run --rule` as their user meets them, and the study in small."""
+
+import json
+
+import pytest
+import torch
+
+from cascadice import data, runs, store, topology
+from cascadice.cli import main
+from cascadice.experiments import collaboration
+from cascadice.folders import read_config
+from cascadice.recordings import open_recording
+
+RUN = ["--nodes", "6", "--model-options", "hidden=[12]", "--per-node", "96", "--batch-size", "16", "--lr", "0.2"]
+TOLD = ["run", *RUN, "--rounds", "25", "--quiet", "--topology", "complete"]
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without pictures, which take longer than the rest."""
+    monkeypatch.setattr(runs, "_draw", lambda journal: None)
+    monkeypatch.setattr("cascadice.report.choose.draw", lambda found, path: path.touch())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A recorded run of six with a sign-flipper, number 4."""
+    place = tmp_path_factory.mktemp("choose") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_draw", lambda journal: None)
+        assert main([*TOLD, "--behaviours", "sign-flipper:4", "--record", "all", "--out", str(place)]) == 0
+    return place
+
+
+@pytest.fixture
+def choose(recorded, tmp_path, capsys, one_thread):
+    """Call the command on that run, with results in a folder of this test's own."""
+
+    def call(*arguments, run=recorded):
+        code = main(["choose", str(run), "--out", str(tmp_path / "out"), *arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_finds_who_should_go_and_suggests_a_w_that_runs(choose, recorded, tmp_path, capsys):
+    code, out, err = choose()
+    assert (code, err) == (0, "")
+    found = json.loads((tmp_path / "out" / "choose.json").read_text())
+    assert (found["command"], found["run"]) == ("choose", open_recording(recorded).fingerprint)
+    assert (tmp_path / "out" / found["figure"]).stat().st_size > 10_000
+    assert found["groups"] == [0, 0, 0, 0, -1, 0]
+    assert [one["verdict"] for one in found["advice"]] == [*["keep"] * 4, "expel", "keep"]
+    assert "Participant 4: expel; it helps nobody." in found["findings"]
+    assert all(sentence in out for sentence in found["findings"])
+    assert found["known"] == {"4": "sign-flipper"}
+    assert len(found["neighbourhoods"]) == len(found["rounds"]) == len(found["pairs"]) == 13
+    assert found["pairs"][-1][0][0] == 1
+    W = topology.read_csv(tmp_path / "out" / "mixing.csv")
+    assert not W[[0, 1, 2, 3, 5], 4].any()
+    assert (W[[0, 1, 2, 3, 5]][:, [0, 1, 2, 3, 5]] > 0).all()
+    again = ["run", str(recorded), "--mixing", str(tmp_path / "out" / "mixing.csv"), "--record", "none", "--quiet"]
+    assert main([*again, "--out", str(tmp_path / "again")]) == 0
+
+
+def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn):
+    from cascadice.influence import judge, own_data, proximity
+    from cascadice.influence.proximity import in_turn
+
+    assert choose("--quiet")[0] == 0
+    found = json.loads((tmp_path / "out" / "choose.json").read_text())
+    recording = open_recording(recorded)
+    own = judge(recording.network, own_data(recording.network, 96))
+    total = sum(proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.rounds())
+    torch.testing.assert_close(torch.tensor(found["given"], dtype=torch.float64), total)
+
+
+def test_links_groups_and_degree_as_told(choose, tmp_path, undrawn):
+    assert choose("--quiet", "--degree", "2", "--groups", "2", "--new-links")[0] == 0
+    found = json.loads((tmp_path / "out" / "choose.json").read_text())
+    assert set(found["groups"]) - {-1} == {0, 1}
+    assert all(sum(weight > 0 for weight in row) <= 3 for row in found["mixing"])
+
+
+def test_results_are_replaced_only_if_asked(choose, undrawn):
+    assert choose("--quiet") == (0, "", "")
+    code, _, err = choose("--quiet")
+    assert code == 2
+    assert "choose.json is there already. Replace it with --overwrite" in err
+    assert choose("--quiet", "--overwrite") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--degree", "0"], "--degree must be at least 1; found 0."),
+        (["--groups", "7"], "--groups must be in 1..6, the participants; found 7."),
+    ],
+)
+def test_mistakes(choose, arguments, said):
+    code, _, err = choose(*arguments)
+    assert (code, err) == (2, f"cascadice: {said}\n")
+
+
+def test_nothing_recorded(choose, tmp_path, undrawn):
+    assert main([*TOLD, "--rounds", "1", "--out", str(tmp_path / "bare")]) == 0
+    code, _, err = choose(run=tmp_path / "bare")
+    assert code == 2
+    assert "has no recorded rounds" in err
+
+
+def test_a_run_by_influence_keeps_the_attacker_out(tmp_path, undrawn, one_thread):
+    told = [*TOLD, "--behaviours", "sign-flipper:4:3", "--rule", "influence", "--record", "last:1"]
+    assert main([*told, "--out", str(tmp_path / "run")]) == 0
+    assert read_config(tmp_path / "run").rule == "influence"
+    W = store.load_round(tmp_path / "run", 24).W
+    assert not W[[0, 1, 2, 3, 5], 4].any()
+
+
+def test_a_rule_that_remembers_cannot_go_on_and_others_can(tmp_path, undrawn, capsys, one_thread):
+    place = ["--out", str(tmp_path / "run"), "--quiet"]
+    assert main([*TOLD, "--rule", "influence", *place, "--rounds", "4"]) == 0
+    assert main(["run", "--resume", "--rounds", "6", *place]) == 2
+    assert "cannot go on: what it knows of others is not in the checkpoint" in capsys.readouterr().err
+    for name, rounds in {"parts": ("4", "6"), "whole": ("6",)}.items():
+        place = ["--out", str(tmp_path / name), "--quiet"]
+        assert main([*TOLD, "--rule", "clipping", *place, "--rounds", rounds[0]]) == 0
+        for more in rounds[1:]:
+            assert main(["run", "--resume", "--rounds", more, *place]) == 0
+    parts, whole = (store.load_checkpoint(tmp_path / name).participants.theta for name in ("parts", "whole"))
+    assert torch.equal(parts, whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rule", "influences"], "unknown rule 'influences'. Did you mean 'influence'?"),
+        (["--rule", "trimmed-mean", "--record", "all"], "rounds must be averages to be recorded or asked about"),
+        (["--rule", "trimmed-mean", "--kind", "truth"], "rounds must be averages to be recorded or asked about"),
+    ],
+)
+def test_mistakes_with_rules(arguments, said, tmp_path, capsys):
+    assert main([*TOLD, *arguments, "--out", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_study_in_small(tmp_path, monkeypatch, capsys, one_thread):
+    small = [collaboration.replace(setting, nodes=6, per_node=64, epochs=3) for setting in collaboration.quick()]
+    small.append(collaboration.replace(small[0], attack="noise", graph="random-regular", nodes=8, epochs=1))
+    results = collaboration.run(small, data.digits(), [100, 101], tmp_path, 1e9, hidden=(12,))
+    assert [len(result["accuracy"]["influence"]) for result in results] == [2] * 4
+    assert json.loads((tmp_path / "result.json").read_text())["results"] == results
+    assert (tmp_path / "collaboration.svg").exists()
+    flipped = {row["rule"]: row for row in collaboration.summary(results[0])}
+    assert flipped["oracle"]["closed"] == 1
+    assert flipped["uniform"]["closed"] == 0
+    printed = capsys.readouterr().out
+    assert "two groups 50%, exponential: 2 networks of 6" in printed
+    assert collaboration.run(small, data.digits(), [100], None, 0.0) == []
+
+
+def test_rules_side_by_side_are_the_rules_alone(one_thread):
+    """A fleet of two rules trains each network as if it were alone."""
+    from cascadice.engine import simulate
+    from cascadice.experiments.fleets import fleet
+
+    setting = collaboration.replace(collaboration.quick()[0], nodes=6, per_node=64)
+    alone = [collaboration.network(setting, data.digits(), seed, (8,)) for seed in (100, 101)]
+    bad = [k + 6 * i for i, seed in enumerate((100, 101)) for k in collaboration.strangers(setting, seed)]
+    together = collaboration.rules(setting, fleet(alone), bad, 2)
+    everything = fleet(alone * len(together))
+    *_, found = simulate(everything, 5, rule=collaboration.side_by_side(list(together.values()), 12))
+    for i, (name, rule) in enumerate(collaboration.rules(setting, fleet(alone), bad, 2).items()):
+        *_, expected = simulate(fleet(alone), 5, rule=rule)
+        rows = slice(12 * i, 12 * (i + 1))
+        torch.testing.assert_close(found.after.theta[rows], expected.after.theta, msg=name)
+
+
+def test_the_study_says_what_is_wrong(capsys):
+    assert collaboration.main(["--seeds", "0"]) == 2
+    assert capsys.readouterr().err == "--seeds must be at least 1; found 0.\n"
