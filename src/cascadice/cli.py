@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         ("choose", choose.add, "find out with whom to collaborate"),
         ("reward", reward.add, "share out a budget by what everybody contributed"),
         ("forget", forget.add, "take data or a participant out of the trained models"),
-        ("report", report.add, "a run as one HTML page, to look at and to pass on"),
+        ("report", report.add, "a run, or what was reproduced, as one HTML page to look at and to pass on"),
         ("reproduce", reproduce.add, "make the figures of the paper, and some beyond it"),
         ("topology", _add_topology, "describe or draw who gossips with whom"),
     ):
@@ -154,6 +154,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the run that is there, bit for bit")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.add_argument("--download", action="store_true", help="fetch the data set if it is not here")
+    text = "serve the run's page to this machine while it trains; its address is printed (any free port)"
+    parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
     _add_question(parser, "influence, found while training if any of these is given")
     _add_settings(parser, tuple(kinds_of_fields()))
     parser.set_defaults(command=_run)
@@ -164,13 +166,21 @@ def _run(args: argparse.Namespace) -> None:
 
     out = Path(args.out or f"runs/{_short_name(args.recipe)}")
     config = override(_base(args.recipe, out if args.resume else None), _settings(args))
-    flags = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
+    flags = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download", "live")}
     try:
         run(config, out, question=_question(args) if _asked(args) else None, **flags)
     except KeyboardInterrupt:
         kept = (out / "checkpoint.safetensors").exists()
         how = f" Go on with: cascadice run --resume --out {out}" if kept else ""
         raise KeyboardInterrupt(f"stopped.{how}") from None
+
+
+def _port(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        hint = "a recipe comes before it: cascadice run RECIPE --live"
+        raise argparse.ArgumentTypeError(f"a port must be a whole number; found {text!r}; {hint}") from None
 
 
 def _short_name(recipe: str | None) -> str:

@@ -1,6 +1,7 @@
 """Run a configuration into a folder, so that it can be stopped at any moment and gone on with, bit for bit."""
 
 import contextlib
+import math
 import os
 import platform
 from collections import deque
@@ -56,6 +57,7 @@ class _Journal:
     earlier: float = 0.0
     began: float = field(default_factory=monotonic)
     saved: float = field(default_factory=monotonic)
+    shown_next: float = math.inf
     status: str = "running"
     started: str = field(default_factory=lambda: _now())
 
@@ -77,12 +79,14 @@ def run(
     quiet: bool = False,
     download: bool = False,
     question: Question | None = None,
+    live: int | None = None,
 ) -> Summary:
     """Train what `config` describes and write everything into the folder `out`.
 
     `resume` goes on from the folder's checkpoint, and from the beginning where there is none: the final parameters are
     those of a run that was never stopped. `overwrite` replaces the run that is there. `question` is asked of the rounds
-    as they come; its answers go into the folder `influence`.
+    as they come; its answers go into the folder `influence`. `live` is the port on which the run's page is served
+    while it trains, to this machine only, 0 for any that is free; its address is printed.
     """
     from rich.console import Console
 
@@ -96,18 +100,31 @@ def run(
     if question is not None:
         _check_askable(question, network, rounds, resume)
     journal = _resumed(folder, config, network, rounds) if resume else _Journal(folder, config, network)
-    if overwrite:
-        clear(folder)
-    store.write_json(folder / CONFIG, to_json(config))
-    if not quiet:
-        opening(console, network, rounds, config.mixing or config.topology)
-    with _kept(journal):
-        _train(journal, rounds, console, question)
-    closing(console, journal.measures[-1])
-    _point_to_files(console, journal)
-    if question is not None:
-        conclude(console, network, folder, folder / INFLUENCE)
+    with _watched(journal, rounds, live):
+        if overwrite:
+            clear(folder)
+        store.write_json(folder / CONFIG, to_json(config))
+        if not quiet:
+            opening(console, network, rounds, config.mixing or config.topology)
+        with _kept(journal):
+            _train(journal, rounds, console, question)
+        closing(console, journal.measures[-1])
+        _point_to_files(console, journal)
+        if question is not None:
+            conclude(console, network, folder, folder / INFLUENCE)
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.measures[-1])
+
+
+@contextlib.contextmanager
+def _watched(journal: _Journal, rounds: int, port: int | None) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    from cascadice.report.live import serving
+
+    with serving(journal.folder, rounds, port):
+        journal.shown_next = 0.0
+        yield
 
 
 def _train(journal: _Journal, rounds: int, console: "Console", question: Question | None) -> None:
@@ -138,6 +155,8 @@ def _trained(
             journal.t, journal.participants = done.t + 1, done.after
             if _due(journal):
                 _save(journal)
+            if monotonic() >= journal.shown_next:
+                _show(journal)
             advance(measures)
             yield done
 
@@ -171,6 +190,17 @@ def _save(journal: _Journal) -> None:
         journal.safe = journal.t
         _write_manifest(journal)
     journal.saved = monotonic()
+
+
+def _show(journal: _Journal) -> None:
+    """What a live page shows, without the checkpoint: a run that goes on drops what was measured after that."""
+    from cascadice.report.live import pause
+
+    start = monotonic()
+    _land(journal)
+    store.write_metrics(journal.folder, journal.measures)
+    _write_manifest(journal)
+    journal.shown_next = monotonic() + pause(monotonic() - start)
 
 
 @contextlib.contextmanager

@@ -84,8 +84,8 @@ def test_sums_over_rounds_are_sums_of_the_rounds(asked):
 def test_the_table_has_every_row_of_every_folder(asked):
     table = collect(asked)["table"]
     folders, rows = np.array(table["values"][0]), np.array(table["values"][-1], dtype=float)
-    assert table["folders"] == ["influence", "samples"]
-    for place, name in enumerate(table["folders"]):
+    assert table["words"]["folder"] == ["influence", "samples"]
+    for place, name in enumerate(table["words"]["folder"]):
         np.testing.assert_allclose(rows[folders == place], read_table(asked / name).value, rtol=1e-4)
     assert table["note"] == ""
 

@@ -1,4 +1,7 @@
-"""`cascadice report`: a run as one HTML page. Torch is loaded when the command runs, not when its help is shown."""
+"""`cascadice report`: a run, or what was reproduced, as one HTML page.
+
+Torch is loaded when the command runs, not when its help is shown.
+"""
 
 import argparse
 from pathlib import Path
@@ -6,7 +9,8 @@ from pathlib import Path
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("run", metavar="RUN", help="the folder that `cascadice run` wrote")
+    text = "the folder that `cascadice run` wrote, or `cascadice reproduce` (one figure's, or that of all)"
+    parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.set_defaults(command=_report)
@@ -15,18 +19,31 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _report(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascadice.report.page import write
+    from cascadice.report.page import write, write_results
 
-    out = None if args.out is None else _checked(Path(args.out))
-    path, data = write(args.run, out)
+    folder, out = Path(args.run), None if args.out is None else _checked(Path(args.out))
+    if reproduced := _reproduced(folder):
+        path, data = write_results(folder, out)
+        told = [finding for result in data["results"] for finding in result["findings"]]
+    else:
+        path, data = write(folder, out)
+        told = data["findings"]
     console = Console(quiet=args.quiet)
-    for text in (*data["findings"], *(f"note: {note}" for note in data["notes"])):
+    for text in (*told, *(f"note: {note}" for note in data["notes"])):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
-    if data["influence"] is None and data["commands"]:
+    if not reproduced and data["influence"] is None and data["commands"]:
         ask = f"no influence yet; this adds it: {data['commands'][0]['command']}"
         console.print(ask, highlight=False, soft_wrap=True, markup=False)
     size = f"{path.stat().st_size / 1e6:.1f} MB, one file, no network needed"
     console.print(f"page in {path} ({size})", highlight=False, soft_wrap=True, markup=False)
+
+
+def _reproduced(folder: Path) -> bool:
+    """Whether results are in the folder, and no run."""
+    from cascadice.folders import CONFIG
+    from cascadice.report.page.results import places
+
+    return not (folder / CONFIG).exists() and bool(places(folder))
 
 
 def _checked(path: Path) -> Path:

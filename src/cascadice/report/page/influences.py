@@ -167,8 +167,8 @@ def table(asked: Sequence[Asked]) -> Json | None:
     whole = [column.astype(np.int64).tolist() for column in columns[:-1]]
     return {
         "columns": COLUMNS,
-        "folders": [one.name for one in asked],
-        "kinds": kinds.tolist(),
+        "words": {"folder": [one.name for one in asked], "kind": kinds.tolist()},
+        "sums": COLUMNS[2:-1],
         "values": [*whole, short(columns[-1])],
         "note": note,
     }

@@ -68,7 +68,14 @@ def _history(folder: Path, config: Config) -> Callable[[int], Tensor]:
     nodes = planned(0).shape[0]
     if away := behaviour.absent([parse_behaviour(text) for text in config.behaviours]):
         planned = topology.presence(planned, topology.absences(away, nodes))
-    return lambda t: _used(folder, t, nodes) if t in recorded else planned(t)
+
+    def W(t: int) -> Tensor:
+        try:
+            return _used(folder, t, nodes) if t in recorded else planned(t)
+        except FileNotFoundError:  # a run under way may keep its last rounds only
+            return planned(t)
+
+    return W
 
 
 def _used(folder: Path, t: int, nodes: int) -> Tensor:

@@ -208,7 +208,9 @@ function setControls() {
   $("round").parentElement.hidden = rounds.length < 2 || still;
   $("hop").parentElement.hidden = hops === 0;
   const kinds = data.influence ? Object.keys(data.influence.cascades) : [];
-  fill("kind", ...kinds.map((kind) => element("option", { value: kind, selected: kind === state.kind }, kind)));
+  if ([...$("kind").options].map((option) => option.value).join() !== kinds.join()) {
+    fill("kind", ...kinds.map((kind) => element("option", { value: kind, selected: kind === state.kind }, kind)));
+  }
   $("kind").parentElement.hidden = kinds.length < 2;
   show("controls", [...$("controls").children].some((control) => !control.hidden));
   const all = data.shown.length < data.nodes ? ` Drawn are ${data.shown.length} of ${data.nodes} participants${data.influence ? ", those with the most influence" : ""}.` : "";

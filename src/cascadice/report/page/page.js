@@ -2,35 +2,6 @@
 
 const ALL = -1; // in round, hop and receiver: summed over
 const state = { kind: null, round: ALL, hop: ALL, source: null };
-let data = null;
-
-const $ = (id) => document.getElementById(id);
-
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-const fill = (id, ...children) => $(id).replaceChildren(...children);
-const say = (id, text) => { $(id).textContent = text; };
-const show = (id, visible) => { $(id).hidden = !visible; };
-
-function number(value, digits = 3) {
-  if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  return size >= 1e-4 && size < 1e6 ? value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size)))) : value.toExponential(digits - 1);
-}
-const fixed = (value, digits) => (value === null ? "–" : value.toFixed(digits));
-const signed = (value) => (value > 0 ? "+" : "") + number(value).replace("-", "−");
-const verdict = (value) => (value < 0 ? "helped" : value > 0 ? "harmed" : "neither");
-const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
-const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 function name(node) {
   return data.known[node] ? `participant ${node} (${data.known[node]})` : `participant ${node}`;
@@ -48,7 +19,7 @@ function render(fresh) {
   reach();
   sampleCards();
   applications();
-  setTable();
+  setTable(tableNote, "truth source:3 hop:1", `${data.folder}-influence`);
   update();
   navigation();
 }
@@ -82,12 +53,16 @@ function overview() {
   fill("notes", ...data.notes.map((text) => element("p", {}, text)));
   show("notes", data.notes.length > 0);
   const ask = data.commands.find((entry) => entry.name === "influence");
-  show("missing", !data.influence);
+  show("missing", !data.influence && !(data.live && !data.live.ended));
   fill("missing", element("p", {}, "Nobody has asked yet whose data helped whom in this run. This adds it:"),
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }
 
-const sentence = (text) => element("li", {}, capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−"));
+function tableNote() {
+  const { note, words } = data.table;
+  const places = words.folder.map((folder) => `${data.path}/${folder}`).join(", ");
+  return `Influence of a source, of all its batch or of one sample, on a receiver. Negative helped. ${note ? `${note} All of them are in ${places}.` : ""}`;
+}
 
 function about() {
   const settings = [...data.run.settings].sort((a, b) => b[2] - a[2]);
@@ -103,25 +78,4 @@ function written(value) {
   if (value === null || value === undefined) return "none";
   if (Array.isArray(value)) return value.join(" ") || "none";
   return String(value);
-}
-
-function navigation() {
-  const sections = [...document.querySelectorAll("section[data-name]")].filter((section) => !section.hidden);
-  fill("nav", ...sections.map((section) => element("a", { href: `#${section.id}` }, section.dataset.name)));
-}
-
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  say("theme", theme === "dark" ? "Light" : "Dark");
-  $("theme").setAttribute("aria-label", `Switch to ${theme === "dark" ? "light" : "dark"} colours`);
-}
-
-function followTheme() {
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  setTheme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => { setTheme(dark.matches ? "dark" : "light"); render(data); });
-  $("theme").addEventListener("click", () => {
-    setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    render(data);
-  });
 }

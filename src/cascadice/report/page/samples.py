@@ -72,9 +72,9 @@ def _picture(x: Tensor) -> str | None:
     return data_uri(file.getvalue())
 
 
-def data_uri(png: bytes) -> str:
-    """A PNG as the address of itself."""
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+def data_uri(picture: bytes, kind: str = "png") -> str:
+    """A picture as the address of itself."""
+    return f"data:image/{kind};base64," + base64.b64encode(picture).decode("ascii")
 
 
 def _text(x: Tensor, data: DataSet) -> str | None:

@@ -1,23 +1,25 @@
 // All rows, to search, sort and download.
 
 const PAGE = 25;
-const listing = { order: [], sort: null, down: false, page: 0, texts: [] };
+const listing = { order: [], sort: null, down: false, page: 0, texts: [], file: "" };
 
 const cells = (row) => data.table.columns.map((column, place) => tableCell(column, data.table.values[place][row]));
 
 function tableCell(column, value) {
-  if (column === "folder") return data.table.folders[value];
-  if (column === "kind") return data.table.kinds[value];
-  if (value === ALL && column !== "value") return "all";
-  return value === null ? "" : String(value);
+  if (value === null) return "";
+  if (column in data.table.words) return data.table.words[column][value];
+  return data.table.sums.includes(column) && value === -1 ? "all" : String(value);
 }
 
-function setTable() {
+// `note` is a function of the table, which may be absent.
+function setTable(note, hint, file) {
   show("table", data.table !== null);
   if (!data.table) return;
+  listing.file = file;
+  $("search").placeholder = `Search, e.g. ${hint}`;
   const count = data.table.values[0].length;
   listing.texts = Array.from({ length: count }, (_, row) => searchable(row));
-  say("table-note", `Influence of a source, of all its batch or of one sample, on a receiver. Negative helped. ${data.table.note}${data.table.note ? ` All of them are in ${data.table.folders.map((folder) => `${data.path}/${folder}`).join(", ")}.` : ""}`);
+  say("table-note", note());
   search();
 }
 
@@ -29,7 +31,6 @@ function search() {
   const tests = words.map((word) => (word.includes(":") ? (text) => ` ${text} `.includes(` ${word} `) || ` ${text}`.includes(` ${word},`) : (text) => text.includes(word)));
   listing.order = [];
   listing.texts.forEach((text, row) => { if (tests.every((test) => test(text))) listing.order.push(row); });
-  listing.page = 0;
   sortRows();
 }
 
@@ -46,8 +47,8 @@ function drawTable() {
   const total = listing.order.length, pages = Math.max(1, Math.ceil(total / PAGE));
   listing.page = Math.min(Math.max(listing.page, 0), pages - 1);
   const rows = listing.order.slice(listing.page * PAGE, (listing.page + 1) * PAGE);
-  const textual = (place) => (place < 2 ? "text" : null);
-  fill("rows", element("caption", { class: "hidden" }, "Influence, row by row"),
+  const textual = (place) => (data.table.columns[place] in data.table.words ? "text" : null);
+  fill("rows", element("caption", { class: "hidden" }, $("table-title").textContent),
     element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, text.replace("-", "−")))))));
   say("table-count", `${plural(total, "row")}${total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : ""}`);
@@ -75,16 +76,11 @@ function csv() {
 
 function download() {
   const address = URL.createObjectURL(new Blob([csv()], { type: "text/csv" }));
-  element("a", { href: address, download: `${data.folder}-influence.csv` }).click();
+  element("a", { href: address, download: `${listing.file}.csv` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
-$("search").addEventListener("input", search);
+$("search").addEventListener("input", () => { listing.page = 0; search(); });
 $("download").addEventListener("click", download);
 $("earlier").addEventListener("click", () => { listing.page -= 1; drawTable(); });
 $("later").addEventListener("click", () => { listing.page += 1; drawTable(); });
-
-window.cascadice = { render };
-followTheme();
-listen();
-render(JSON.parse($("data").textContent));

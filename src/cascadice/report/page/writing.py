@@ -3,37 +3,68 @@
 import html
 import json
 import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from cascadice import store
 from cascadice.report.page.collecting import collect
 from cascadice.report.page.numbers import Json
+from cascadice.report.page.results import collect_results
 
-PROGRAM = ("page.js", "charts.js", "network.js", "sections.js", "table.js")
+OF_A_RUN = ("basics.js", "page.js", "charts.js", "network.js", "sections.js", "table.js", "start.js")
+OF_RESULTS = ("basics.js", "results.js", "sections.js", "table.js", "start.js")
+REPORT = "report.html"
 LARGEST = 10_000_000  # bytes, of a page
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def page(data: Json) -> str:
-    """The page of what `collect` found, as HTML."""
+    """The page of what `collect` found, as HTML; with `live` in the data, one that asks its server for newer data."""
+    live = ("live.js",) if "live" in data else ()
+    library = f"<script>{_plotly()}</script>"
+    return _page(data, "run.html", (*OF_A_RUN, *live), library, connect="'self'" if live else "'none'")
+
+
+def page_of_results(data: Json) -> str:
+    """The page of what `collect_results` found, as HTML."""
+    return _page(data, "results.html", OF_RESULTS)
+
+
+def _page(data: Json, body: str, program: Sequence[str], library: str = "", connect: str = "'none'") -> str:
     slots = {
         "title": html.escape(f"{data['folder']} · cascadice"),
         "style": _asset("page.css"),
-        "plotly": _plotly(),
+        "connect": connect,
+        "body": _filled(_asset(body), {"table": _asset("table.html")}),
+        "library": library,
         "data": json_in_html(data),
-        "program": "\n".join(_asset(name) for name in PROGRAM),
+        "program": "\n".join(_asset(name) for name in program),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], _asset("page.html"))
+    return _filled(_asset("page.html"), slots)
+
+
+def _filled(text: str, slots: Mapping[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], text)
 
 
 def write(folder: store.Folder, out: store.Folder | None = None) -> tuple[Path, Json]:
     """Write the page of the run in a folder into `out` (its report.html); the path, and what is on the page."""
     data = collect(folder)
-    path = Path(folder) / "report.html" if out is None else Path(out)
+    return _written(page(data), folder, out), data
+
+
+def write_results(folder: store.Folder, out: store.Folder | None = None) -> tuple[Path, Json]:
+    """Write the page of what `cascadice reproduce` made into `out` (its report.html), as `write` does of a run."""
+    data = collect_results(folder)
+    return _written(page_of_results(data), folder, out), data
+
+
+def _written(text: str, folder: store.Folder, out: store.Folder | None) -> Path:
+    path = Path(folder) / REPORT if out is None else Path(out)
     with store.aside(path) as draft:
-        draft.write_text(page(data), encoding="utf-8")
-    return path, data
+        draft.write_text(text, encoding="utf-8")
+    return path
 
 
 def json_in_html(data: Json) -> str:

@@ -1,0 +1,55 @@
+// What all pages share: elements, numbers as text, the way around, light and dark. `render` is each page's own.
+
+let data = null;
+
+const $ = (id) => document.getElementById(id);
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const fill = (id, ...children) => $(id).replaceChildren(...children);
+const say = (id, text) => { $(id).textContent = text; };
+const show = (id, visible) => { $(id).hidden = !visible; };
+
+function number(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e-4 && size < 1e6 ? value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size)))) : value.toExponential(digits - 1);
+}
+const fixed = (value, digits) => (value === null ? "–" : value.toFixed(digits));
+const signed = (value) => (value > 0 ? "+" : "") + number(value).replace("-", "−");
+const verdict = (value) => (value < 0 ? "helped" : value > 0 ? "harmed" : "neither");
+const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+const sentence = (text) => element("li", {}, capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−"));
+
+function navigation() {
+  const sections = [...document.querySelectorAll("section[data-name]")].filter((section) => !section.hidden);
+  const same = [...$("nav").children].map((link) => link.textContent).join() === sections.map((section) => section.dataset.name).join();
+  if (!same) fill("nav", ...sections.map((section) => element("a", { href: `#${section.id}` }, section.dataset.name)));
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  say("theme", theme === "dark" ? "Light" : "Dark");
+  $("theme").setAttribute("aria-label", `Switch to ${theme === "dark" ? "light" : "dark"} colours`);
+}
+
+function followTheme() {
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  setTheme(dark.matches ? "dark" : "light");
+  dark.addEventListener("change", () => { setTheme(dark.matches ? "dark" : "light"); render(data); });
+  $("theme").addEventListener("click", () => {
+    setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    render(data);
+  });
+}

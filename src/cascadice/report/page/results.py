@@ -1,0 +1,131 @@
+"""All that the page of what `cascadice reproduce` made shows, as plain data."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cascadice
+from cascadice import store
+from cascadice.report.page.numbers import Json, evenly, short
+from cascadice.report.page.samples import data_uri
+
+RESULT, POINTS, PICTURES = "result.json", "points.parquet", ("figure.png", "figure.svg")
+NEEDED = ("title", "findings", "summary", "settings", "seconds", "device", "version")
+PICTURE_BYTES = 5_500_000  # of all pictures together
+CELLS = 200_000  # of all tables of points together
+
+
+def collect_results(folder: store.Folder) -> Json:
+    """What there is to show of a result in a folder, or of all results in the folders within.
+
+    Anything of a result but its result.json may be absent; what cannot be read is told in `notes`.
+    """
+    place, notes = Path(folder), list[str]()
+    found = {where: result for where in places(place) if (result := _read(where, notes))}
+    if not found:
+        absent = f"{place} holds no result: {RESULT} is not there. Name the folder that `cascadice reproduce` wrote."
+        raise ValueError(notes[0] if notes else absent)
+    pictures = _pictures(list(found), notes)
+    sections = [_section(where, result, len(found), notes) for where, result in found.items()]
+    alone = len(sections) == 1
+    return {
+        "version": cascadice.__version__,
+        "title": sections[0]["title"] if alone else f"The paper, reproduced: {len(sections)} results",
+        "folder": place.absolute().name,
+        "path": str(place),
+        "results": [{**section, "picture": pictures.get(section["name"])} for section in sections],
+        "notes": notes,
+    }
+
+
+def places(folder: Path) -> list[Path]:
+    """The folders of results: this one, or those in it, in the order of the paper."""
+    from cascadice.experiments.figures.pages import place
+
+    if (folder / RESULT).exists():
+        return [folder]
+    return sorted((path.parent for path in folder.glob(f"*/{RESULT}")), key=lambda path: place(path.name))
+
+
+def _read(folder: Path, notes: list[str]) -> Json | None:
+    try:
+        result = store.read_json(folder / RESULT)
+        if absent := [name for name in NEEDED if name not in result]:
+            raise ValueError(f"its {RESULT} says nothing of {', '.join(absent)}; was it written by another program?")
+    except (ValueError, OSError) as error:
+        notes.append(f"The result in {folder.name} is not shown: {error}")
+        return None
+    return result
+
+
+def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
+    from cascadice.experiments.figures.pages import how, table
+
+    columns, *rows = table(result["summary"])
+    name = folder.absolute().name
+    return {
+        "name": name,
+        "title": str(result["title"]),
+        "claim": str(result.get("claim", "")),
+        "shows": [str(label) for label in result.get("shows", ())],
+        "findings": [str(sentence) for sentence in result["findings"]],
+        "columns": columns,
+        "rows": rows,
+        "count": len(rows),
+        "how": how(name, result),
+        "points": _points(folder, CELLS // among, notes),
+    }
+
+
+def _pictures(folders: list[Path], notes: list[str]) -> dict[str, str]:
+    """Each result's figure, as PNG or SVG, whichever is smaller; as many as there is room for."""
+    found, room = dict[str, str](), PICTURE_BYTES
+    for folder in folders:
+        there = [path for name in PICTURES if (path := folder / name).exists()]
+        name, smallest = folder.absolute().name, min(there, key=lambda path: path.stat().st_size, default=None)
+        if smallest is None:
+            notes.append(f"The figure of {name} is not there.")
+        elif smallest.stat().st_size > room:
+            notes.append(f"The figure of {name} is too large for the page; see {smallest}.")
+        else:
+            room -= smallest.stat().st_size
+            found[name] = data_uri(smallest.read_bytes(), "svg+xml" if smallest.suffix == ".svg" else "png")
+    return found
+
+
+def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
+    """Every single point, column by column; of too many some, spread evenly."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = folder / POINTS
+    try:
+        table = parquet.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = "it is not there" if not path.exists() else str(error).splitlines()[0]
+        notes.append(f"The points of {folder.absolute().name} are not shown: {reason.rstrip('.')}.")
+        return None
+    if not table.num_rows or not table.num_columns:
+        return None
+    kept = evenly(table.num_rows, max(1, cells // table.num_columns))
+    note = "" if len(kept) == table.num_rows else f"{len(kept):,} of {table.num_rows:,} rows; all are in {path}."
+    columns = {name: _column(table[name].take(pa.array(kept)).to_pylist()) for name in table.column_names}
+    words = {name: known for name, (_, known) in columns.items() if known is not None}
+    values = [values for values, _ in columns.values()]
+    return {"columns": table.column_names, "values": values, "words": words, "sums": [], "note": note}
+
+
+def _column(values: list[Any]) -> tuple[list[Any], list[str] | None]:
+    """Numbers as they are; anything else by its place among all that occurs, and those words."""
+    given = [value for value in values if value is not None]
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in given):
+        return values, None
+    if all(isinstance(value, float) for value in given):
+        return short([float("nan") if value is None else value for value in values]), None
+    words = sorted({_word(value) for value in given})
+    place: Mapping[str, int] = {word: place for place, word in enumerate(words)}
+    return [None if value is None else place[_word(value)] for value in values], words
+
+
+def _word(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
