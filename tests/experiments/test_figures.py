@@ -189,9 +189,15 @@ def test_the_same_batch_counts_for_more_where_its_holder_is_heard(tmp_path):
     assert row["strongest"] == 0
     assert row["pearson_out_weight"] > 0.8
     assert row["pearson_truth"] > 0.9
+    assert row["in_order"] > 0.9
     assert len(found.points["truth"]) == 2 * 8
     networks.draw_one_hop(found, tmp_path / "cascade.png")
     assert (tmp_path / "cascade.png").stat().st_size > 10_000
+
+
+def test_pairs_of_one_weight_have_no_order():
+    weight, size = torch.tensor([3.0, 1.0, 1.0, 2.0]), torch.tensor([5.0, 2.0, 1.0, 1.5])
+    assert cascades.in_order(weight, size) == pytest.approx(4 / 5)
 
 
 def test_ripples_follow_the_weights(tmp_path):

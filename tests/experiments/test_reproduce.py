@@ -230,6 +230,8 @@ def test_a_mixing_matrix_is_a_setting(tmp_path):
     assert own["mixing"] is None
     assert other["mixing"] is not None
     assert reproduction.described("x", figure(count), given)["mixing"] is None
+    normalised = given._replace(mixing=given.mixing._replace(normalize=True))
+    assert reproduction.described("x", takes, normalised) != other
     (tmp_path / "W.csv").write_text("0,1\n1,0\n")
     assert reproduction.described("x", takes, given) != other
 

@@ -38,10 +38,10 @@ class Probe:
 
 
 def _probe(config: Config, quick: bool) -> Probe:
-    """Quick: ResNet-18 an eighth as wide, for eight rounds."""
+    """Quick: ResNet-18 an eighth as wide, for eight rounds with batches of 32."""
     name, large = f"{MODELS[config.model]}, {MODELS[config.data]}", config.model == "resnet18"
     if quick and large:
-        narrow = replace(config, model_options=("width=8",), epochs=None, rounds=8)
+        narrow = replace(config, model_options=("width=8",), batch_size=32, epochs=None, rounds=8)
         return Probe(f"{name}, width 8", narrow, 2, 16, tested_on=256)
     if quick:
         return Probe(name, config, 2, 64, tested_on=1024)
@@ -145,9 +145,10 @@ def measure_one_hop(plan: Sequence[Probe], means: Means) -> Result:
     parts = [means.part(probe.name, partial(_placed, probe, means)) for probe in plan]
     rows = [part["row"] for part in parts]
     findings = [
-        f"{row['panel']}: influence of the same batch follows the weight its holder is given, rank correlation "
-        f"{row['rank_correlation'][0]:.3f}; the strongest is participant {row['strongest']}, "
-        f"{row['strongest_to_median']:.2f} times the median (test accuracy {row['test_accuracy'][0]:.3f})."
+        f"{row['panel']}: of two holders of the same batch, the one with the larger weight has more influence in "
+        f"{row['in_order']:.0%} of pairs (correlation of influence with weight {row['pearson_out_weight']:.3f}); "
+        f"the strongest is participant {row['strongest']}, {row['strongest_to_median']:.1f} times the median (test "
+        f"accuracy {row['test_accuracy'][0]:.3f})."
         for row in rows
     ]
     return Result(joined([part["points"] for part in parts]), rows, findings, {"W": parts[0]["W"]})
@@ -224,19 +225,28 @@ def _placed_row(
     name: str, scores: Float[Tensor, "b n"], truths: Float[Tensor, "b n"], out_weight: Float[Tensor, " n"],
     accuracy: list[float],
 ) -> dict[str, Any]:  # fmt: skip
-    """Influence helps where it is negative, so it is its size that is compared with the weight."""
-    helped = -scores.mean(0)
-    each = [agreement(out_weight.double(), -row).spearman for row in scores]
-    strongest = int(helped.argmax())
+    """A batch may help or harm; what depends on its place is how much, so sizes are compared with weights."""
+    size, weight = scores.abs().mean(0), out_weight.double()
+    each = [agreement(weight, row.abs()).spearman for row in scores]
+    strongest = int(size.argmax())
     return {
-        "panel": name, "batches": len(scores), "rank_correlation": [
-            agreement(out_weight.double(), helped).spearman, min(each), max(each)
-        ],
-        "pearson_out_weight": agreement(out_weight.double(), helped).pearson,
+        "panel": name, "batches": len(scores), "in_order": in_order(weight, size),
+        "rank_correlation": [agreement(weight, size).spearman, min(each), max(each)],
+        "pearson_out_weight": agreement(weight, size).pearson,
         "pearson_truth": agreement(truths.flatten(), scores.flatten()).pearson,
-        "strongest": strongest, "strongest_to_median": float(helped[strongest] / helped.median()),
+        "strongest": strongest, "strongest_to_median": float(size[strongest] / size.median()),
         "test_accuracy": accuracy,
     }  # fmt: skip
+
+
+def in_order(weight: Float[Tensor, " n"], size: Float[Tensor, " n"]) -> float:
+    """Of all pairs with different weights, the share in which the heavier has the greater size.
+
+    Most participants have the same weight; correlations of ranks count their order too, which nothing decides.
+    """
+    weights, sizes = (values[:, None] - values for values in (weight, size))
+    heavier = weights > 1e-9
+    return float((sizes[heavier] > 0).double().mean())
 
 
 def measure_ripples(plan: Sequence[Probe], means: Means) -> Result:
@@ -249,7 +259,7 @@ def measure_ripples(plan: Sequence[Probe], means: Means) -> Result:
         f"{rows[1]['influence']:+.2e} in all at one hop, of {rows[-1]['reached']} by {rows[-1]['influence']:+.2e} at "
         f"{FURTHEST}: at most {rows[1]['largest']:.2e} and {rows[-1]['largest']:.2e} for one of them (test accuracy "
         f"{found['accuracy'][0]:.3f}).",
-        "receiver by receiver, influence follows the product of weights on its way: correlation "
+        "receiver by receiver, its size follows the product of weights on the way: correlation "
         f"{min(row['pearson_weights'] for row in rows[1:]):.3f} to "
         f"{max(row['pearson_weights'] for row in rows[1:]):.3f} over hops 1 to {FURTHEST}.",
     ]
@@ -287,7 +297,7 @@ def weights_on_the_way(W: Float[Tensor, "n n"], source: int) -> Float[Tensor, "h
 
 def _hop_row(hop: int, value: Float[Tensor, " n"], carried: Float[Tensor, " n"]) -> dict[str, Any]:
     reached = carried > 0
-    pearson = agreement(carried.double(), -value).pearson if int(reached.sum()) >= 2 else None
+    pearson = agreement(carried.double(), value.abs()).pearson if int(reached.sum()) >= 2 else None
     return {
         "hop": hop, "reached": int(reached.sum()), "influence": float(value.sum()),
         "largest": float(value.abs().max()), "weights": float(carried.sum()), "largest_weight": float(carried.max()),

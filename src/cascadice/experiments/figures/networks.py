@@ -49,7 +49,8 @@ def draw_one_hop(result: Result, path: Path) -> None:
     for place, under, panel, row in zip(above, below, panels, result.summary, strict=True):
         here = {name: values[columns["panel"] == panel] for name, values in columns.items()}
         nodes = np.unique(here["node"])
-        mean = np.array([here["first order"][here["node"] == node].mean() for node in nodes])
+        each = [here["first order"][here["node"] == node] for node in nodes]
+        mean = np.array([abs(values).mean() * np.sign(values.mean()) for values in each])
         weight = np.array([here["out_weight"][here["node"] == node][0] for node in nodes])
         _network(place, result.more["W"], _circle(nodes.tolist()), mean, abs(mean).max())
         place.set_title(f"{panel}\nsize: one-hop influence of the same batch", fontsize=10)
@@ -58,12 +59,12 @@ def draw_one_hop(result: Result, path: Path) -> None:
 
 
 def _against_weight(axes: Any, weight: Any, mean: Any, row: Mapping[str, Any]) -> None:
-    axes.scatter(weight, mean, s=30, color=[HELPED if v < 0 else HARMED for v in mean])
-    for node, (x, y) in enumerate(zip(weight, mean, strict=True)):
+    axes.scatter(weight, abs(mean), s=30, color=[HELPED if v < 0 else HARMED for v in mean])
+    for node, (x, y) in enumerate(zip(weight, abs(mean), strict=True)):
         axes.annotate(str(node), (x, y), fontsize=7, xytext=(3, 3), textcoords="offset points")
-    axes.set_title(f"rank correlation {row['rank_correlation'][0]:.3f}", fontsize=9)
+    axes.set_title(f"{row['in_order']:.0%} of pairs in order, correlation {row['pearson_out_weight']:.3f}", fontsize=9)
     axes.set_xlabel("weight that all give it, Σ W[k, j]")
-    axes.set_ylabel("influence (negative helps)")
+    axes.set_ylabel("size of influence (blue helps, red harms)")
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -99,8 +100,8 @@ def _decay(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _on_weights(axes: Any, hop: Any, weight: Any, value: Any) -> None:
     for h in range(1, FURTHEST + 1):
-        axes.scatter(weight[hop == h], -value[hop == h], s=14, label=f"hop {h}")
-    axes.set(xlabel="product of weights, summed over paths", ylabel="−influence", title="receiver by receiver")
+        axes.scatter(weight[hop == h], abs(value[hop == h]), s=14, label=f"hop {h}")
+    axes.set(xlabel="product of weights, summed over paths", ylabel="size of influence", title="receiver by receiver")
     axes.legend(frameon=False, fontsize=8)
 
 

@@ -76,10 +76,16 @@ def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print)
 
 def described(name: str, figure: Figure, request: Request) -> dict[str, Any]:
     """All that determines a figure's numbers, as JSON knows it."""
-    mixing = request.mixing if figure.takes_mixing else None
-    digest = None if mixing is None else blake2b(Path(mixing.path).read_bytes(), digest_size=8).hexdigest()
-    plan = {"figure": name, "quick": request.quick, "mixing": digest, "panels": figure.settings(request.quick)}
+    mixing = _digest(request.mixing) if figure.takes_mixing else None
+    plan = {"figure": name, "quick": request.quick, "mixing": mixing, "panels": figure.settings(request.quick)}
     return plain(plan)  # type: ignore[no-any-return]
+
+
+def _digest(mixing: Mixing | None) -> str | None:
+    if mixing is None:
+        return None
+    content = blake2b(Path(mixing.path).read_bytes(), digest_size=8).hexdigest()
+    return f"{content}{', normalised' * mixing.normalize}"
 
 
 def plain(value: Any) -> Any:
@@ -175,11 +181,13 @@ def _attempt(
 
 def _place(names: Sequence[str], root: str | None) -> tuple[str | None, str]:
     """The folder in which all of these data sets are found; otherwise what is said of the first that is not."""
-    said = [[text for name in names if (text := _absent(name, place))] for place in (root, str(BESIDE))]
-    for place, absent in zip((root, str(BESIDE)), said, strict=True):
+    said = []
+    for place in (root, str(BESIDE)):
+        absent = [text for name in names if (text := _absent(name, place))]
         if not absent:
             return place, ""
-    return None, said[0][0]
+        said += absent
+    return None, said[0]
 
 
 @cache
