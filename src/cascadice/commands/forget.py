@@ -71,14 +71,14 @@ def _tell(found: "Certificate", place: Any) -> None:
 
 
 def _removal(args: argparse.Namespace) -> "Removal":
-    if args.round is not None and (args.participant is None or args.samples is not None or args.rounds is not None):
+    if args.round is not None and (args.participant is None or args.samples is not None or args.within is not None):
         raise ValueError("--round T is for one batch: it goes with --participant K, and with nothing else.")
     if args.participant is None and args.samples is None:
         raise ValueError("say what to forget: --participant K, --samples I,J,… or --round T --participant K.")
     from cascadice.applications.removals import Removal
 
     nodes, samples = _whole_numbers("--participant", args.participant), _whole_numbers("--samples", args.samples)
-    span = None if args.rounds is None else _span(args.rounds)
+    span = None if args.within is None else _span(args.within)
     return Removal(nodes, samples, span if args.round is None else range(args.round, args.round + 1))
 
 

@@ -70,14 +70,18 @@ def draw_levels(points: Sequence[Mapping[str, Any]], path: str | PathLike[str]) 
     from matplotlib.figure import Figure
 
     settings = list(dict.fromkeys((p["data"], p["activation"], p["lr"]) for p in points))
-    figure = Figure(figsize=(5.2 * len(settings), 4.4), layout="constrained")
-    for axes, setting in zip(figure.subplots(1, len(settings), squeeze=False, sharey=True).flat, settings, strict=True):
+    rows, columns = -(-len(settings) // 2), min(2, len(settings))
+    figure = Figure(figsize=(5.6 * columns, 3.8 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for spare in panels.flat[len(settings) :]:
+        spare.set_visible(False)
+    for axes, setting in zip(panels.flat, settings, strict=False):
         mine = [p for p in points if (p["data"], p["activation"], p["lr"]) == setting]
         accuracy = np.mean([p["test_accuracy"] for p in mine if p["level"] == "as trained"])
         axes.set_title(f"{setting[0]}, {setting[1]}, lr {setting[2]:g} (test accuracy {accuracy:.2f})", fontsize=11)
         _levels(axes, mine)
     axes.legend(frameon=False, fontsize=8)
-    figure.axes[0].set_ylabel("distance left (1: as trained, 0: never used)")
+    figure.supylabel("distance left (1: as trained, 0: never used)", fontsize=10)
     with aside(Path(path)) as draft:
         figure.savefig(draft, dpi=150, format=Path(path).suffix.removeprefix("."))
 
