@@ -22,9 +22,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--participant", metavar="K", help="its updates; several with commas between")
     what.add_argument("--samples", metavar="I,J,…", help="training samples, by whomever they were drawn")
     what.add_argument("--round", type=int, metavar="T", help="only the participant's batch of this round")
-    what.add_argument(
-        "--rounds", metavar="A-B", help="only what was used in these rounds, both included (all recorded)"
-    )
+    only = "only what was used in these rounds, both included (all recorded)"
+    what.add_argument("--rounds", dest="within", metavar="A-B", help=only)
     how = parser.add_argument_group("how")
     levels = "gossip, first-order, path-integrated or replay, which is exact [replay]"
     how.add_argument("--level", default="replay", metavar="LEVEL", help=levels)
