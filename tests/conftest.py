@@ -10,7 +10,18 @@ from hypothesis import settings
 
 # Before anything imports cascadice: the checks are woven in while its modules are loaded. Only where tensors have
 # shapes: configurations are given wrong types on purpose, to see their own errors.
-CHECKED = ("applications", "data", "engine", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
+CHECKED = (
+    "applications",
+    "data",
+    "engine",
+    "experiments.figures",
+    "influence",
+    "learning_rates",
+    "losses",
+    "models",
+    "optimizers",
+    "topology",
+)
 if find_spec("beartype"):
     jaxtyping.install_import_hook([f"cascadice.{part}" for part in CHECKED], "beartype.beartype")
 

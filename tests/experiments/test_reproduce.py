@@ -9,7 +9,7 @@ from pyarrow import parquet
 import cascadice
 from cascadice.cli import main
 from cascadice.configuration import Config
-from cascadice.experiments.figures import alignments, pages, registry, reproduction, scatter
+from cascadice.experiments.figures import alignments, intervals, pages, registry, reproduction, scatter
 from cascadice.experiments.figures.alignments import FIRST, PATH, Panel
 from cascadice.experiments.figures.reproduction import Request, plain, reproduce
 from cascadice.experiments.figures.results import Figure, Result
@@ -23,6 +23,7 @@ def _elsewhere(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CASCADICE_DATA", raising=False)
+    monkeypatch.setattr(intervals, "DRAWS", 40)
     reproduction._absent.cache_clear()
 
 

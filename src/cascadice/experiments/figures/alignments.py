@@ -48,10 +48,11 @@ def paired(configs: Sequence[Config], quick: bool, **looked: Any) -> list[Panel]
 
 
 def panel(config: Config, quick: bool, name: str | None = None, **looked: Any) -> Panel:
-    """A run to look at. Quick: 8 participants, CNNs for an epoch, and fewer points on fewer test samples."""
+    """A run to look at. Quick: 8 narrow participants, CNNs for two epochs, fewer points on fewer test samples."""
     convolves, large = config.model == "cnn", config.data == "tiny-imagenet"
     if quick:
-        config = replace(config, nodes=8, epochs=1.0 if convolves else config.epochs)
+        options = (*config.model_options, NARROW[config.model])
+        config = replace(config, nodes=8, epochs=2.0 if convolves else config.epochs, model_options=options)
         measured = {"scored": 4, "judged_on": 16 if convolves else 64, "tested_on": 256 if convolves else 1024}
     else:
         measured = {"scored": 10 if convolves else 20, "judged_on": 128 if convolves or large else 256}
@@ -62,6 +63,7 @@ def panel(config: Config, quick: bool, name: str | None = None, **looked: Any) -
 
 
 MODELS = ("mlp", "cnn")
+NARROW = {"mlp": "hidden=[64,64]", "cnn": "channels=[16,32,64]"}  # for a quick look
 
 
 def on_cifar(topology: str, nodes: int, quick: bool, sets: Sequence[str], **changes: Any) -> list[Panel]:

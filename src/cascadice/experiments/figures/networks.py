@@ -25,8 +25,8 @@ def draw_servers(result: Result, path: Path) -> None:
         W = result.more[row["network"]]
         nodes, hub = len(W), row["busiest_links"] > row["median_links"]
         places = _rings(nodes, distances(W, 0)) if hub else _circle(range(nodes))
-        links = -np.array([sum(weight > 0 for k, weight in enumerate(row) if k != j) for j, row in enumerate(W)])
-        _network(axes, W, places, links, abs(links).max())
+        links = -1.0 * np.array([sum(weight > 0 for k, weight in enumerate(row) if k != j) for j, row in enumerate(W)])
+        _network(axes, W, places, links, float(abs(links).max()))
         axes.set_title(f"{row['network']}\nspectral gap {row['spectral_gap']:.3f}", fontsize=10)
     figure.savefig(path, dpi=130, format=path.suffix.removeprefix("."))
 
@@ -52,7 +52,7 @@ def draw_one_hop(result: Result, path: Path) -> None:
         each = [here["first order"][here["node"] == node] for node in nodes]
         mean = np.array([abs(values).mean() * np.sign(values.mean()) for values in each])
         weight = np.array([here["out_weight"][here["node"] == node][0] for node in nodes])
-        _network(place, result.more["W"], _circle(nodes.tolist()), mean, abs(mean).max())
+        _network(place, result.more["W"], _circle(nodes.tolist()), mean, float(abs(mean).max()))
         place.set_title(f"{panel}\nsize: one-hop influence of the same batch", fontsize=10)
         _against_weight(under, weight, mean, row)
     figure.savefig(path, dpi=130, format=path.suffix.removeprefix("."))
@@ -79,7 +79,7 @@ def draw_ripples(result: Result, path: Path) -> None:
     axes = list(figure.subplots(2, 4).flat)
     for h, place in enumerate(axes[: FURTHEST + 1]):
         here = value[hop == h]
-        _network(place, W, places, here, max(abs(here).max(), 1e-12))
+        _network(place, W, places, here, max(float(abs(here).max()), 1e-12))
         place.set_title(f"hop {h}: {here.sum():+.2e}", fontsize=10)
     _decay(axes[6], result.summary)
     _on_weights(axes[7], hop, np.array(result.points["weight"]), value)

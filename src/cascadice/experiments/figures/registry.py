@@ -22,13 +22,13 @@ CLOSE = "DICE-E closely tracks DICE-GT: 30 points near a line; no correlation an
 
 def _aligned(
     title: str, shows: Sequence[str], data: Sequence[str], plan: Callable[[bool], Sequence[Any]],
-    seconds: tuple[float, float], claim: str = CLOSE,
+    seconds: tuple[int, int], claim: str = CLOSE,
 ) -> Figure:  # fmt: skip
     label = tuple(f"alignment-{name}" for name in shows)
     return Figure(title, label, tuple(data), plan, alignments.measure, scatter.draw, claim, seconds)
 
 
-def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[float, float], *others: str) -> Figure:
+def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[int, int], *others: str) -> Figure:
     return _aligned(
         f"Alignment on a ring of {nodes}: CIFAR-10 and CIFAR-100, batch {batch_size}, learning rate {lr}",
         [f"cifar10-ring-{nodes}-{batch_size}-{lr}", *others], CIFARS,

@@ -56,7 +56,7 @@ class Figure:
     measure: Callable[[Sequence[Any], Means], Result]
     draw: Callable[[Result, Path], None]
     claim: str
-    seconds: tuple[float, float]
+    seconds: tuple[int, int]
     takes_mixing: bool = False
 
     def settings(self, quick: bool) -> list[dict[str, Any]]:
