@@ -16,6 +16,11 @@ PROMISES = {
         r"\n   5  (\d\.\d+)\n[\s\S]*: \[5, 10\]\.\n",
         [(1, 9)],
     ),
+    "choose_collaborators": (
+        r"neighbours +(0\.\d+)\n.*alone +(0\.\d+)\n.*influence +(0\.\d+)\n.*own group +(0\.\d+)\n[\s\S]*"
+        r"\[0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0, 1\]\nof 48 links (\d+) are kept, (\d+) of them",
+        [(0.3, 0.6), (0.87, 0.93), (0.92, 1), (0.91, 1), (14, 16), (14, 16)],
+    ),
     "first_network": (r"alone +accuracy (0\.\d+)[\s\S]*exponential +accuracy (0\.\d+)", [(0.8, 0.92), (0.94, 1)]),
     "forget_a_participant": (
         r"participant 2\nas trained .*loss (\d\.\d+)[\s\S]*?first-order .*left (\d\.\d+)[\s\S]*?replay .*loss (\d\.\d+)"

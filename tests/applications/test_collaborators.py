@@ -41,7 +41,7 @@ def slow_evidence(updates, known, fading, memory):
             else:
                 signal = max(0.0, -min(c.values()))
             for j in js:
-                w = max(signal, c[j]) ** 2
+                w = signal**2
                 total[k][j] += w * c[j]
                 weight[k][j] += w
                 if weight[k][j] > memory:
@@ -122,6 +122,18 @@ def test_what_is_plainly_wrong_is_kept_out_in_the_very_first_round_and_later_aft
     net = digits(behaviours=[cd.Behaviour(attack, (3,), strength=30.0)])
     (at_once,) = cd.simulate(net, 1, rule=influence_aware(net))
     assert not at_once.W[hears, 3].any()
+
+
+def test_a_turncoat_that_blows_up_its_updates_is_not_let_in():
+    attack = [cd.Behaviour("sign-flipper", (3,), range(10, 99), strength=30.0)]
+    net = digits(behaviours=attack, mixing="complete")
+    W = {done.t: done.W for done in cd.simulate(net, 12, rule=influence_aware(net), window=0)}
+    honest = [k for k in range(NODES) if k != 3]
+    assert (W[9][honest, 3] > 0).all()
+    assert not W[10][honest, 3].any()
+    sizes = torch.tensor([1.0, 2.0, 2.4, 9.0], dtype=torch.float64)
+    found = collaborators.oversized(sizes[:, None], ~torch.eye(4, dtype=torch.bool))
+    assert found.nonzero().tolist() == [[0, 3], [1, 3], [2, 3]]
 
 
 def test_groups_part():

@@ -23,6 +23,7 @@ from cascadice.names import lookup
 DROP, READMIT = 0.6, 0.8  # of what the best do: below the one a neighbour is dropped, above the other it may return
 NEAR = 2 / 3  # of the greatest help: those who help so much or more are the best
 MEMORY = 20.0  # evidence that is kept
+LARGEST = 2.5  # times the usual size: an update that is larger is not let in
 ENOUGH = 0.25  # evidence, at which half of the bound for dropping holds
 
 
@@ -63,9 +64,11 @@ class InfluenceAware:
         W = drawn.W.to_dense()
         heard = others(W)
         known = heard | self._strangers(drawn.t, len(W)) if self.explore else heard
-        self.evidence = learnt(self.evidence, half.theta - before.theta, known, self.fading, self.memory)
-        kept = best(self.evidence.trusted & heard, self.evidence.influence, self.degree)
-        return reweighed(W, kept, self._adopted(heard, kept) if self.explore else None)
+        update = half.theta - before.theta
+        self.evidence = learnt(self.evidence, update, known, self.fading, self.memory)
+        welcome = self.evidence.trusted & ~oversized(update, heard)
+        kept = best(welcome & heard, self.evidence.influence, self.degree)
+        return reweighed(W, kept, self._adopted(welcome & ~heard, kept) if self.explore else None)
 
     def _strangers(self, t: int, nodes: int) -> Bool[Tensor, "n n"]:
         """Whom everybody hears besides its neighbours in round t, only to learn: all at one distance, drawn anew."""
@@ -76,10 +79,10 @@ class InfluenceAware:
             found[k, k // self.size * self.size + (k + by) % self.size] = True
         return found
 
-    def _adopted(self, heard: Bool[Tensor, "n n"], kept: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    def _adopted(self, strangers: Bool[Tensor, "n n"], kept: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
         """Whoever would be left alone listens to the stranger that helped most."""
-        strangers = self.evidence.trusted & ~heard & (self.evidence.influence < 0)
-        return best(strangers, self.evidence.influence, 1) & ~kept.any(1, keepdim=True)
+        helpers = strangers & (self.evidence.influence < 0)
+        return best(helpers, self.evidence.influence, 1) & ~kept.any(1, keepdim=True)
 
 
 def influence_aware(
@@ -100,9 +103,9 @@ def influence_aware(
     the sizes. One update is mostly noise; sums over rounds are not. k compares the accumulated c of its neighbours with
     that of the best among them: who helps less than 0.6 times as much is dropped, who once was and helps 0.8 times as
     much is back. The weights of the dropped go to the others and to itself; they are judged on. A round counts by the
-    square of how much those who are trusted help in it (when nobody agrees with anybody nothing can be learnt), or of
-    the harm that is done; up to `memory` in all, then the old is forgotten as fast as new comes in. Unless
-    `fading` is given, updates fade over a pass of one's data.
+    square of how much those who are trusted help in it (when nobody agrees with anybody nothing can be learnt), up to
+    `memory` in all; then the old is forgotten as fast as new comes in. Unless `fading` is given, updates fade over a
+    pass of one's data. An update far larger than others is not let in, whoever sent it.
 
     With `explore`, everybody also receives the updates of one stranger a round, to learn what good ones do, and whoever
     would be left alone listens to the best. `degree` is the greatest number of neighbours. Cost: no pass over data; one
@@ -140,7 +143,7 @@ def learnt(
     """The evidence after one more round, in which k received the update of j where `known[k, j]`."""
     recent = update.add(so_far.recent, alpha=fading)
     now = torch.where(known, _influence(recent), 0.0)
-    weight = torch.maximum(_signal(now, so_far, known), now).square() * known
+    weight = _signal(now, so_far, known).square() * known
     total, weight = so_far.sum + weight * now, so_far.weight + weight
     forgotten = memory / weight.clamp(min=memory)
     found = Evidence(recent, total * forgotten, weight * forgotten, so_far.trusted)
@@ -160,6 +163,16 @@ def _signal(now: Float[Tensor, "n n"], so_far: Evidence, known: Bool[Tensor, "n 
     mean = (now * trusted).sum(1, keepdim=True) / trusted.sum(1, keepdim=True).clamp(min=1)
     first = ~(so_far.weight > 0).any(1, keepdim=True)
     return -torch.where(first, now.amin(1, keepdim=True), mean).clamp(max=0)
+
+
+def oversized(update: Float[Tensor, "n d"], heard: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """`[k, j]`: whether j's update is so much larger than k's own and those it mostly hears that k waits and sees.
+
+    Evidence is slow to turn against one that helped for long; noise, or an update turned round and blown up, is large.
+    """
+    sizes = norms(update).cpu()
+    usual = torch.where(heard, sizes, torch.nan).nanmedian(1).values.nan_to_num(0.0)
+    return sizes > LARGEST * torch.maximum(usual, sizes)[:, None]
 
 
 def trusted(evidence: Evidence) -> Bool[Tensor, "n n"]:
