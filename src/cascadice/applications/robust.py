@@ -70,7 +70,7 @@ def _held(W: Float[Tensor, "n n"]) -> tuple[Int[Tensor, "n most"], Bool[Tensor, 
     held = others(W) | torch.eye(len(W), dtype=torch.bool)
     m = held.sum(1)
     most = int(m.max())
-    return held.int().argsort(1, descending=True, stable=True)[:, :most], torch.arange(most) >= m[:, None]
+    return held.int().argsort(dim=1, descending=True, stable=True)[:, :most], torch.arange(most) >= m[:, None]
 
 
 def trimmed_mean(share: float = 0.25) -> Rule:
