@@ -17,7 +17,7 @@ from cascadice.configuration import Config, build, length
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Network, evaluate, simulate
 from cascadice.experiments.anomalies import NINE, auroc
-from cascadice.experiments.figures.alignments import NAMES, OWN, SHARED, scored
+from cascadice.experiments.figures.alignments import NAMES, NARROW, OWN, SHARED, scored
 from cascadice.experiments.figures.results import Means, Part, Result, joined
 from cascadice.experiments.fleets import apart, blocks, fleet
 from cascadice.influence import judge, proximity
@@ -44,14 +44,17 @@ class Attack:
 
 
 def attacks(kind: str, quick: bool) -> list[Attack]:
-    """The paper's settings of this kind, by MLP and CNN, in both regimes. Quick: one position, the MLP that learns."""
+    """The paper's settings of this kind, by MLP and CNN, in both regimes. Quick: one position, a narrow MLP
+    that learns.
+    """
     models, inits = (("mlp",), (SHARED,)) if quick else (("mlp", "cnn"), (OWN, SHARED))
     positions = (5,) if quick else tuple(range(1, 32, 4))
     looks = {"mlp": (4, 128) if quick else (20, 256), "cnn": (10, 128)}
     found = []
     for setting, model, init in product((s for s in NINE if s.kind == kind), models, inits):
         config = paper(model, "cifar10", "exponential", 32)
-        config = replace(config, batch_size=setting.batch_size, lr=setting.lr, init=init)
+        options = (NARROW[model],) if quick else ()
+        config = replace(config, batch_size=setting.batch_size, lr=setting.lr, init=init, model_options=options)
         name = f"{NAMES[model]}, batch {setting.batch_size}, learning rate {setting.lr}"
         found.append(Attack(name, config, kind, setting.strength, positions, *looks[model]))
     return found

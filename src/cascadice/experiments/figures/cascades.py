@@ -15,7 +15,7 @@ from cascadice.configuration import Config, build, length, schedule
 from cascadice.engine import Network, Participants, Round, evaluate, simulate
 from cascadice.engine.rounds import mix
 from cascadice.experiments.alignment import exact
-from cascadice.experiments.figures.alignments import NAMES
+from cascadice.experiments.figures.alignments import NAMES, NARROW
 from cascadice.experiments.figures.results import Means, Mixing, Part, Result, joined
 from cascadice.influence import Judge, accumulate, agreement, first_order, judge, one_hop, truth
 from cascadice.recipes import paper
@@ -38,13 +38,13 @@ class Probe:
 
 
 def _probe(config: Config, quick: bool) -> Probe:
-    """Quick: ResNet-18 an eighth as wide, for eight rounds with batches of 32."""
+    """Quick: narrow models; ResNet-18, an eighth as wide, for eight rounds with batches of 32."""
     name, large = f"{MODELS[config.model]}, {MODELS[config.data]}", config.model == "resnet18"
     if quick and large:
         narrow = replace(config, model_options=("width=8",), batch_size=32, epochs=None, rounds=8)
         return Probe(f"{name}, width 8", narrow, 2, 16, tested_on=256)
     if quick:
-        return Probe(name, config, 2, 64, tested_on=1024)
+        return Probe(name, replace(config, model_options=(NARROW[config.model],)), 4, 128, tested_on=1024)
     return Probe(name, config, 4, 128) if large else Probe(name, config, 16, 256)
 
 
