@@ -22,8 +22,9 @@ function resultSection(found, alone) {
   section.querySelector("h2").after(...[claim].filter(Boolean));
   const open = found.points && !alone ? element("button", { type: "button", class: "quiet" }, "Its points") : null;
   open?.addEventListener("click", () => { choose(found.name); $("table").scrollIntoView(); $("search").focus({ preventScroll: true }); });
-  section.querySelector(".card").append(element("p", { class: "muted how" }, element("code", {}, found.how)), ...[open].filter(Boolean));
-  if (!alone) delete section.dataset.name; // the overview lists them all; here there is room for a few words
+  section.querySelector(".card").append(element("p", { class: "muted how" }, element("code", {}, found.command), ` ${found.made}`), ...[open].filter(Boolean));
+  if (alone) section.dataset.name = "Result";
+  else delete section.dataset.name; // the overview lists them all; the bar has room for a few words only
   return section;
 }
 
@@ -43,10 +44,10 @@ function setPoints() {
   setTable(() => `Every single point of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-points`);
 }
 
+// A search that finds the first row, of one word.
 function hint({ columns, values, words }) {
-  const place = Math.max(0, columns.findIndex((column) => !column.includes(" ")));
-  const value = values[place][0];
-  return `${columns[place]}:${words[columns[place]]?.[value] ?? value}`.split(" ")[0];
+  const told = columns.map((column, place) => `${column}:${words[column]?.[values[place][0]] ?? values[place][0]}`);
+  return told.find((text) => !/[\s,]/.test(text)) ?? "a word";
 }
 
 function listen() {

@@ -63,6 +63,7 @@ def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
 
     columns, *rows = table(result["summary"])
     name = folder.absolute().name
+    command, _, made = how(name, result).partition(" (")
     return {
         "name": name,
         "title": str(result["title"]),
@@ -72,7 +73,8 @@ def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
         "columns": columns,
         "rows": rows,
         "count": len(rows),
-        "how": how(name, result),
+        "command": command,
+        "made": made.removesuffix(")"),
         "points": _points(folder, CELLS // among, notes),
     }
 

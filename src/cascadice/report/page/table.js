@@ -50,7 +50,7 @@ function drawTable() {
   const textual = (place) => (data.table.columns[place] in data.table.words ? "text" : null);
   fill("rows", element("caption", { class: "hidden" }, $("table-title").textContent),
     element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, text.replace("-", "−")))))));
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, textual(place) ? text : text.replace("-", "−")))))));
   say("table-count", `${plural(total, "row")}${total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : ""}`);
   say("place", `${listing.page + 1} / ${pages}`);
   $("earlier").disabled = listing.page === 0;

@@ -1,0 +1,392 @@
+"""A run is watched while it trains: by whoever has the address and by nobody else, and it does not notice."""
+
+import json
+import socket
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection
+from itertools import pairwise
+from threading import Event, Thread
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from report import browser
+from report.pages import CONFIG
+
+from cascadice import runs, store
+from cascadice.cli import main
+from cascadice.engine.simulation import DivergedError
+from cascadice.questions import Question
+from cascadice.report import live
+from cascadice.report.page import collect, page
+
+SECONDS = 20  # before a test gives up
+PAUSE = live.pause
+LONG = replace(CONFIG, rounds=16, record="none")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, one_thread):
+    monkeypatch.setattr(live, "EVERY", 0.2)
+    monkeypatch.setattr(live, "LINGER", 0.1)
+    monkeypatch.setattr(live, "pause", lambda cost: 0.0)
+    monkeypatch.setattr(runs, "_draw", lambda journal: None)
+
+
+class Watched:
+    """A run in a thread that does no further round than it is let."""
+
+    def __init__(self, folder, config=LONG, **more):
+        self.folder, self.allowed, self.error = folder, 0, None
+        self.address, self.ready = "", Event()
+        self.thread = Thread(target=self._train, args=(config, more))
+
+    def _train(self, config, more):
+        try:
+            runs.run(config, self.folder, quiet=True, live=0, **more)
+        except BaseException as error:
+            self.error = error
+
+    def reach(self, t):
+        """Let it do the rounds before t."""
+        self.allowed = t
+        wait_for(lambda: ((self.data() or {"run": {}})["run"].get("rounds") or 0) >= t)
+
+    def get(self, path="", **headers):
+        return get(self.address + path, **headers)
+
+    def data(self):
+        status, _, text = self.get("data")
+        return json.loads(text) if status == 200 else None
+
+
+def get(address, method="GET", **headers):
+    parts = urlsplit(address)
+    connection = HTTPConnection(parts.netloc, timeout=SECONDS)
+    try:
+        connection.request(method, parts.path, headers={name.replace("_", "-"): v for name, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def wait_for(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+@contextmanager
+def watched(monkeypatch, folder, config=LONG, **more):
+    run = Watched(folder, config, **more)
+    simulate, serving = runs.simulate, live.serving
+
+    def slowly(*args, **settings):
+        for done in simulate(*args, **settings):
+            yield done
+            wait_for(lambda done=done: run.allowed > done.t + 1)
+
+    @contextmanager
+    def served(*args):
+        with serving(*args) as run.address:
+            run.ready.set()
+            yield run.address
+
+    monkeypatch.setattr(runs, "simulate", slowly)
+    monkeypatch.setattr(live, "serving", served)
+    run.thread.start()
+    assert run.ready.wait(SECONDS)
+    try:
+        yield run
+    finally:
+        run.allowed = 10**9
+        run.thread.join(SECONDS)
+        assert not run.thread.is_alive()
+
+
+def is_gone(address):
+    try:
+        get(address)
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_data_change_while_training_and_the_server_goes_with_the_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(live, "LINGER", SECONDS)
+    with watched(monkeypatch, tmp_path / "run") as run:
+        run.reach(4)
+        early = run.data()
+        run.reach(9)
+        late = run.data()
+        assert early["run"]["rounds"] < late["run"]["rounds"] < 16
+        assert early["run"]["status"] == late["run"]["status"] == "running"
+        assert len(early["training"]["loss"]["mean"]) < len(late["training"]["loss"]["mean"])
+        assert late["live"]["rounds"] == 16
+        assert late["live"]["ended"] is False
+        run.allowed = 10**9
+        wait_for(lambda: (last := run.data()) and last["live"]["ended"])
+        run.thread.join(SECONDS)
+        assert is_gone(run.address)
+    assert run.error is None
+    assert capsys.readouterr().out == f"live at {run.address} (afterwards in {tmp_path / 'run' / 'report.html'})\n"
+    assert (tmp_path / "run" / "report.html").read_text() == page(collect(tmp_path / "run"))
+
+
+def test_only_the_address_opens_it(monkeypatch, tmp_path):
+    with watched(monkeypatch, tmp_path / "run") as run:
+        run.reach(2)
+        status, headers, text = run.get()
+        assert status == 200
+        assert "connect-src 'self'" in text
+        assert "connect-src 'self'" in headers["Content-Security-Policy"]
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        root, token = run.address.rstrip("/").rsplit("/", 1)
+        assert len(token) >= 32
+        wrong = ("", "/", "/data", f"/{token[:-1]}/data", f"/{token}x/", f"/{token}/config.json", f"/{token}/../data")
+        for path in (*wrong, "/%C3%A9", f"/{token}/data/"):
+            status, _, text = get(root + path)
+            assert (status, text) == (404, ""), path
+        assert get(f"{root}/{token}")[0] == 200
+        for host in ("evil.example", "127.0.0.1", "127.0.0.1:1", f"evil.example:{urlsplit(root).port}", ""):
+            assert run.get(Host=host)[::2] == (403, "")
+        assert run.get("data", Host=f"localhost:{urlsplit(root).port}")[0] == 200
+        for method in ("POST", "HEAD", "PUT", "DELETE", "OPTIONS"):
+            assert get(run.address, method)[0] == 501
+
+
+def test_other_machines_cannot_reach_it(tmp_path):
+    with live.serving(tmp_path, 1) as address:
+        assert address.startswith("http://127.0.0.1:")
+        with socket.socket() as elsewhere, pytest.raises(ConnectionRefusedError):
+            # all of 127/8 is this machine, but only one address of it listens
+            elsewhere.connect(("127.0.0.2", urlsplit(address).port))
+        (tmp_path / "config.json").write_text("{}")
+
+
+def test_addresses_differ(tmp_path):
+    store.write_json(tmp_path / "config.json", {})
+    tokens = set()
+    for _ in range(3):
+        with live.serving(tmp_path, 1) as address:
+            tokens.add(urlsplit(address).path)
+    assert len(tokens) == 3
+
+
+def test_what_is_known_already_is_not_sent_again(monkeypatch, tmp_path):
+    with watched(monkeypatch, tmp_path / "run") as run:
+        run.reach(3)
+        status, headers, text = run.get("data")
+        assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+        assert json.loads(text)["nodes"] == 6
+        wait_for(lambda: run.get("data", If_None_Match=run.get("data")[1]["ETag"])[0] == 304)
+        assert run.get("data", If_None_Match='"older"')[0] == 200
+
+
+def test_data_are_gathered_only_when_asked_and_not_too_often(monkeypatch, tmp_path):
+    times = []
+    monkeypatch.setattr(live, "collect", lambda folder: times.append(time.monotonic()) or {"n": len(times)})
+    monkeypatch.setattr(live, "write", lambda folder: (folder, {}))
+    monkeypatch.setattr(live, "EVERY", 0.3)
+    monkeypatch.setattr(live, "pause", PAUSE)
+    with live.serving(tmp_path, 1) as address:
+        time.sleep(0.1)
+        assert times == []
+        start, seen = time.monotonic(), set()
+        while time.monotonic() < start + 0.8:
+            seen.add(json.loads(get(address + "data")[2])["n"])
+    assert len(times) <= 3
+    assert seen == set(range(1, len(times) + 1))
+    assert all(b - a >= 0.3 for a, b in pairwise(times))
+
+
+def test_updates_that_take_long_come_seldom():
+    assert PAUSE(0.001) == live.EVERY
+    assert PAUSE(2.0) == pytest.approx(20.0)
+
+
+def test_a_run_that_cannot_be_read_is_told_and_nothing_else_happens(tmp_path, capfd):
+    with live.serving(tmp_path, 1) as address:
+        status, _, text = get(address + "data")
+        assert status == 503
+        assert "holds no run" in text
+        with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as rude:
+            rude.sendall(b"nonsense\r\n\r\n")
+        store.write_json(tmp_path / "config.json", {})
+        assert get(address + "data")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def parameters(folder):
+    return store.load_checkpoint(folder).participants.theta, store.read_metrics(folder)
+
+
+def test_a_run_that_is_watched_is_the_same_to_the_last_bit(monkeypatch, tmp_path):
+    config = replace(LONG, rounds=12, record="last:3", checkpoint_every=5)
+    runs.run(config, tmp_path / "alone", quiet=True)
+    stop, asked = Event(), []
+
+    def stare(address):
+        while not stop.is_set():
+            asked.append(get(address + "data")[0])
+
+    with watched(monkeypatch, tmp_path / "run", config, question=Question(hops=1, every=4, eval_samples=20)) as run:
+        eyes = Thread(target=stare, args=(run.address,))
+        eyes.start()
+        for t in range(2, 12, 3):
+            run.reach(t)
+        stop.set()
+        eyes.join(SECONDS)
+    assert run.error is None
+    assert asked.count(200) > 5
+    (theta, measures), (expected, of_alone) = parameters(tmp_path / "run"), parameters(tmp_path / "alone")
+    assert torch.equal(theta, expected)
+    assert store.recorded(tmp_path / "run") == [9, 10, 11]
+    for a, b in zip(measures, of_alone, strict=True):
+        assert torch.equal(a.train_loss, b.train_loss)
+        assert torch.equal(a.consensus, b.consensus)
+    state = torch.get_rng_state()  # from which dropout draws, as training may
+    collect(tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_influence_is_seen_as_it_comes(monkeypatch, tmp_path):
+    with watched(monkeypatch, tmp_path / "run", question=Question(hops=1, every=3, eval_samples=20)) as run:
+        run.reach(3)
+        wait_for(lambda: run.data()["influence"])
+        assert run.data()["influence"]["all rounds"] == [0]
+        run.reach(6)
+        wait_for(lambda: run.data()["influence"]["all rounds"] == [0, 3])
+
+
+def test_what_was_shown_is_dropped_when_the_run_goes_on_from_before(monkeypatch, tmp_path):
+    config = replace(LONG, rounds=12, checkpoint_every=5)
+    runs.run(config, tmp_path / "whole", quiet=True)
+    with watched(monkeypatch, tmp_path / "run", config) as run:
+        run.reach(8)
+        monkeypatch.setattr(runs, "_save", lambda journal: None)
+        monkeypatch.setattr(runs, "_end", lambda *_: None)  # as if it had been killed
+        assert len(store.read_metrics(tmp_path / "run")) >= 8
+        assert store.load_checkpoint(tmp_path / "run").t == 5
+    monkeypatch.undo()
+    monkeypatch.setattr(runs, "_draw", lambda journal: None)
+    runs.run(config, tmp_path / "run", resume=True, quiet=True)
+    assert torch.equal(parameters(tmp_path / "run")[0], parameters(tmp_path / "whole")[0])
+    assert [m.t for m in store.read_metrics(tmp_path / "run")] == list(range(12))
+
+
+@pytest.mark.parametrize(("stop", "status"), [(KeyboardInterrupt, "interrupted"), (DivergedError, "diverged")])
+def test_however_the_run_ends_its_page_says_so(monkeypatch, tmp_path, stop, status):
+    monkeypatch.setattr(live, "LINGER", SECONDS)
+    simulate = runs.simulate
+
+    def stopped(*args, **settings):
+        for done in simulate(*args, **settings):
+            if done.t == 6:
+                raise stop(6, 0) if stop is DivergedError else stop
+            yield done
+
+    monkeypatch.setattr(runs, "simulate", stopped)
+    with watched(monkeypatch, tmp_path / "run") as run:
+        run.reach(3)
+        run.allowed = 10**9
+        wait_for(lambda: (last := run.data()) and last["live"]["ended"])
+    assert isinstance(run.error, stop)
+    assert is_gone(run.address)
+    assert collect(tmp_path / "run")["run"]["status"] == status
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_where_nobody_looked_nobody_is_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(live, "LINGER", SECONDS)
+    store.write_json(tmp_path / "run" / "config.json", {})
+    with live.serving(tmp_path / "run", 1):
+        start = time.monotonic()
+    assert time.monotonic() - start < live.LINGER
+
+
+def test_the_command_tells_the_address_even_where_it_is_to_be_quiet(tmp_path, capsys):
+    settings = ["--rounds", "2", "--nodes", "4", "--model-options", "hidden=[4]"]
+    assert main(["run", *settings, "--live", "--quiet", "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.startswith("live at http://127.0.0.1:")
+    assert "status" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--live", "demo"], "a port must be a whole number; found 'demo'; a recipe comes before it: cascadice run"),
+        (["demo", "--live", "65536"], "a port must be from 0 (any that is free) to 65535; found 65536."),
+        (["demo", "--live", "TAKEN"], "is in use. Choose another, or leave it out for one that is free."),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_lost(tmp_path, capsys, arguments, message):
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "manifest.json", "metrics.parquet"):
+        (tmp_path / "run" / name).write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        given = [port if part == "TAKEN" else part for part in arguments]
+        assert main(["run", *given, "--overwrite", "--quiet", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert (tmp_path / "run" / "metrics.parquet").exists()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    if browser.find() is None:
+        pytest.skip(f"needs a browser: none of {', '.join(browser.NAMES)} is here (apt install chromium)")
+    with browser.browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+class Address(str):
+    """What a tab opens."""
+
+    def as_uri(self):
+        return str(self)
+
+
+def test_the_page_updates_in_a_browser_without_being_loaded_again(monkeypatch, tmp_path, tab):
+    monkeypatch.setattr(live, "LINGER", SECONDS)
+    with watched(monkeypatch, tmp_path / "run") as run:
+        run.reach(4)
+        tab.open(Address(run.address))
+        tab.js("window.loaded = 'once'")
+        tab.click('#graph [data-node="1"] .body')
+        tab.js("document.querySelector('#ranking [data-row=\"3\"]').focus()")
+        before = tab.text("#findings")
+        points = tab.js("document.getElementById('loss').data[0].x.length")
+        run.reach(12)
+        tab.wait(f"document.getElementById('loss').data[0].x.length > {points}")
+        assert tab.text("#findings") != before
+        assert tab.text("#live").startswith("live: ")
+        assert tab.text("#live").endswith(" of 16 rounds")
+        assert tab.text("#panel-title") == "Participant 1"
+        assert tab.js("document.activeElement.dataset.row") == "3"
+        assert tab.js("document.getElementById('missing').hidden && document.getElementById('live-note').hidden")
+        run.allowed = 10**9
+        tab.wait("document.getElementById('live').dataset.state === 'ended'")
+        assert tab.text("#live-note").startswith("The run has ended: finished. The same page, to keep")
+        run.thread.join(SECONDS)
+        assert is_gone(run.address)
+        assert tab.js("loaded") == "once"
+        assert tab.errors == []
+        assert all(url.startswith((run.address, "data:", "blob:")) for url in tab.requests)
+
+
+def test_the_page_says_when_nobody_answers(tmp_path, tab):
+    store.write_json(tmp_path / "config.json", {})
+    with live.serving(tmp_path, 1) as address:
+        tab.open(Address(address))
+        tab.js("window.fetch = () => Promise.reject(new Error('gone'))")
+        tab.wait("document.getElementById('live').dataset.state === 'lost'")
+        assert tab.text("#live-note").startswith("The run does not answer.")
+        assert tab.errors == []
