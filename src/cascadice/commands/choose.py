@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MADE = ["choose.json", "choose.png", "mixing.csv"]
 SAMPLES = 128  # to judge by in a round, where there are as many
+LITTLE = 0.05  # of the most that anybody has learnt of anybody
 TIMES = 20  # at which reciprocity is kept
 COLUMNS = ["participant", "group", "helps", "heard by", "gave", "took", "advice", "known"]
 
@@ -46,6 +47,7 @@ def _choose(args: argparse.Namespace) -> None:
     place = over_runs.place(args, "choose", MADE)
     with console.status("looking at what everybody did for everybody"):
         evidence, exchanged, W = _seen(recording)
+    evidence = _firm(evidence)
     better = suggested(evidence, W, degree=args.degree, new_links=args.new_links)
     found = _found(recording, evidence, exchanged, W, better, args.groups)
     draw(found, place / MADE[1])
@@ -83,6 +85,12 @@ def _seen(recording: "Recording") -> "tuple[Evidence, Exchange, Tensor]":
 
     exchanged = exchange(carried(), every=max(1, -(-count // TIMES)))
     return evidence, exchanged, mean
+
+
+def _firm(evidence: "Evidence") -> "Evidence":
+    """Without what receivers have hardly learnt: one with whom nobody agrees has next to no evidence of anybody."""
+    firm = evidence.weight >= LITTLE * evidence.weight.max()
+    return evidence._replace(sum=evidence.sum * firm, weight=evidence.weight * firm)
 
 
 def _found(
