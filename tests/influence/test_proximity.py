@@ -8,7 +8,7 @@ from influence import cases
 from cascadice.engine import Behaviour, module_of, simulate
 from cascadice.influence import first_order, judge, own_data, proximal, proximity
 from cascadice.influence.judging import slopes
-from cascadice.influence.proximity import products, in_turn
+from cascadice.influence.proximity import in_turn, products
 
 equal = torch.testing.assert_close
 
