@@ -357,3 +357,9 @@ def test_other_mistakes():
     normed = small(smooth(nn.BatchNorm1d(4)))
     with pytest.raises(ValueError, match="is a BatchNorm"):
         forget(normed, window(normed, 2), Removal(samples=(0,)))
+
+
+def test_corrections_are_of_the_precision_of_the_run():
+    network = small(optimizer="adam", lr=0.05, dtype=torch.float32)
+    found = forget(network, window(network, 2), Removal(nodes=(1,)), "first-order").participants
+    assert {value.dtype for value in (found.theta, *found.state.values())} == {torch.float32}

@@ -162,7 +162,8 @@ def _swept(
     sweep = over_rows(_row_swept, network.strategy, network.learner, workers=1)
     inputs = load(network, drawn, rows)[:4]
     (theta, state), (off, state_off) = sweep(at, tangent.theta, tangent.state, alphas, gone, *inputs)
-    return Participants(theta, state, at.buffers), Participants(off, state_off, {})
+    # with Adam in float32, the tangent of θ comes in double precision
+    return Participants(theta, state, at.buffers), Participants(off.to(theta), state_off, {})
 
 
 def _row_swept(
