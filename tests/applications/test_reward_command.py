@@ -154,3 +154,12 @@ def test_results_lie_in_the_runs_folder_unless_said_otherwise(recorded, capsys, 
     assert {path.name for path in (recorded / "reward").iterdir()} == {"reward.json", "reward.png"}
     assert read_ledger(recorded / "ledger").rounds == [0, 1, 2, 3, 4, 5]
     assert capsys.readouterr().out
+
+
+def test_a_ledger_is_not_started_among_other_files(reward, recorded, tmp_path):
+    (tmp_path / "note.txt").touch()
+    for place, reason in ((recorded, "holds other files"), (tmp_path / "note.txt", "is a file")):
+        before = sorted(recorded.iterdir())
+        code, _, err = reward("--ledger", str(place))
+        assert (code, reason in err, err.count("\n")) == (2, True, 1)
+        assert sorted(recorded.iterdir()) == before

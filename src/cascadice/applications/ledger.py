@@ -145,6 +145,7 @@ def enter(folder: store.Folder, note: Mapping[str, str], entries: Iterable[Entry
     if (place / CHAIN).exists():
         seal = _check_note(read_ledger(place), note).seal
     else:
+        check_free(place)
         with store.aside(place / CHAIN) as draft:
             draft.write_text(_header(note) + "\n", encoding="utf-8")
         seal = _opening(note)
@@ -156,6 +157,15 @@ def enter(folder: store.Folder, note: Mapping[str, str], entries: Iterable[Entry
         link = _linked(seal, entry.round, len(content), hashlib.sha256(content).hexdigest())
         _append(place / CHAIN, json.dumps(link._asdict()))
         seal = link.seal
+
+
+def check_free(folder: store.Folder) -> None:
+    """Whether a ledger may be started in the folder: a table of influence has parts of the same names."""
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"{place} is a file; a ledger needs a folder. Choose another (--ledger).")
+    if place.exists() and any(not path.name.startswith(".tmp-") for path in place.iterdir()):  # a killed writer's
+        raise ValueError(f"{place} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
 
 
 def read_ledger(folder: store.Folder, note: Mapping[str, str] | None = None, seal: str | None = None) -> Ledger:

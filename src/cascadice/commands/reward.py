@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _reward(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascadice.applications.ledger import CHAIN, by_round, read_ledger
+    from cascadice.applications.ledger import CHAIN, by_round, check_free, read_ledger
     from cascadice.applications.payouts import check_terms, pay
 
     _check_kind(args)
@@ -53,6 +53,8 @@ def _reward(args: argparse.Namespace) -> None:
     check_terms(recording.network.nodes, args.budget, args.floor, args.clawback)
     folder, note = Path(args.ledger or recording.folder / "ledger"), _note(args, recording)
     there = read_ledger(folder, note) if (folder / CHAIN).exists() else None
+    if there is None:
+        check_free(folder)
     place = over_runs.place(args, "reward", MADE)
     console = Console(quiet=args.quiet)
     _extend(console, recording, there, folder, note, args)
