@@ -94,7 +94,7 @@ def _found(recording: "Recording", last: "Verdict", counted: "Tensor", options: 
         "title": "Who is unlike the others",
         "findings": _findings(rows, known, blind, recording, options),
         "table": {
-            "columns": ["participant", "flagged by", "heard by", "since round", "because", "known"],
+            "columns": ["participant", "flagged by", "heard by", "since round", "known", "because"],
             "rows": rows,
         },
         "figure": MADE[1],
