@@ -51,7 +51,7 @@ def panel(config: Config, quick: bool, name: str | None = None, **looked: Any) -
     """A run to look at. Quick: 8 narrow participants, CNNs for two epochs, fewer points on fewer test samples."""
     convolves, large = config.model == "cnn", config.data == "tiny-imagenet"
     if quick:
-        options = (*config.model_options, NARROW[config.model])
+        options = (*config.model_options, "channels=[8,16,32]" if convolves and large else NARROW[config.model])
         config = replace(config, nodes=8, epochs=2.0 if convolves else config.epochs, model_options=options)
         measured = {"scored": 4, "judged_on": 16 if convolves else 64, "tested_on": 256 if convolves else 1024}
     else:

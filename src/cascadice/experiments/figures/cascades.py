@@ -42,7 +42,7 @@ def _probe(config: Config, quick: bool) -> Probe:
     name, large = f"{MODELS[config.model]}, {MODELS[config.data]}", config.model == "resnet18"
     if quick and large:
         narrow = replace(config, model_options=("width=8",), batch_size=32, epochs=None, rounds=8)
-        return Probe(f"{name}, width 8", narrow, 2, 16, tested_on=256)
+        return Probe(f"{name}, width 8", narrow, 1, 16, tested_on=256)
     if quick:
         return Probe(name, replace(config, model_options=(NARROW[config.model],)), 4, 128, tested_on=1024)
     return Probe(name, config, 4, 128) if large else Probe(name, config, 16, 256)
