@@ -53,19 +53,18 @@ def open_recording(run: store.Folder, settings: Mapping[str, Any] | None = None,
 
 
 def place_for(recording: Path, name: str, out: store.Folder | None, made: Sequence[str], overwrite: bool) -> Path:
-    """The folder for what a command makes: `out`, or `name` in the run's folder. What `made` names is replaced only if
-    asked; nothing is touched here but that.
+    """The folder for what a command makes: `out`, or `name` in the run's folder. Nothing is touched.
+
+    If any file that it `made` before is there, it must have been asked to replace it: it will, when it has new ones.
     """
     place = recording / name if out is None else Path(out)
     if place.exists() and not place.is_dir():
         raise ValueError(f"{place} is a file; results need a folder. Choose another with --out.")
     check_writable(place)
-    if place.exists() and ((place / CONFIG).exists() or any((place / own).exists() for own in MADE)):
+    own = {(recording / part).resolve() for part in MADE}
+    if place.resolve() in own or any((place / part).exists() for part in MADE):
         raise ValueError(f"{place} is the folder of a run; results need one of their own. Choose another with --out.")
     there = [place / file for file in made if (place / file).exists()]
     if there and not overwrite:
         raise ValueError(f"{there[0]} is there already. Replace it with --overwrite, or choose another --out.")
-    for path in there:
-        path.unlink()
-    place.mkdir(parents=True, exist_ok=True)
     return place

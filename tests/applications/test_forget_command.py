@@ -132,7 +132,7 @@ def test_the_picture_is_drawn(recorded, tmp_path, one_thread):
         (["--participant", "1", "--repair", "-1"], "--repair must be at least 0; found -1"),
         (
             ["--samples", "0", "--rounds", "0-0", "--participant", "2"],
-            "nobody used any of these samples in rounds 0 to",
+            "participants 2 did not use any of these samples in rounds 0 to 0",
         ),
     ],
 )

@@ -221,7 +221,7 @@ def test_samples_of_those_who_do_not_work_are_not_used():
     network = small(behaviours=[Behaviour("free-rider", (1,))])
     rounds = window(network, 2)
     removal = Removal(nodes=(1,), samples=some_samples(rounds).samples)
-    with pytest.raises(ValueError, match="nobody used any of these samples in rounds 2 to 3"):
+    with pytest.raises(ValueError, match="participants 1 did not use any of these samples in rounds 2 to 3"):
         forget(network, rounds, removal)
 
 

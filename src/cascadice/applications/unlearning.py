@@ -97,14 +97,17 @@ def _check_end(removal: Removal, span: Sequence[int], found: int) -> None:
     if removal.rounds is not None and removal.rounds[-1] > span[-1]:
         raise ValueError(f"round {removal.rounds[-1]} is to be forgotten; the last round there is, is {span[-1]}.")
     if not found:
-        raise ValueError(f"nobody used any of these samples in rounds {span[0]} to {span[-1]}: nothing to forget.")
+        looked = span if removal.rounds is None else removal.rounds
+        who = f"participants {', '.join(map(str, removal.nodes))} did not use" if removal.nodes else "nobody used"
+        raise ValueError(f"{who} any of these samples in rounds {looked[0]} to {looked[-1]}: nothing to forget.")
 
 
 def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int) -> Corrected:
     """Train on for so many rounds without what was removed, which mends part of what a rough correction did.
 
-    The rounds are those that would have followed, with their batches, W and learning rates. How much nearer that brings
-    models to those that never used it is measured in docs/applications.md. Cost: that of training.
+    Samples are left out, and a participant does no work, whether all of its updates were removed or some. The rounds
+    are those that would have followed, with their batches, W and learning rates. How much nearer that brings models to
+    those that never used it is measured in docs/applications.md. Cost: that of training.
     """
     if rounds < 0:
         raise ValueError(f"rounds to repair must be at least 0; found {rounds}.")

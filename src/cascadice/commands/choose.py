@@ -50,8 +50,9 @@ def _choose(args: argparse.Namespace) -> None:
     evidence = _firm(evidence)
     better = suggested(evidence, W, degree=args.degree, new_links=args.new_links)
     found = _found(recording, evidence, exchanged, W, better, args.groups)
+    with store.aside(place / MADE[2]) as draft:
+        write_csv(better, draft)
     draw(found, place / MADE[1])
-    write_csv(better, place / MADE[2])
     store.write_json(place / MADE[0], found)
     _tell(console, found)
     text = (

@@ -35,7 +35,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="shares of what each round achieved, or horizon: effect on the final models [shares]",
     )  # fmt: skip
     parser.add_argument("--hops", type=int, metavar="N", help="of shares: how many rounds on to follow an update [4]")
-    parser.add_argument("--every", type=int, metavar="N", help="of shares: enter every N-th round [1]")
+    parser.add_argument(
+        "--every", type=int, metavar="N", help="of shares: enter every N-th round; all in the ledger count [1]"
+    )
     parser.add_argument("--samples", action="store_true", help="enter every training sample too")
     parser.add_argument("--eval-samples", type=int, metavar="N", help="judge on the first N test samples (all)")
     parser.add_argument("--ledger", metavar="DIR", help="folder of the ledger (RUN/ledger)")
@@ -82,8 +84,12 @@ def _note(args: argparse.Namespace, recording: "Recording") -> dict[str, str]:
         raise ValueError(f"--eval-samples must be at most {there}, the number there is; found {asked}.")
     reach = _hops(args.hops or HOPS) if args.kind == "shares" else f"to the end of round {recording.recorded[-1]}"
     judged = "all" if asked is None else str(asked)
-    samples = str(args.samples).lower()
-    return {"run": recording.fingerprint, "kind": f"{args.kind}, {reach}", "samples": samples, "eval-samples": judged}
+    return {
+        "run": recording.fingerprint,
+        "kind": f"{args.kind}, {reach}",
+        "samples": str(args.samples).lower(),
+        "eval-samples": judged,
+    }
 
 
 def _hops(count: int) -> str:

@@ -1,0 +1,39 @@
+"""Where the commands over a run put what they find."""
+
+import pytest
+
+from cascadice.recordings import place_for
+
+
+@pytest.fixture
+def run(tmp_path):
+    for name in ("rounds", "influence"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    return tmp_path / "run"
+
+
+def test_a_folder_of_its_name_in_the_run_or_another(run, tmp_path):
+    assert place_for(run, "detect", None, ["detect.json"], False) == run / "detect"
+    assert place_for(run, "detect", tmp_path / "there", ["detect.json"], False) == tmp_path / "there"
+    assert not (run / "detect").exists()
+
+
+def test_what_is_there_stays_until_there_is_something_new(run):
+    (run / "detect").mkdir()
+    (run / "detect" / "detect.json").write_text("found before")
+    with pytest.raises(ValueError, match=r"detect.json is there already. Replace it with --overwrite"):
+        place_for(run, "detect", None, ["detect.json"], False)
+    place_for(run, "detect", None, ["detect.json"], True)
+    assert (run / "detect" / "detect.json").read_text() == "found before"
+
+
+@pytest.mark.parametrize("place", [".", "rounds", "influence"])
+def test_what_the_run_made_is_no_place_for_results(run, place):
+    with pytest.raises(ValueError, match=r"results need one of their own. Choose another with --out"):
+        place_for(run, "detect", run / place, ["detect.json"], True)
+
+
+def test_a_file_is_no_folder(run):
+    with pytest.raises(ValueError, match="is a file; results need a folder"):
+        place_for(run, "detect", run / "config.json", ["detect.json"], False)
