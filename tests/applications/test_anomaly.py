@@ -280,3 +280,20 @@ def test_refusals(asked, message):
     net = make()
     with pytest.raises(ValueError, match=message):
         next(iter(detect(net, simulate(net, 1), judge(net, own_data(net, 8)), **asked)))
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_both_sides_are_suspicious(side):
+    """Whoever is far from the others is flagged, be it above them or below."""
+    digits = data.digits()
+    net = network(models.build("mlp", digits.train.shape, 10, hidden=(4,)), digits, nodes=8, mixing="complete")
+    draw = torch.Generator().manual_seed(3)
+
+    def scores(network, done, judge):
+        found = torch.randn(1, 8, 8, generator=draw, dtype=torch.float64)
+        found[:, 5] += 20 * side
+        return found
+
+    *_, last = detect(net, simulate(net, 12, window=0), judge(net, own_data(net, 8)), scores=scores)
+    assert last.flagged.any(1).nonzero().flatten().tolist() == [5]
+    assert bool(last.flagged[5][torch.arange(8) != 5].all())
