@@ -48,12 +48,13 @@ def paired(configs: Sequence[Config], quick: bool, **looked: Any) -> list[Panel]
 
 
 def panel(config: Config, quick: bool, name: str | None = None, **looked: Any) -> Panel:
-    """A run to look at. Quick: 8 narrow participants, CNNs for two epochs, fewer points on fewer test samples."""
+    """A run to look at. Quick: few and narrow participants, CNNs for two epochs, fewer points on fewer test samples."""
     convolves, large = config.model == "cnn", config.data == "tiny-imagenet"
     if quick:
         options = (*config.model_options, "channels=[8,16,32]" if convolves and large else NARROW[config.model])
-        config = replace(config, nodes=8, epochs=2.0 if convolves else config.epochs, model_options=options)
-        measured = {"scored": 4, "judged_on": 16 if convolves else 64, "tested_on": 256 if convolves else 1024}
+        nodes, epochs = FEW.get(config.nodes, config.nodes), 2.0 if convolves else config.epochs
+        config = replace(config, nodes=nodes, epochs=epochs, model_options=options)
+        measured = {"scored": 5, "judged_on": 16 if convolves else 64, "tested_on": 256 if convolves else 1024}
     else:
         measured = {"scored": 10 if convolves else 20, "judged_on": 128 if convolves or large else 256}
     kind = f"{NAMES.get(config.model, config.model)}, {NAMES.get(config.data, config.data)}"
@@ -63,7 +64,9 @@ def panel(config: Config, quick: bool, name: str | None = None, **looked: Any) -
 
 
 MODELS = ("mlp", "cnn")
-NARROW = {"mlp": "hidden=[64,64]", "cnn": "channels=[16,32,64]"}  # for a quick look
+# for a quick look: so many participants in place of 16 and 32, and models that are not as wide
+FEW: Mapping[int | None, int] = {16: 6, 32: 8}
+NARROW = {"mlp": "hidden=[64,64]", "cnn": "channels=[16,32,64]"}
 
 
 def on_cifar(topology: str, nodes: int, quick: bool, sets: Sequence[str], **changes: Any) -> list[Panel]:

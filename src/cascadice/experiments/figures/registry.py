@@ -38,12 +38,12 @@ def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[int, int], *
 
 ALIGNMENTS: Mapping[str, Figure] = {
     "align-tiny-ring": _aligned(
-        "Alignment on a ring of 32: Tiny ImageNet", ["tinyimagenet-32-128-0.1"], TINY, alignments.tiny_ring, (70, 60),
+        "Alignment on a ring of 32: Tiny ImageNet", ["tinyimagenet-32-128-0.1"], TINY, alignments.tiny_ring, (90, 60),
     ),
     **{
         f"align-exponential-{nodes}": _aligned(
             f"Alignment on an exponential graph of {nodes}: CIFAR-10 and CIFAR-100",
-            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, alignments.cifar("exponential", nodes), (60, 50),
+            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, alignments.cifar("exponential", nodes), (50, 50),
         )
         for nodes in (16, 32)
     },
@@ -55,7 +55,7 @@ ALIGNMENTS: Mapping[str, Figure] = {
     "align-ring-32-slow": _on_ring(32, 64, 0.01, (30, 30)),
     "align-tiny-epochs": _aligned(
         "Alignment over 10, 20 and 30 epochs: Tiny ImageNet, 8,192 samples each",
-        [f"cifar10-exp-32-64-0.01-{epochs}epoch" for epochs in (10, 20, 30)], TINY, alignments.tiny_epochs, (100, 600),
+        [f"cifar10-exp-32-64-0.01-{epochs}epoch" for epochs in (10, 20, 30)], TINY, alignments.tiny_epochs, (120, 600),
     ),
 }  # fmt: skip
 
@@ -67,13 +67,13 @@ ANOMALIES: Mapping[str, Figure] = {
         "Anomalies with flipped labels, as their neighbours see them",
         (_ANOMALY, *(f"{_ANOMALY}-bs{name}" for name in _FLIPPED)), ("cifar10",),
         partial(anomalies.attacks, "flip-labels"), anomalies.measure, anomalies.draw,
-        "readily detectable: the anomaly has the highest bar of five neighbours.", (90, 120),
+        "readily detectable: the anomaly has the highest bar of five neighbours.", (40, 120),
     ),
     "anomalies-noise": Figure(
         "Anomalies with noisy features, as their neighbours see them",
         tuple(f"{_ANOMALY}-bs{batch}-noise" for batch in (128, 64, 16)), ("cifar10",),
         partial(anomalies.attacks, "noise"), anomalies.measure, anomalies.draw,
-        "most are readily detectable: their proximal influence deviates significantly.", (60, 60),
+        "most are readily detectable: their proximal influence deviates significantly.", (20, 60),
     ),
 }  # fmt: skip
 
@@ -96,7 +96,7 @@ CASCADES: Mapping[str, Figure] = {
     ),
     "cascade-resnet": Figure(
         "One-hop cascade of the same batch at each participant: ResNet-18", ("cascade-resnet-combined",), CIFARS,
-        cascades.of_resnet, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (60, 100), True,
+        cascades.of_resnet, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (70, 100), True,
     ),
     "ripples": Figure(
         "A cascade over five hops, like ripples in water: ResNet-18 on CIFAR-10", ("influence_cascade",), ("cifar10",),
@@ -107,25 +107,25 @@ CASCADES: Mapping[str, Figure] = {
 
 BEYOND: Mapping[str, Figure] = {
     "beyond-hops": _aligned(
-        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (60, 120), "",
+        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (45, 120), "",
     ),
     "beyond-optimizers": _aligned(
-        "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (60, 40), "",
+        "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (30, 40), "",
     ),
     "beyond-changing-links": _aligned(
-        "Alignment where W is another in each round", [], ["cifar10"], beyond.changing_links, (60, 40), "",
+        "Alignment where W is another in each round", [], ["cifar10"], beyond.changing_links, (35, 40), "",
     ),
     "beyond-language": _aligned(
         "Alignment of a language model: a transformer on the documentation of Python", [], ["pydoc"], beyond.language,
-        (40, 30), "",
+        (35, 30), "",
     ),
     "beyond-mislabelled": Figure(
         "Single samples with a wrong label, found by their influence", (), ("mnist", "cifar10"), mislabelled.plan,
-        mislabelled.measure, mislabelled.draw, "", (40, 60),
+        mislabelled.measure, mislabelled.draw, "", (12, 60),
     ),
     "beyond-cost": Figure(
         "What influence costs, against the number of hops", (), ("cifar10",), costs.plan, costs.measure, costs.draw,
-        "", (40, 20),
+        "", (20, 20),
     ),
 }  # fmt: skip
 
