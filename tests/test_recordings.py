@@ -2,6 +2,7 @@
 
 import pytest
 
+from cascadice.folders import clear
 from cascadice.recordings import place_for
 
 
@@ -37,3 +38,12 @@ def test_what_the_run_made_is_no_place_for_results(run, place):
 def test_a_file_is_no_folder(run):
     with pytest.raises(ValueError, match="is a file; results need a folder"):
         place_for(run, "detect", run / "config.json", ["detect.json"], False)
+
+
+def test_what_was_found_about_a_run_goes_with_it(run):
+    """A ledger of the run that was there before would be refused by the one that takes its place."""
+    for name in ("ledger", "detect", "mine"):
+        (run / name).mkdir()
+    (run / "report.html").touch()
+    clear(run)
+    assert [path.name for path in run.iterdir()] == ["mine"]

@@ -9,6 +9,7 @@ from cascadice.configuration import Config, determining, from_json, to_json
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 INFLUENCE = "influence"
+FOUND = ("detect", "choose", "reward", "forget", "ledger", "report.html")  # by commands over the run
 MADE = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE)
 
 
@@ -59,9 +60,9 @@ def _check_same(folder: Path, config: Config) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what a run made, and nothing else."""
+    """Remove what a run made and what was found about it, and nothing else."""
     store.sweep(folder)
-    for name in MADE:
+    for name in (*MADE, *FOUND):
         path = folder / name
         if path.is_dir():
             shutil.rmtree(path)
