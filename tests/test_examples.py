@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 PROMISES = {
     "attackers": (r"nobody +(0\.\d+)[\s\S]*data +noise +(0\.\d+)[\s\S]*sign-flipper", [(0.92, 1), (0.4, 0.85)]),
     "detect_attackers": (
-        r"flag participant  5 by its direction\nround +\d+: 4 receivers flag participant 10 by its size\n[\s\S]*"
+        r"flag participant 10 by its size\nround +\d+: 4 receivers flag participant  5 by its direction\n[\s\S]*"
         r"\n   5  (\d\.\d+)\n[\s\S]*: \[5, 10\]\.\n",
         [(1, 9)],
     ),

@@ -23,6 +23,7 @@ from cascadice.applications.anomaly import (
     nothing,
     rivals,
     signs,
+    signs_and_rivals,
     threshold,
     votes,
 )
@@ -215,17 +216,16 @@ def test_networks_side_by_side_are_judged_as_if_alone(one_thread):
         assert_close(blocks(found.strength, 2)[i], last(net, chosen).strength)
 
 
-def test_signs_are_the_product_and_its_factors():
+def test_the_first_signs_are_the_product_and_its_factors():
     net = cases.small()
     *_, done = simulate(net, 2)
     yardstick = judge(net, own_data(net, 6))
     _, slope = slopes(net, yardstick, done.after.theta, done.after.buffers, range(4))
-    influence, direction, size = signs(net, done, yardstick)
+    influence, direction, size, _ = signs(net, done, yardstick)
     expected = torch.where(done.W.T > 0, done.update @ slope.T, 0.0)
     assert_close(influence * slope.norm(dim=1), expected, **cases.CLOSE)
     assert_close(direction * size * slope.norm(dim=1), expected, **cases.CLOSE)
     assert_close(size[:, 0], done.update.norm(dim=1), **cases.CLOSE)
-    assert len(SIGNS) == 3
 
 
 def slow_krum(done, heard, j, k):
@@ -235,24 +235,30 @@ def slow_krum(done, heard, j, k):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 5])
-def test_rivals_are_what_their_names_say(seed):
+def test_scores_are_what_their_names_say(seed):
     net = cases.small(mixing=cases.directed(seed, 6, density=0.6), nodes=None)
     *_, done = simulate(net, 2)
     sets, heard = own_data(net, 6), links(done.W)
-    found = rivals(net, done, judge(net, sets))
-    assert len(found) == len(RIVALS)
+    found = signs_and_rivals(net, done, judge(net, sets))
+    names = dict(zip((*SIGNS, *RIVALS), found, strict=True))
     for j, k in heard.nonzero().tolist():
         with torch.no_grad():
             loss = net.learner.loss(module_of(net, done.half, j)(sets[k].x), sets[k].y)
-        cosine = torch.cosine_similarity(done.update[j], done.update[k], dim=0)
-        expected = [float(done.update[j].norm()), float(cosine), float(loss), slow_krum(done, heard, j, k)]
-        assert_close(found[:, j, k].tolist(), expected, rtol=1e-8, atol=1e-12)
+        expected = {
+            "size": done.update[j].norm(),
+            "distance": slow_krum(done, heard, j, k),
+            "cosine to own update": torch.cosine_similarity(done.update[j], done.update[k], dim=0),
+            "loss of received model": loss,
+        }
+        for name, value in expected.items():
+            assert_close(float(names[name][j, k]), float(value), rtol=1e-8, atol=1e-12)
+    assert torch.equal(found, torch.cat([score(net, done, judge(net, sets)) for score in (signs, rivals)]))
 
 
 def test_rivals_gather_evidence_in_the_same_way(one_thread):
     net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), strength=5.0)], mixing="complete")
     *_, last = detect(net, simulate(net, 10, window=0), judge(net, own_data(net, 16)), scores=rivals)
-    assert last.deviation.shape == (4, 8, 8)
+    assert last.deviation.shape == (2, 8, 8)
     assert votes(last)[3] == 1
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pyarrow import parquet
 
 from cascadice import data
+from cascadice.applications.anomaly import SIGNS
 from cascadice.cli import main
 from cascadice.configuration import Config
 from cascadice.experiments import anomalies
@@ -43,7 +45,8 @@ def test_writes_what_the_report_reads(found, recorded):
     assert dict(zip(found["table"]["columns"], found["table"]["rows"][0], strict=True))["known"] == "sign-flipper"
     assert all(sentence.endswith(".") for sentence in found["findings"])
     assert len(found["votes"]) == len(found["rounds"]) == 30
-    assert {len(found["deviation"][sign]) for sign in ("influence", "direction", "size")} == {8}
+    assert {len(found["deviation"][sign]) for sign in SIGNS} == {8}
+    assert len(found["deviation"]) == 4
 
 
 def test_finds_the_lasting_attacker_first(found):
@@ -166,6 +169,34 @@ def test_one_batch_is_judged_in_its_round_alone(digits):
     assert summary("once", huge, rows)["auroc"]["size"]["mean"] == 1
 
 
+def test_distance_shows_what_the_other_signs_do_not(digits):
+    """One batch of noisy features: most of what it adds to an update is at right angles to everybody's gradients."""
+    plan = replace(SMALL, nodes=16, epochs=6.0, seeds=4, places=4)
+    rows = measure(Setting("noise", 32, 0.1, once=True), plan, digits, {})
+    others = torch.stack([rows[sign] for sign in SIGNS if sign != "distance"]).amax(0)
+    assert auroc(rows["detector"], rows["attacks"]) > auroc(others, rows["attacks"]) + 0.03
+
+
+def test_seeds_start_where_they_are_asked_to():
+    attack, later = Setting("flip-labels", 32, 0.1), replace(SMALL, first_seed=5)
+    assert sides(Setting("", 32, 0.1), later) == [((5, -1), (6, -1))]
+    assert [[seed for seed, _ in side] for side in sides(attack, later)] == [[5, 5], [6, 6]]
+    assert sides(attack, replace(SMALL, seeds=3))[2] == sides(attack, replace(SMALL, first_seed=2))[0], "same places"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["--seeds", "0"], "--seeds must be at least 1; found 0."),
+        (["--first-seed", "-1"], "--first-seed must be at least 0; found -1."),
+        (["--places", "33"], "--places must be in 1..32, the participants; found 33."),
+    ],
+)
+def test_the_study_refuses_what_makes_no_sense(asked, message, capsys):
+    assert anomalies.main(asked) == 2
+    assert capsys.readouterr().err == f"{message}\n"
+
+
 def test_honest_networks_have_no_attacker_and_all_seeds_at_once(digits):
     honest, judges = Setting("", 32, 0.1), {}
     assert sides(honest, SMALL) == [((0, -1), (1, -1))]
@@ -193,11 +224,15 @@ def test_the_study_prints_and_writes_setting_by_setting(tmp_path, monkeypatch, c
     )
     tiny = {"flip": Setting("flip-labels", 32, 0.1), "honest": Setting("", 32, 0.1), "late": Setting("", 32, 0.1)}
     monkeypatch.setattr(anomalies, "SETTINGS", tiny)
-    assert anomalies.main(["flip", "honest", "--quick", "--json", "--out", str(tmp_path)]) == 0
+    assert anomalies.main(["flip", "honest", "--quick", "--json", "--first-seed", "3", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[-3:-1]] == ["flip", "honest"]
     assert len(json.loads(lines[-1])["results"]) == 2
-    assert json.loads((tmp_path / "result.json").read_text())["plan"]["nodes"] == 8
+    assert lines[1].split("(least)")[1].split()[:6] == ["influence", "direction", "norm", "Krum", "own", "cos"]
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert (written["plan"]["nodes"], written["plan"]["first_seed"]) == (8, 3)
+    assert list(written["results"][0]["auroc"]) == ["detector", *anomalies.SCORES]
+    assert set(parquet.read_table(tmp_path / "flip.parquet")["seed"].to_pylist()) == {3}
     assert {path.name for path in tmp_path.iterdir()} == {
         "result.json", "flip.parquet", "honest.parquet", "anomalies.png", "anomalies.svg",
     }  # fmt: skip

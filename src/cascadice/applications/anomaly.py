@@ -1,7 +1,9 @@
 """Who is unlike the others? Every participant gathers evidence about its in-neighbours, round after round.
 
 What j sends k influences it by a product, ⟨∇L_k, Δ_j⟩ = ‖∇L_k‖ · ‖Δ_j‖ · cos. One factor can hide what another shows
-(noise makes updates large and their direction random, which leaves the product where it was), so all three are read:
+(noise makes updates large and their direction random, which leaves the product where it was), so all three are read.
+They see little of what is at right angles to ∇L_k, which shows in the distance of Δ_j from what the others sent. With x
+any of these four:
 
     z[j, k] = (x[j, k] − median) / mean |x[·, k] − median|     in each round, among those that k has heard
     M[j, k] = mean of z[j, k] over the rounds
@@ -25,36 +27,51 @@ from cascadice import seeds
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.influence.judging import Judge, values
-from cascadice.influence.proximity import in_turn, norms, products, proximity
+from cascadice.influence.proximity import in_turn, products, proximity
 
-SIGNS = ("influence", "direction", "size")
-RIVALS = ("update norm", "cosine to own update", "loss of received model", "Krum distance")
+SIGNS = ("influence", "direction", "size", "distance")
+RIVALS = ("cosine to own update", "loss of received model")
 LEAST = 3  # neighbours: of two that differ, nobody knows which is the odd one
 
 Scores = Callable[[Network, Round, Judge], Tensor]
 """(network, round, judge) -> [signs, source, receiver]; what is written where nothing was heard is not read."""
 
 
-def signs(network: Network, done: Round, judge: Judge) -> Float[Tensor, "3 n n"]:
-    """Influence of every link (up to its receiver's own factor), its direction, and its size. Cost: `proximity`."""
-    direction = proximity(network, done, judge).cosine
-    size = norms(done.update)[:, None].expand_as(direction)
-    return torch.stack([size * direction, direction, size])
+def signs(network: Network, done: Round, judge: Judge) -> Float[Tensor, "4 n n"]:
+    """Influence of every link (up to its receiver's own factor), its direction, size, and distance from the others.
 
-
-def rivals(network: Network, done: Round, judge: Judge) -> Float[Tensor, "4 n n"]:
-    """What people would use instead, as `RIVALS` names it. Cost: a forward pass a link, and a product of [n, d].
-
-    Krum (Blanchard et al. 2017) sums the squared distances of j's update to the nearest of those that k has, its own
-    included, but for two and one suspect.
+    The distance is Krum's score (Blanchard et al. 2017): the summed squared distances of j's update to the nearest of
+    those that k has, its own included, but for two and one suspect. Cost: `proximity`, and another product of [n, d].
     """
+    return _signs(network, done, judge, products(done.update, done.update))
+
+
+def rivals(network: Network, done: Round, judge: Judge) -> Float[Tensor, "2 n n"]:
+    """What people would use instead and is no sign, as `RIVALS` names it. Cost: a forward pass a link, and a product.
+
+    The norm of the update and Krum's distance, which people use too, are signs.
+    """
+    return _rivals(network, done, judge, products(done.update, done.update))
+
+
+def signs_and_rivals(network: Network, done: Round, judge: Judge) -> Float[Tensor, "6 n n"]:
+    """Both, of one product of the updates."""
     alike = products(done.update, done.update)
-    size = alike.diag().clamp_min(0).sqrt()
-    cosine = torch.where(torch.outer(size, size) > 0, alike / torch.outer(size, size), 0.0)
-    apart = alike.diag()[:, None] + alike.diag() - 2 * alike
-    heard = links(done.W)
-    received = _received_loss(network, done, judge, heard)
-    return torch.stack([size[:, None].expand_as(alike), cosine, received.to(alike), _krum(apart, heard)])
+    return torch.cat([_signs(network, done, judge, alike), _rivals(network, done, judge, alike)])
+
+
+def _signs(network: Network, done: Round, judge: Judge, alike: Tensor) -> Tensor:
+    direction = proximity(network, done, judge).cosine
+    squares = alike.diag()
+    size = squares.sqrt()[:, None].expand_as(alike)
+    apart = (squares[:, None] + squares - 2 * alike).clamp_min(0)
+    return torch.stack([size * direction, direction, size, _krum(apart, links(done.W))])
+
+
+def _rivals(network: Network, done: Round, judge: Judge, alike: Tensor) -> Tensor:
+    lengths = torch.outer(alike.diag().sqrt(), alike.diag().sqrt())
+    cosine = torch.where(lengths > 0, alike / lengths, 0.0)
+    return torch.stack([cosine, _received_loss(network, done, judge, links(done.W)).to(cosine)])
 
 
 def _received_loss(network: Network, done: Round, judge: Judge, heard: Tensor) -> Tensor:

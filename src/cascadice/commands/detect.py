@@ -23,6 +23,7 @@ MEANINGS = {
     "influence": ("it harms more than the others", "it helps more than the others"),
     "direction": ("its updates lead away from lower loss", "its updates lead to lower loss more directly"),
     "size": ("its updates are larger", "its updates are smaller"),
+    "distance": ("its updates are far from those of the others", "its updates are nearer to the others than theirs"),
 }
 
 

@@ -13,6 +13,7 @@ its round alone. Honest networks, with data alike and unlike, show how often the
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -34,8 +35,7 @@ from cascadice.applications.anomaly import (
     gathered,
     links,
     nothing,
-    rivals,
-    signs,
+    signs_and_rivals,
     threshold,
 )
 from cascadice.data import DataSet, corruption
@@ -51,7 +51,7 @@ from cascadice.report.detect import STUDY_HEADER, draw_study, study_line
 
 RATE = 0.01
 ALLOWANCES = (0.5, 0.7, 1.0)  # the usual one, and how flags would fall if more were allowed for
-SCORES = (*SIGNS, *RIVALS[1:])  # the size of an update is the first rival
+SCORES = (*SIGNS, *RIVALS)
 DETECTOR = "detector"
 
 
@@ -64,6 +64,7 @@ class Plan:
     hidden: tuple[int, ...] = (256, 256)
     epochs: float = 5.0
     seeds: int = 5
+    first_seed: int = 0
     places: int = 8
     samples: int = 128
     device: str = "cpu"
@@ -150,11 +151,12 @@ Side = tuple[tuple[int, int], ...]  # (seed, place of the attacker) of networks 
 
 def sides(setting: Setting, plan: Plan) -> list[Side]:
     """Which networks train side by side: all places of one seed; without attackers, all seeds."""
+    drawn = range(plan.first_seed, plan.first_seed + plan.seeds)
     if not setting.kind:
-        return [tuple((seed, -1) for seed in range(plan.seeds))]
+        return [tuple((seed, -1) for seed in drawn)]
     apart = plan.nodes // plan.places
     # places change with the seed, so that no participant of the graph is always spared
-    return [tuple((seed, (i * apart + seed) % plan.nodes) for i in range(plan.places)) for seed in range(plan.seeds)]
+    return [tuple((seed, (i * apart + seed) % plan.nodes) for i in range(plan.places)) for seed in drawn]
 
 
 def own_judge(networks: Sequence[Network], together: Network) -> Judge:
@@ -186,7 +188,7 @@ def watch(net: Network, rounds: int, whole: Judge, samples: int, once: bool = Fa
         if once and done.t < rounds - 1:
             continue
         turn = in_turn(whole, done.t, samples)
-        scores = torch.cat([signs(net, done, turn), rivals(net, done, turn)[1:]])
+        scores = signs_and_rivals(net, done, turn)
         evidence = gathered(nothing(scores) if evidence is None else evidence, scores, heard)
         found.append(deviations(evidence)[:, source, receiver].abs().float())
     assert evidence is not None  # there is a last round
@@ -291,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     given = {f.name: value for f in fields(Plan) if (value := getattr(args, f.name, None)) is not None}
     try:
-        plan = replace(Plan(), **{**(QUICK if args.quick else {}), **given})
+        plan = _checked(replace(Plan(), **{**(QUICK if args.quick else {}), **given}))
         names = args.settings or (FEW if args.quick else list(SETTINGS))
         chosen = {name: lookup(SETTINGS, name, "setting") for name in names}
         source, root = find(args.data_root)
@@ -305,6 +307,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps({"experiment": "anomalies", "results": results}))
     return 0
+
+
+def _checked(plan: Plan) -> Plan:
+    for name, least, most in (("seeds", 1, math.inf), ("first_seed", 0, math.inf), ("places", 1, plan.nodes)):
+        if not least <= (found := getattr(plan, name)) <= most:
+            allowed = f"at least {least}" if most == math.inf else f"in {least}..{most}, the participants"
+            raise ValueError(f"--{name.replace('_', '-')} must be {allowed}; found {found}.")
+    return plan
 
 
 def _measured(
@@ -348,6 +358,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="some of the settings (all)")
     parser.add_argument("--quick", action="store_true", help="a small version of a few settings")
     parser.add_argument("--seeds", type=int, metavar="N", help="of everything [5]")
+    parser.add_argument(
+        "--first-seed", type=int, metavar="N", help="so that a rule chosen on some seeds is measured on others [0]"
+    )
     parser.add_argument("--places", type=int, metavar="N", help="places of the attacker for each seed [8]")
     parser.add_argument("--device", help="cpu or cuda")
     parser.add_argument(
