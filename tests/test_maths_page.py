@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "maths.md").read_text()
 EQUATION = re.compile(r"^### \((\d+)\) (.+)$", re.MULTILINE)
 SECTION = re.compile(r"^#{2,3} .*$", re.MULTILINE)
-ROW = re.compile(r"^\| (?:\[\((\d+)\)\]\(#([\w-]+)\))? *\|([^|]*)\| (`cascadice[^|]*) \|([^|]*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| (?:\[\((\d+)\)\]\(#([\w-]+)\)[^|]*)?\| (`cascadice[^|]*) \|([^|]*)\|$", re.MULTILINE)
 
 
 class Row(NamedTuple):
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 def rows(page: str) -> Iterator[Row]:
     equation = 0
-    for number, anchor, _, functions, tests in ROW.findall(page):
+    for number, anchor, functions, tests in ROW.findall(page):
         equation = int(number or equation)
         yield Row(equation, anchor or None, re.findall(r"`([^`]+)`", functions), re.findall(r"`([^`]+)`", tests))
 
