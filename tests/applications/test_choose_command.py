@@ -1,6 +1,7 @@
 """`cascadice choose` and `cascadice run --rule` as their user meets them, and the study in small."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -80,6 +81,32 @@ def test_links_groups_and_degree_as_told(choose, tmp_path, undrawn):
     found = json.loads((tmp_path / "out" / "choose.json").read_text())
     assert set(found["groups"]) - {-1} == {0, 1}
     assert all(sum(weight > 0 for weight in row) <= 3 for row in found["mixing"])
+
+
+@pytest.mark.parametrize(
+    ("degree", "warned"),
+    [
+        ("1", ["Warning: 1 neighbour is too few to tell who is the odd one, and too few to mix: what one learns hardly "
+               "reaches the others."]),
+        ("2", ["Warning: 2 neighbours are too few to tell who is the odd one."]),
+        ("3", []),
+    ],
+)  # fmt: skip
+def test_warns_of_too_few_neighbours(degree, warned, choose, tmp_path, undrawn):
+    code, out, _ = choose("--degree", degree, "--new-links")
+    found = json.loads((tmp_path / "out" / "choose.json").read_text())
+    assert [sentence for sentence in found["findings"] if sentence.startswith("Warning")] == warned
+    assert code == 0
+    assert all(sentence in out for sentence in warned)
+
+
+def test_participants_must_have_data_of_their_own(choose, recorded, monkeypatch):
+    recording = open_recording(recorded)
+    bare = replace(recording, network=replace(recording.network, partition=None))
+    monkeypatch.setattr("cascadice.commands.over_runs.opened", lambda args: bare)
+    code, _, err = choose()
+    said = "participants must have data of their own; this network was given batches. Pass a partition."
+    assert (code, err) == (2, f"cascadice: {said}\n")
 
 
 def test_results_are_replaced_only_if_asked(choose, undrawn):

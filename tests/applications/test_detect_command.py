@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from cascadice import data
+from cascadice import data, topology
 from cascadice.applications.anomaly import SIGNS
 from cascadice.cli import main
 from cascadice.configuration import Config
@@ -77,9 +77,21 @@ def test_where_two_are_heard_nobody_can_tell(tmp_path):
     run(replace(CONFIG, topology="ring", rounds=2, behaviours=(), corruptions=()), folder, quiet=True)
     assert main(["detect", str(folder), "--quiet"]) == 0
     result = json.loads((folder / "detect" / "detect.json").read_text())
-    assert result["findings"][0] == "Nobody is flagged by half of those that hear it."
-    assert result["findings"][1].startswith("Fewer than three are heard by 0, 1, 2, 3, 4, 5, 6, 7")
+    assert result["findings"][0].startswith("Nobody can tell here: everybody hears fewer than three others, too few")
+    assert len(result["findings"]) == 2, "and on which terms"
     assert result["votes"][0] == [None] * 8
+
+
+def test_where_some_hear_too_few_it_says_who_can_tell(tmp_path):
+    W, folder = torch.zeros(8, 8, dtype=torch.float64), tmp_path / "run"
+    W[:6, :6], W[3, 6:], W[6:, 3] = 1, 1, 1
+    topology.write_csv((W + torch.eye(8)) / (W + torch.eye(8)).sum(1, keepdim=True), tmp_path / "W.csv")
+    run(replace(CONFIG, mixing=str(tmp_path / "W.csv"), corruptions=()), folder, quiet=True)
+    assert main(["detect", str(folder), "--quiet"]) == 0
+    result = json.loads((folder / "detect" / "detect.json").read_text())
+    assert result["findings"][0].startswith("Only 6 of 8 can tell: 6, 7 hear fewer than three others, too few")
+    told = "Participant 3 is unlike the others: 5 of the 5 that hear it and can tell flag it"
+    assert result["findings"][1].startswith(told)
 
 
 @pytest.mark.parametrize(

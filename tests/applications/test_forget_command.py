@@ -72,7 +72,9 @@ def test_replay_is_usual_and_exact(recorded, cascadice):
     assert found["how"]["level"] == "replay"
     assert found["distance"] == 0
     assert found["forgotten"]["rounds"] == [3, 3]
-    assert "exact: these are the models of a run without it" in found["findings"]
+    exact = "exact: these are the models of the same run without the updates of participant 0 in round 3"
+    stays = "not forgotten, as only round 3 was asked for: what was learned of it in rounds 0 to 2 and rounds 4 to 5"
+    assert {exact, stays} <= set(found["findings"])
     assert "participant 0, 1 update in round 3" in found["findings"][0]
 
 
@@ -85,6 +87,32 @@ def test_samples_that_were_used_and_one_that_was_not(recorded, cascadice):
     assert found["forgotten"]["uses"][1] == 0
     assert f"never used in these rounds, so nothing to forget: samples {idle}" in found["findings"]
     assert any("not checked: --check replays" in finding for finding in found["findings"])
+
+
+def test_an_exact_certificate_says_what_was_left_out(recorded, cascadice):
+    batch = next(open_recording(recorded, quiet=True).rounds()).drawn.batch[1, 0].tolist()
+    _, _, _, all_rounds = cascadice("--participant", "1")
+    assert any(
+        said.endswith("run without the updates of participant 1 in rounds 0 to 5") for said in all_rounds["findings"]
+    )
+    assert not any("not forgotten" in said for said in all_rounds["findings"])
+    _, _, _, some = cascadice("--samples", f"{batch[0]},{batch[1]}", "--participant", "1", "--rounds", "0-3")
+    samples = f"samples {batch[0]}, {batch[1]} of participant 1"
+    assert f"exact: these are the models of the same run without {samples} in rounds 0 to 3" in some["findings"]
+    stays = "not forgotten, as only rounds 0 to 3 were asked for: what was learned of it in rounds 4 to 5"
+    assert stays in some["findings"]
+
+
+def test_an_auc_of_few_samples_says_so(recorded, cascadice):
+    batch = next(open_recording(recorded, quiet=True).rounds()).drawn.batch[:, 0].flatten().tolist()
+    for samples, few in (
+        (batch[:1], "; it rests on 1 sample only"),
+        (batch[:9], "; it rests on 9 samples only"),
+        (batch[:10], ""),
+    ):
+        _, _, _, found = cascadice("--samples", ",".join(map(str, samples)), "--level", "gossip")
+        (told,) = (sentence for sentence in found["findings"] if "AUC" in sentence)
+        assert told.endswith(f"; 0.5 is a guess{few}")
 
 
 def test_a_free_rider_leaves_no_trace(cascadice):
@@ -125,7 +153,9 @@ def test_the_picture_is_drawn(recorded, tmp_path, one_thread):
         (["--round", "3"], "it goes with --participant K"),
         (["--round", "3", "--participant", "1", "--rounds", "1-2"], "and with nothing else"),
         (["--participant", "1", "--rounds", "2-9"], "rounds 2 to 9 must be among those recorded"),
-        (["--participant", "1", "--round", "6"], "rounds 6 to 6 must be among those recorded"),
+        (["--participant", "1", "--round", "6"], "round 6 must be among those recorded"),
+        (["--participant", "1", "--round", "-1"], "round -1 must be among those recorded"),
+        (["--participant", "1", "--round", "-1"], ", 0 to 5. Ask for those, or train with --record all."),
         (["--participant", "1", "--rounds", "3"], "--rounds must be FROM-TO, both included, e.g. 0-99; found '3'"),
         (["--participant", "1", "--level", "frist-order"], "unknown level 'frist-order'. Did you mean 'first-order'?"),
         (["--participant", "1", "--points", "0"], "--points must be at least 1; found 0"),

@@ -12,6 +12,7 @@ from cascadice.applications.unlearning import LEVELS, Corrected, Trace, distance
 from cascadice.recordings import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
+ENOUGH = 10  # forgotten samples, for an AUC that says something
 COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
 
 
@@ -59,7 +60,7 @@ def certify(recording: Recording, numbers: range, removal: Removal, how: How) ->
         "version": cascadice.__version__,
         "run": recording.fingerprint,
         "title": f"{_what(removal)} forgotten",
-        "findings": _findings(recording, numbers, removal, how, corrected, found, traces),
+        "findings": _findings(recording, numbers, removal, how, corrected, found, traces, len(members)),
         "table": {"columns": list(COLUMNS), "rows": _rows(found, traces)},
         "forgotten": _request(removal, numbers, corrected, len(members)),
         "how": how._asdict(),
@@ -114,22 +115,35 @@ def _named(numbers: tuple[int, ...], most: int = 8) -> str:
 
 def _findings(
     recording: Recording, numbers: range, removal: Removal, how: How, corrected: Corrected, found: dict[str, Any],
-    traces: dict[str, Trace],
+    traces: dict[str, Trace], members: int,
 ) -> list[str]:  # fmt: skip
     rounds = numbers if removal.rounds is None else removal.rounds
-    span = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+    span = _span(rounds)
     count, name = (int(corrected.uses.sum()), "use") if removal.samples else (corrected.updates, "update")
     uses = f"{count} {name}{'s' * (count > 1)}"
     said = [f"forgotten in all {recording.network.nodes} models: {_what(removal)}, {uses} in {span}"]
     said.append(_how(how, found))
     if not any(found["change"]):
         return [*said, "nothing changed: what was to be forgotten left no trace in these rounds"]
-    said += [_left(how, found), *_compared(traces)]
+    said += [_left(how, found, f"{_updates(removal)} in {span}"), *_compared(traces, members)]
     if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
         said.append(f"never used in these rounds, so nothing to forget: samples {_named(tuple(unused))}")
+    if others := [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]:
+        said.append(
+            f"not forgotten, as only {span} {'was' if len(rounds) == 1 else 'were'} asked for: what was learned of "
+            f"it in {' and '.join(map(_span, others))}"
+        )
     if removal.rounds is None and numbers[0] > 0:
         said.append(f"rounds before {numbers[0]} were not recorded: what was learned in them stays")
     return said
+
+
+def _span(rounds: range) -> str:
+    return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+
+
+def _updates(removal: Removal) -> str:
+    return _what(removal) if removal.samples else f"the updates of {_what(removal)}"
 
 
 def _how(how: How, found: dict[str, Any]) -> str:
@@ -138,23 +152,24 @@ def _how(how: How, found: dict[str, Any]) -> str:
     return f"by {level} ({LEVELS[how.level].description}), in {found['seconds']:.1f} s{repaired}"
 
 
-def _left(how: How, found: dict[str, Any]) -> str:
+def _left(how: How, found: dict[str, Any], what: str) -> str:
     if how.level == "replay":
-        return "exact: these are the models of a run without it"
+        return f"exact: these are the models of the same run without {what}"
     if found["distance"] is None:
         return "an estimate, not checked: --check replays the rounds and says how far off it is"
     left = f"left of the way to models that never used it: {found['distance']:.3f} (as trained: 1, exact: 0)"
     return left if found["distance"] < 1 else f"{left}; this is worse than no correction: use --level replay"
 
 
-def _compared(traces: dict[str, Trace]) -> list[str]:
+def _compared(traces: dict[str, Trace], members: int) -> list[str]:
     def line(name: str, digits: int) -> str:
         before, after = (_mean(getattr(traces[which], name)) for which in (TRAINED, FORGOTTEN))
         aim = f" (never used: {_mean(getattr(traces[NEVER], name)):.{digits}f})" if NEVER in traces else ""
         return f"{before:.{digits}f} -> {after:.{digits}f}{aim}"
 
     accuracy = f", accuracy {line('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
+    few = f"; it rests on {members} sample{'s' * (members > 1)} only" if members < ENOUGH else ""
     return [
         f"test loss {line('loss', 4)}{accuracy}",
-        f"forgotten samples told from fresh ones by their loss: AUC {line('membership', 3)}; 0.5 is a guess",
+        f"forgotten samples told from fresh ones by their loss: AUC {line('membership', 3)}; 0.5 is a guess{few}",
     ]

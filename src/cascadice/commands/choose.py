@@ -50,6 +50,7 @@ def _choose(args: argparse.Namespace) -> None:
     evidence = _firm(evidence)
     better = suggested(evidence, W, degree=args.degree, new_links=args.new_links)
     found = _found(recording, evidence, exchanged, W, better, args.groups)
+    found["findings"] += _too_few(args.degree)
     with store.aside(place / MADE[2]) as draft:
         write_csv(better, draft)
     draw(found, place / MADE[1])
@@ -71,7 +72,7 @@ def _seen(recording: "Recording") -> "tuple[Evidence, Exchange, Tensor]":
     from cascadice.influence.proximity import in_turn
 
     network, count = recording.network, len(recording.recorded)
-    least = min(len(part) for part in network.partition or [])
+    least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # own_data says what is wrong
     yardstick, size = judge(network, own_data(network, min(least, 4 * SAMPLES))), min(least, SAMPLES)
     evidence, fading = nothing(network.initial.theta), over_a_pass(network)
     everybody = ~torch.eye(network.nodes, dtype=torch.bool)
@@ -171,6 +172,17 @@ def _findings(
         f"{int((after & ~before).sum())}."
     )
     return [*found, *_accuracy(recording)]
+
+
+def _too_few(degree: int | None) -> list[str]:
+    """What to expect of a W with so few neighbours."""
+    from cascadice.applications.anomaly import LEAST
+
+    if degree is None or degree >= LEAST:
+        return []
+    mixing = ", and too few to mix: what one learns hardly reaches the others" if degree == 1 else ""
+    heard = f"{degree} neighbour{'s' * (degree > 1)}"
+    return [f"Warning: {heard} {'are' if degree > 1 else 'is'} too few to tell who is the odd one{mixing}."]
 
 
 def _names(nodes: list[int]) -> str:

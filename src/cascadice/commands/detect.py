@@ -85,15 +85,23 @@ def _found(recording: "Recording", last: "Verdict", counted: "Tensor", options: 
     from cascadice.findings import wrongs
 
     share, known = counted[-1].tolist(), wrongs(recording.network)
-    rows = [_row(node, last, share[node], known) for node in sorted(range(len(share)), key=lambda j: _order(share[j]))]
-    blind = [k for k, heard in enumerate(last.known.sum(0).tolist()) if heard < LEAST]
+    rows = [_row(node, last, known) for node in sorted(range(len(share)), key=lambda j: _order(share[j]))]
+    sees = last.known.sum(0) >= LEAST
+    blind, able = (~sees).nonzero().flatten().tolist(), (last.known & sees).sum(1).tolist()
+    suspects = [row for row in rows if share[row[0]] >= HALF]
     deviation = last.deviation.cpu()
     return {
         "command": "detect",
         "version": cascadice.__version__,
         "run": recording.fingerprint,
         "title": "Who is unlike the others",
-        "findings": _findings(rows, known, blind, recording, options),
+        "findings": [
+            *_sight(blind, len(rows)),
+            *(_suspicion(row, able[row[0]]) for row in suspects),
+            *(["Nobody is flagged by half of those that hear it."] if any(able) and not suspects else []),
+            *_others(rows, suspects, known),
+            _terms(len(recording.recorded), options),
+        ],
         "table": {
             "columns": ["participant", "flagged by", "heard by", "since round", "known", "because"],
             "rows": rows,
@@ -114,7 +122,7 @@ def _order(share: float) -> float:
     return 1.0 if math.isnan(share) else -share
 
 
-def _row(node: int, last: "Verdict", share: float, known: dict[int, str]) -> list[Any]:
+def _row(node: int, last: "Verdict", known: dict[int, str]) -> list[Any]:
     from cascadice.applications.anomaly import SIGNS
 
     flags, heard = last.flagged[node], last.known[node]
@@ -128,15 +136,25 @@ def _row(node: int, last: "Verdict", share: float, known: dict[int, str]) -> lis
     return [node, int(flags.sum()), int(heard.sum()), first, known.get(node, ""), because]
 
 
-def _findings(
-    rows: list[list[Any]], known: dict[int, str], blind: list[int], recording: "Recording", options: dict[str, Any]
-) -> list[str]:
-    suspects = [row for row in rows if row[1] and row[1] >= HALF * row[2]]
-    found = [
-        f"Participant {node} is unlike the others: {flags} of the {heard} that hear it flag it, the first since round "
-        f"{since}; {because}."
-        for node, flags, heard, since, _, because in suspects
-    ] or ["Nobody is flagged by half of those that hear it."]
+def _sight(blind: list[int], nodes: int) -> list[str]:
+    """Who can tell at all, where not everybody can."""
+    hear, few = "hear" if len(blind) > 1 else "hears", "fewer than three others, too few to tell who is the odd one"
+    if len(blind) == nodes:
+        return [f"Nobody can tell here: everybody hears {few}. Give participants more neighbours, in another topology."]
+    return [f"Only {nodes - len(blind)} of {nodes} can tell: {_names(blind)} {hear} {few}."] if blind else []
+
+
+def _suspicion(row: list[Any], able: int) -> str:
+    node, flags, heard, since, _, because = row
+    who = f"the {able} that hear it{' and can tell' if able < heard else ''}"
+    return (
+        f"Participant {node} is unlike the others: {flags} of {who} flag it, the first since round {since}; {because}."
+    )
+
+
+def _others(rows: list[list[Any]], suspects: list[list[Any]], known: dict[int, str]) -> list[str]:
+    """Who is flagged by some, and what is known about anybody."""
+    found = []
     if single := [row[0] for row in rows if row[1] and row not in suspects]:
         found.append(f"Flagged by fewer than half: {_names(single)}.")
     if known:
@@ -147,9 +165,7 @@ def _findings(
             f"Told to misbehave were {told}: {'all were found' if not missed else f'missed {_names(missed)}'}"
             f"{f', wrongly suspected {_names(wrong)}' if wrong else ', nobody else is suspected'}."
         )
-    if blind:
-        found.append(f"Fewer than three are heard by {_names(blind)}: too few to tell who is the odd one.")
-    return [*found, _terms(len(recording.recorded), options)]
+    return found
 
 
 def _terms(rounds: int, options: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from cascadice.commands import over_runs
 
 if TYPE_CHECKING:
     from cascadice.applications.certificates import Certificate
-    from cascadice.applications.removals import Removal
     from cascadice.recordings import Recording
 
 MODELS = "models"  # a folder of its own: a checkpoint among results would look like a run's
@@ -34,14 +33,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _forget(args: argparse.Namespace) -> None:
-    removal = _removal(args)
+    nodes, samples, rounds = _what(args)
     _check_how(args)
     recording = over_runs.opened(args)
     from cascadice.applications.certificates import How, certify
-    from cascadice.applications.removals import check
+    from cascadice.applications.removals import Removal, check
 
+    numbers = _numbers(recording, rounds)
+    removal = Removal(nodes, samples, rounds)
     check(recording.network, removal)
-    numbers = _numbers(recording, removal)
     place = over_runs.place(args, "forget", MADE)
     found = certify(recording, numbers, removal, How(args.level, args.points, args.repair, args.check))
     _write(recording, found, place)
@@ -69,16 +69,15 @@ def _tell(found: "Certificate", place: Any) -> None:
     console.print(f"{', '.join(MADE)} in {place}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _removal(args: argparse.Namespace) -> "Removal":
+def _what(args: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...], range | None]:
+    """Whose updates, which samples, in which rounds (None: all)."""
     if args.round is not None and (args.participant is None or args.samples is not None or args.within is not None):
         raise ValueError("--round T is for one batch: it goes with --participant K, and with nothing else.")
     if args.participant is None and args.samples is None:
         raise ValueError("say what to forget: --participant K, --samples I,J,… or --round T --participant K.")
-    from cascadice.applications.removals import Removal
-
     nodes, samples = _whole_numbers("--participant", args.participant), _whole_numbers("--samples", args.samples)
     span = None if args.within is None else _span(args.within)
-    return Removal(nodes, samples, span if args.round is None else range(args.round, args.round + 1))
+    return nodes, samples, span if args.round is None else range(args.round, args.round + 1)
 
 
 def _whole_numbers(flag: str, text: str | None) -> tuple[int, ...]:
@@ -107,13 +106,14 @@ def _check_how(args: argparse.Namespace) -> None:
         raise ValueError(f"--repair must be at least 0; found {args.repair}.")
 
 
-def _numbers(recording: "Recording", removal: "Removal") -> range:
+def _numbers(recording: "Recording", rounds: range | None) -> range:
     """The rounds to go through: from the first that is touched to the last that was recorded."""
     span = recording.in_a_row()
-    asked = span if removal.rounds is None else removal.rounds
+    asked = span if rounds is None else rounds
     if asked.start not in span or asked[-1] not in span:
+        which = f"round {asked.start}" if len(asked) == 1 else f"rounds {asked.start} to {asked[-1]}"
         raise ValueError(
-            f"rounds {asked.start} to {asked[-1]} must be among those recorded in {recording.folder}, "
-            f"{span.start} to {span[-1]}. Ask for those, or train with --record all."
+            f"{which} must be among those recorded in {recording.folder}, {span.start} to {span[-1]}. Ask for those, "
+            f"or train with --record all."
         )
     return range(asked.start, span.stop)
