@@ -53,7 +53,7 @@ def test_finds_the_lasting_attacker_first(found):
     node, flagged, heard, since, told, because = found["table"]["rows"][0]
     assert (node, flagged, heard, told) == (3, 7, 7, "sign-flipper")
     assert since < 15
-    assert "harm" in because or "away" in because
+    assert because == "it harms more than the others, and its updates lead away from lower loss"
     assert found["findings"][0].startswith("Participant 3 is unlike the others: 7 of the 7 that hear it flag it")
 
 

@@ -123,17 +123,24 @@ def _order(share: float) -> float:
 
 
 def _row(node: int, last: "Verdict", known: dict[int, str]) -> list[Any]:
-    from cascadice.applications.anomaly import SIGNS
-
     flags, heard = last.flagged[node], last.known[node]
     since = last.since[node][flags]
-    because = ""
-    if flags.any():
-        mean = last.deviation[:, node, flags].mean(1)
-        sign = int(mean.abs().argmax())
-        because = MEANINGS[SIGNS[sign]][0 if mean[sign] > 0 else 1]
     first = int(since.min()) if len(since) else None
-    return [node, int(flags.sum()), int(heard.sum()), first, known.get(node, ""), because]
+    return [node, int(flags.sum()), int(heard.sum()), first, known.get(node, ""), _because(node, last)]
+
+
+def _because(node: int, last: "Verdict") -> str:
+    """What those that flag it see, in one or two signs: whatever is beyond their thresholds, the clearest first."""
+    from cascadice.applications.anomaly import SIGNS
+
+    flags = last.flagged[node]
+    if not flags.any():
+        return ""
+    deviation = last.deviation[:, node, flags]
+    beyond = (deviation.mean(1) / (deviation.abs().amax(0) / last.strength[node, flags]).mean()).tolist()
+    clearest, second, *_ = sorted(range(len(SIGNS)), key=lambda sign: -abs(beyond[sign]))
+    told = [clearest, second] if abs(beyond[second]) > 1 else [clearest]
+    return ", and ".join(MEANINGS[SIGNS[sign]][0 if beyond[sign] > 0 else 1] for sign in told)
 
 
 def _sight(blind: list[int], nodes: int) -> list[str]:
