@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from cascadice import seeds, topology
-from cascadice.topology import SPARSE_FROM
+from cascadice.topology import SPARSE_FROM, mixing
 
 
 def normal(*shape, dtype=torch.float64):
@@ -102,3 +102,27 @@ def test_gossip_runs_where_theta_is(nodes):
         found = mix(W, theta.cuda())
         assert found.is_cuda
         assert_close(found.cpu(), mix(W, theta))
+
+
+@pytest.mark.parametrize("plus", [None, 1.0])
+@pytest.mark.parametrize("given", [False, True], ids=["fresh", "out"])
+def test_wide_parameters_are_mixed_in_pieces(monkeypatch, given, plus):
+    W, theta = topology.build("exponential", 600)(0), normal(600, 7)
+    room = torch.empty_like(theta) if given else None
+    added = None if plus is None else torch.full_like(theta, plus)
+    expected = W.to_dense() @ theta, W.to_dense().T @ theta + (plus or 0.0)
+    monkeypatch.setattr(mixing, "WIDEST", 3)
+    assert_close(topology.gossip(W, theta, out=room), expected[0])
+    found = topology.gossip_transposed(W, theta, plus=added, out=room)
+    assert_close(found, expected[1])
+    assert room is None or found is room
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("d", [2**20, 2**23 + 1])
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_wide_parameters_are_mixed_on_cuda(layout, d):
+    left = torch.tensor([[0.2, 0.8], [0.0, 1.0], [0.5, 0.0]], device="cuda")
+    right = torch.arange(2 * d, dtype=torch.float32, device="cuda").view(2, d) / d
+    assert_close(mixing.product(left.to_sparse(layout=layout), right), left @ right)

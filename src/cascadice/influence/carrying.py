@@ -18,6 +18,7 @@ from cascadice.engine.rounds import Round
 from cascadice.influence.measures import per_sample
 from cascadice.optimizers import State
 from cascadice.topology import links
+from cascadice.topology.mixing import product
 
 
 class Carried(NamedTuple):
@@ -42,7 +43,7 @@ def spread(W: Float[Tensor, "n n"], half: Carried) -> Carried:
     where, size = torch.stack([to, row]), (len(reached), len(nodes))
     mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)
     state = {name: _kept(value, had, reached) for name, value in half.state.items()}
-    theta = torch.sparse.mm(mixing, half.theta)
+    theta = product(mixing, half.theta)
     return Carried((reached % n).to(device), (reached // n).to(device), theta, state)
 
 

@@ -12,6 +12,9 @@ from cascadice.topology.matrices import from_links, links
 
 _Target = tuple[torch.dtype, torch.device, bool]
 
+# columns of a product with a sparse matrix: on CUDA, cuSPARSE gives zeros for more than 65,535 blocks of 16, silently
+WIDEST = 2**19
+
 
 def gossip(
     W: Float[Tensor, "n n"], theta: Float[Tensor, "n d"], *, out: Float[Tensor, "n d"] | None = None
@@ -22,7 +25,7 @@ def gossip(
     Backward passes go through; torch.func cannot trace sparse W, but the map is linear: gossip the tangents themselves.
     """
     with _full_precision():
-        return torch.mm(_fitting(W, theta, transposed=False), theta, out=out)
+        return product(_fitting(W, theta, transposed=False), theta, out=out)
 
 
 def gossip_transposed(
@@ -35,7 +38,17 @@ def gossip_transposed(
     """Σ_k W[k, j] λ_k (+ `plus`) for every participant j: what flows back along the links. Cost as for `gossip`."""
     with _full_precision():
         back = _fitting(W, lam, transposed=True)
-        return torch.mm(back, lam, out=out) if plus is None else torch.addmm(plus, back, lam, out=out)
+        if plus is not None and back.layout == torch.strided:
+            return torch.addmm(plus, back, lam, out=out)
+        found = product(back, lam, out=out)
+        return found if plus is None else found.add_(plus)
+
+
+def product(left: Float[Tensor, "m n"], right: Float[Tensor, "n d"], *, out: Tensor | None = None) -> Tensor:
+    """left · right for a matrix of any layout, however wide `right` is."""
+    if left.layout == torch.strided or right.shape[1] <= WIDEST:
+        return torch.mm(left, right, out=out)
+    return torch.cat([torch.mm(left, columns) for columns in torch.split(right, WIDEST, 1)], 1, out=out)
 
 
 @contextmanager
