@@ -1,15 +1,19 @@
-"""`cascadice report`: a run, or what was reproduced, as one HTML page.
+"""`cascadice report`: a run, what was reproduced, or what a study measured, as one HTML page.
 
 Torch is loaded when the command runs, not when its help is shown.
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    text = "the folder that `cascadice run` wrote, or `cascadice reproduce` (one figure's, or that of all)"
+    text = (
+        "the folder that `cascadice run` wrote, or `cascadice reproduce` (one figure's, or that of all), "
+        "or `python -m cascadice.experiments.STUDY --out`"
+    )
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
@@ -20,10 +24,11 @@ def _report(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from cascadice.report.page import write, write_results
+    from cascadice.report.studies import is_study
 
     folder, out = Path(args.run), None if args.out is None else _checked(Path(args.out))
-    if reproduced := _reproduced(folder):
-        path, data = write_results(folder, out)
+    if measured := _holds_results(folder):
+        path, data = _write_study(folder, out) if is_study(folder) else write_results(folder, out)
         told = [finding for result in data["results"] for finding in result["findings"]]
     else:
         path, data = write(folder, out)
@@ -31,14 +36,25 @@ def _report(args: argparse.Namespace) -> None:
     console = Console(quiet=args.quiet)
     for text in (*told, *(f"note: {note}" for note in data["notes"])):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
-    if not reproduced and data["influence"] is None and data["commands"]:
+    if not measured and data["influence"] is None and data["commands"]:
         ask = f"no influence yet; this adds it: {data['commands'][0]['command']}"
         console.print(ask, highlight=False, soft_wrap=True, markup=False)
     size = f"{path.stat().st_size / 1e6:.1f} MB, one file, no network needed"
     console.print(f"page in {path} ({size})", highlight=False, soft_wrap=True, markup=False)
 
 
-def _reproduced(folder: Path) -> bool:
+def _write_study(folder: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
+    from cascadice import store
+    from cascadice.report.page import REPORT, page_of_results
+    from cascadice.report.studies import collect_study
+
+    data, path = collect_study(folder), folder / REPORT if out is None else out
+    with store.aside(path) as draft:
+        draft.write_text(page_of_results(data), encoding="utf-8")
+    return path, data
+
+
+def _holds_results(folder: Path) -> bool:
     """Whether results are in the folder, and no run."""
     from cascadice.folders import CONFIG
     from cascadice.report.page.results import places
