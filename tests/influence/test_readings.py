@@ -88,7 +88,7 @@ def test_a_cascade_without_hops_has_no_neighbours():
         one_hop(cascade(hops=0))
 
 
-def test_proximal_influence_is_definition_3():
+def test_proximal_influence_is_definition_4():
     network = cases.small()
     rounds = cases.window(network, 1)
     jury, done = judge(network), rounds[0]

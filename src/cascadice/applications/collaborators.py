@@ -99,7 +99,7 @@ def influence_aware(
         D_j = Σ_s fading^s Δ_j^{t−s}        c[k, j] = −cos(D_k, D_j)
 
     With SGD, D_k is minus the sum of the gradients of k's own batches, so that c is the first-order influence of what j
-    has done lately on the loss of what k has trained on lately (Definition 3, summed over all pairs of rounds), without
+    has done lately on the loss of what k has trained on lately (Definition 4, summed over all pairs of rounds), without
     the sizes. One update is mostly noise; sums over rounds are not. k compares the accumulated c of its neighbours with
     that of the best among them: who helps less than 0.6 times as much is dropped, who once was and helps 0.8 times as
     much is back. The weights of the dropped go to the others and to itself; they are judged on. A round counts by the

@@ -20,7 +20,7 @@ class Exchange(NamedTuple):
 
     @property
     def pairs(self) -> Float[Tensor, "times n n"]:
-        """`[i, k, j]`: what k has gained from j over what j has gained from k (Definition 4)."""
+        """`[i, k, j]`: what k has gained from j over what j has gained from k (Definition 5)."""
         return torch.stack([reciprocity(given) for given in self.given])
 
     @property

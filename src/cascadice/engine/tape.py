@@ -112,6 +112,17 @@ def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, 
     return scores
 
 
+def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:
+    """The same, for loops: layers are lent the direction, so what they computed before cannot be differentiated now."""
+    if learner.compute is not None:
+        return read(layers, learner, tape, direction)
+    module: Any = learner.training
+    lend(module, direction)
+    called = zip(layers.names, tape, strict=True)
+    scores: Any = sum(_dot(module.get_submodule(name)(given), slope) for name, (given, slope) in called)
+    return scores  # type: ignore[no-any-return]
+
+
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).flatten(1).sum(1, dtype=torch.promote_types(a.dtype, torch.float32))
 

@@ -41,7 +41,7 @@ class Cascade(NamedTuple):
 
     @property
     def total(self) -> Float[Tensor, " s"]:
-        """The r-hop influence of each case (Definition 2): the sum over hops and receivers."""
+        """The r-hop influence of each case (Definition 3): the sum over hops and receivers."""
         return self.value.sum((0, 2))
 
 

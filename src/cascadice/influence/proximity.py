@@ -24,7 +24,7 @@ class Proximity(NamedTuple):
 
 
 def proximity(network: Network, done: Round, judge: Judge) -> Proximity:
-    """Proximal influence (Definition 3) over every link of the round, and its direction without its size.
+    """Proximal influence (Definition 4) over every link of the round, and its direction without its size.
 
         influence[j, k] = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j        cosine[j, k] = cos(∇L(θ_k^{t+1}), Δ_j)
 

@@ -13,9 +13,9 @@ from cascadice.influence.cascades import Cascade
 
 
 def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
-    """Each source's influence on itself and on its direct neighbours (Definition 1): hops 0 and 1.
+    """Each source's influence on itself and on its direct neighbours (Definition 2): hops 0 and 1.
 
-    A self-loop is a link (footnote 2), so what the source keeps of its own update through gossip counts, entry (1, j);
+    A self-loop is a link (footnote 3), so what the source keeps of its own update through gossip counts, entry (1, j);
     `own=False` leaves that entry out, as the authors' published code does.
     """
     found = cascade.value[0].sum(1) + proximal(cascade).sum(1)
@@ -23,7 +23,7 @@ def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
 
 
 def r_hop(cascade: Cascade) -> Float[Tensor, " s"]:
-    """Each source's influence on everyone it reached, over all hops of the cascade (Definition 2)."""
+    """Each source's influence on everyone it reached, over all hops of the cascade (Definition 3)."""
     return cascade.total
 
 
@@ -38,7 +38,7 @@ def by_receiver(cascade: Cascade) -> Float[Tensor, "s n"]:
 
 
 def proximal(cascade: Cascade) -> Float[Tensor, "s n"]:
-    """`[s, k]`: influence of source s on receiver k after one gossip (Definition 3), 0 where k hears nothing from s.
+    """`[s, k]`: influence of source s on receiver k after one gossip (Definition 4), 0 where k hears nothing from s.
 
         I^{k,j} = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j
 
@@ -55,18 +55,18 @@ def _of_sources(rows: Tensor, sources: tuple[int, ...]) -> Tensor:
 
 
 def reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """`R[k, j]`: what k gains from j over what j gains from k (Definition 4); near 1 is an even exchange.
+    """`R[k, j]`: what k gains from j over what j gains from k (Definition 5); near 1 is an even exchange.
 
         R[k, j] = given[j, k] / given[k, j],   given[j, k] the proximal influence of j on k, in one round or summed
 
     NaN where j gains nothing from k. Negative: one helps, the other harms. Departs from print, which evaluates j's
-    gradient on k's data (∇L(θ_j; z_k)) and k's on j's; everyone's update comes from its own data, as in Definition 3.
+    gradient on k's data (∇L(θ_j; z_k)) and k's on j's; everyone's update comes from its own data, as in Definition 4.
     """
     return _ratio(given.T, given)
 
 
 def neighbourhood_reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
-    """`R[j]`: what j's neighbours gain from j over what j gains from its neighbours (Definition 4); NaN if nothing.
+    """`R[j]`: what j's neighbours gain from j over what j gains from its neighbours (Definition 5); NaN if nothing.
 
         R[j] = Σ_{k≠j} given[j, k] / Σ_{l≠j} given[l, j],   given[j, k] the proximal influence of j on k
 

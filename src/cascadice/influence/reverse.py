@@ -17,7 +17,7 @@ from cascadice.engine.learner import Learner, Participants, gradient, pure_step
 from cascadice.engine.networks import Network, draws_inside, known_layers, load, terms
 from cascadice.engine.reel import Tape
 from cascadice.engine.rounds import Draw, Round
-from cascadice.engine.tape import Along, Layers, eager_along, generic_along, pure_along, read
+from cascadice.engine.tape import Along, Layers, eager_along, eager_read, generic_along, pure_along, read
 from cascadice.influence.carrying import check_differentiable, check_samples_are_apart
 from cascadice.influence.cascades import check_form, check_recording, check_rounds
 from cascadice.influence.judging import Judge, slopes
@@ -343,26 +343,28 @@ def _from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Floa
     assert layers is not None
     stacked = (*sensitivity, factors(network, first.drawn), *terms(network, first.drawn))
     if not isinstance(first.tape, list):
-        found: Tensor = over_rows(_read, network.strategy, layers.learner, layers, steady=True)(first.tape[0], *stacked)
+        found: Tensor = over_rows(_read, network.strategy, layers.learner, layers, read, steady=True)(
+            first.tape[0], *stacked
+        )
         return found.clone()
 
     def row(worker: int, k: int) -> Tensor:
         theta, state, own, lr, conduct = tree_map(lambda tensor: tensor[k], stacked)
-        return _read(twin(layers.learner, worker), first.tape[k][0], theta, state, own, lr, conduct, layers)
+        return _read(twin(layers.learner, worker), first.tape[k][0], theta, state, own, lr, conduct, layers, eager_read)
 
     return torch.stack(each_row(row, network.nodes, network.device))
 
 
 def _read(
     learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, conduct: Any,
-    layers: Layers,
+    layers: Layers, reading: Callable[..., Tensor],
 ) -> Tensor:  # fmt: skip
     sent, _, _ = _conducted(theta, state, conduct)
     if factors:
-        return factors[0] * read(layers, learner, tape, sent[0])
+        return factors[0] * reading(layers, learner, tape, sent[0])
     # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
     _, back = vjp(lambda slope: learner.optimizer.update(slope, state, theta, lr), theta)
-    return read(layers, learner, tape, back(sent)[0])
+    return reading(layers, learner, tape, back(sent)[0])
 
 
 def _zeros(state: State) -> State:
