@@ -61,6 +61,12 @@ def test_tutorial_and_how_to_have_code():
     assert {"tutorial", "howto", "index"} <= {page.stem for page in WITH_CODE}
 
 
+def test_the_readme_shows_code_that_is_run():
+    shown = {(b.text, b.printed) for b in blocks(ROOT / "README.md") if b.language == "python"}
+    assert shown
+    assert shown <= {(b.text, b.printed) for page in WITH_CODE for b in blocks(page) if b.run}
+
+
 def commands(program):
     """Every command line of this program that is quoted, in a block or in a sentence."""
     for text in (text for text in TEXTS if text.exists()):

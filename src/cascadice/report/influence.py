@@ -47,6 +47,7 @@ def _totals(axes: Any, found: Findings) -> None:
     names = {node: f"{found.known[node]}  {node}" if node in found.known else str(node) for node in range(len(values))}
     if len(values) <= NAMED_UP_TO:
         axes.set_yticks(list(names), list(names.values()), fontsize=8)
+    axes.locator_params(axis="x", nbins=6)  # five digits and a sign are wide
     axes.set_ylabel("participant")
     axes.invert_yaxis()
 
