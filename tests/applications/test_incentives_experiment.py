@@ -15,7 +15,7 @@ from cascadice.experiments.fleets import apart, fleet
 from cascadice.experiments.incentives import QUALITIES, WRONG, Setting, coalitions, made, mislabelled, retrained, roles
 from cascadice.report.reward import draw_study
 
-SMALL = Setting(players=3, crowd=5, rounds=3, hops=2, seeds=(300, 301), per_node=64, hidden=8, judged=50)
+SMALL = Setting(players=3, crowd=5, rounds=3, hops=(1, 2), seeds=(300, 301), per_node=64, hidden=8, judged=50)
 
 
 @pytest.fixture(scope="module")

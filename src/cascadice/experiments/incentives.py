@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ class Setting:
     players: int = 6
     crowd: int = 16
     rounds: int = 60
-    hops: int = 4
+    hops: tuple[int, ...] = (1, 4)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     per_node: int = 80
     batch_size: int = 16
@@ -51,9 +50,9 @@ class Setting:
     device: str = "cpu"
 
 
-CIFAR: Mapping[str, Any] = {"per_node": 512, "batch_size": 64, "lr": 0.1, "rounds": 80}
+CIFAR: Mapping[str, Any] = {"per_node": 512, "batch_size": 64, "lr": 0.1, "rounds": 80, "hops": (1, 4, 16)}
 QUICK: Mapping[str, Any] = {
-    "players": 4, "crowd": 8, "rounds": 20, "hops": 2, "per_node": 64, "batch_size": 16, "hidden": 16, "judged": 200,
+    "players": 4, "crowd": 8, "rounds": 20, "hops": (1, 2), "per_node": 64, "batch_size": 16, "hidden": 16, "judged": 200,
 }  # fmt: skip
 
 
@@ -180,12 +179,14 @@ def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
     together = fleet(networks)
     yardstick = judge(together, _judged(together, setting))
     rounds = list(simulate(together, setting.rounds))
-    far = f"shares, {setting.hops} hops"
+    shared_out = {
+        f"shares, {hops} hop{'s' * (hops > 1)}": contributions(
+            by_shares(together, window, yardstick).participants for window in _windows(rounds, hops)
+        )
+        for hops in setting.hops
+    }
     found = {
-        "shares, 1 hop": contributions(by_shares(together, [done], yardstick).participants for done in rounds),
-        far: contributions(
-            by_shares(together, window, yardstick).participants for window in _windows(rounds, setting.hops)
-        ),
+        **shared_out,
         "shares, 1 hop, and on oneself": contributions(shares(together, [done], yardstick) for done in rounds),
         "horizon": contributions(e.participants for e in by_horizon(together, reversed(rounds), yardstick)),
         "cosine to the mean update": -contributions(_cosine(done, len(networks)) for done in rounds),
@@ -194,12 +195,10 @@ def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
     return {name: apart(value.double().cpu(), len(networks)) for name, value in found.items()}
 
 
-def _windows(rounds: Sequence[Round], size: int) -> Iterator[list[Round]]:
-    window: deque[Round] = deque(maxlen=size)
-    for done in rounds:
-        window.append(done)
-        if len(window) == size:
-            yield list(window)
+def _windows(rounds: Sequence[Round], size: int) -> Iterator[Sequence[Round]]:
+    """Each round with those that follow it; of long windows, which overlap much, one in every quarter of their length."""
+    for start in range(0, len(rounds) - size + 1, max(1, size // 4)):
+        yield rounds[start : start + size]
 
 
 def _cosine(done: Round, count: int) -> Tensor:
