@@ -52,7 +52,8 @@ class Setting:
 
 CIFAR: Mapping[str, Any] = {"per_node": 512, "batch_size": 64, "lr": 0.1, "rounds": 80, "hops": (1, 4, 16)}
 QUICK: Mapping[str, Any] = {
-    "players": 4, "crowd": 8, "rounds": 20, "hops": (1, 2), "per_node": 64, "batch_size": 16, "hidden": 16, "judged": 200,
+    "players": 4, "crowd": 8, "rounds": 20, "hops": (1, 2), "per_node": 64, "batch_size": 16, "hidden": 16,
+    "judged": 200,
 }  # fmt: skip
 
 
@@ -196,7 +197,7 @@ def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
 
 
 def _windows(rounds: Sequence[Round], size: int) -> Iterator[Sequence[Round]]:
-    """Each round with those that follow it; of long windows, which overlap much, one in every quarter of their length."""
+    """Each round with those that follow it; of long windows, which overlap, one in each quarter of their length."""
     for start in range(0, len(rounds) - size + 1, max(1, size // 4)):
         yield rounds[start : start + size]
 
