@@ -1,6 +1,6 @@
 """Recording work on a GPU as a graph: a launch costs more than a small kernel, a replay costs one launch for all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -43,6 +43,15 @@ def _record(work: Callable[[], R], pool: Any) -> tuple[torch.cuda.CUDAGraph, R]:
 MOST = 8  # addresses to record a graph for
 
 
+def tensors(structure: Any) -> Iterator[Tensor]:
+    """The tensors in tuples, lists and dicts, in torch's order; its own flattening takes longer than a replay."""
+    if isinstance(structure, Tensor):
+        yield structure
+        return
+    for part in structure.values() if isinstance(structure, dict) else structure:
+        yield from tensors(part)
+
+
 def recorded(call: Callable[..., Any], in_place: bool = True) -> Callable[..., Any]:
     """`call` on structures of tensors, as a graph. Its next use overwrites what it gave.
 
@@ -57,19 +66,19 @@ def recorded(call: Callable[..., Any], in_place: bool = True) -> Callable[..., A
     def run(*given: Any) -> Any:
         if _recording.get():
             return call(*given)
-        leaves, shape = tree_flatten(given)
-        form = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
-        place = (form, *(leaf.data_ptr() for leaf in leaves))
-        if place in seen and place not in direct and len(direct) < MOST:
-            direct[place] = record(lambda: call(*given), pool)
-        if place in direct:
-            graph, found = direct[place]
-            graph.replay()
-            return found
+        leaves = list(tensors(given))
+        place = tuple([(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves])
+        if (known := direct.get(place)) is None and place in seen and len(direct) < MOST:
+            known = direct[place] = record(lambda: call(*given), pool)
+        if known is not None:
+            known[0].replay()
+            return known[1]
         if in_place and len(seen) < 4 * MOST:
             seen.add(place)
+        form = tuple([described[1:] for described in place])
         if form not in staged:
             fixed = [leaf.clone() for leaf in leaves]
+            shape = tree_flatten(given)[1]
             staged[form] = (fixed, *record(lambda: call(*tree_unflatten(fixed, shape)), pool))
         fixed, graph, found = staged[form]
         torch._foreach_copy_(fixed, leaves)

@@ -117,9 +117,13 @@ def pull(network: Network, done: Round, lam: Sensitivity, into: Tensor | None = 
 
 def by_participant(first: Round, sensitivity: Sensitivity) -> Float[Tensor, " n"]:
     """A_jᵀ Δ_j: the r-hop influence of every participant's update in the first round."""
-    found = _dots(sensitivity.theta, first.half.theta, first.before.theta)
+    return _of_updates(first.before, first.half, sensitivity)
+
+
+def _of_updates(before: Participants, half: Participants, sensitivity: Sensitivity) -> Float[Tensor, " n"]:
+    found = _dots(sensitivity.theta, half.theta, before.theta)
     for name, lam in sensitivity.state.items():
-        found = found + _dots(lam, first.half.state[name], first.before.state[name])
+        found = found + _dots(lam, half.state[name], before.state[name])
     return found
 
 
@@ -146,10 +150,39 @@ def by_sample(network: Network, first: Round, sensitivity: Sensitivity) -> Float
     """
     check_form(network, first)
     check_samples_are_apart(network)
-    steps = first.drawn.batch.shape[1]
-    if first.tape and steps == 1 and network.learner.optimizer.linear:
+    if _readable(network, first):
         return _from_tape(network, first, sensitivity)
-    return _backwards(network, first, sensitivity, None, score=True, bend=steps > 1)[1]
+    return _backwards(network, first, sensitivity, None, score=True, bend=first.drawn.batch.shape[1] > 1)[1]
+
+
+def _readable(network: Network, first: Round) -> bool:
+    """Whether scores can be read from the round's tape."""
+    return bool(first.tape) and first.drawn.batch.shape[1] == 1 and network.learner.optimizer.linear
+
+
+def by_both(
+    network: Network, first: Round, sensitivity: Sensitivity
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n samples"]]:
+    """`by_participant` and `by_sample`; of a taped round on CUDA as one graph, for launches take longer than work."""
+    if not (captures(network) and _readable(network, first)):
+        return by_participant(first, sensitivity), by_sample(network, first, sensitivity)
+    check_form(network, first)
+    check_samples_are_apart(network)
+    stacked = (sensitivity, factors(network, first.drawn), *terms(network, first.drawn))
+    whole, samples = _recorded_both(network, known_layers(network, first.drawn))(
+        first.before, first.half, first.tape[0], *stacked
+    )
+    return whole.clone(), samples.clone()
+
+
+@lru_cache(maxsize=4)
+def _recorded_both(network: Network, layers: Layers) -> Callable[..., tuple[Tensor, Tensor]]:
+    samples = over_rows(_read, network.strategy, layers.learner, layers, read, steady=True)
+
+    def both(before: Participants, half: Participants, tape: Tape, worth: Sensitivity, *own: Any) -> Any:
+        return _of_updates(before, half, worth), samples(tape, *worth, *own)
+
+    return recorded(both)
 
 
 class Scored(NamedTuple):

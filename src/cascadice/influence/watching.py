@@ -20,7 +20,7 @@ from cascadice.influence.cascades import (
 )
 from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples
 from cascadice.influence.judging import Judge
-from cascadice.influence.reverse import Slopes, by_participant, by_sample, reverse_gossip
+from cascadice.influence.reverse import Slopes, by_both, reverse_gossip
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.names import lookup
 
@@ -69,8 +69,7 @@ def _to_first_order(look: Look) -> Found:
     if not look.samples:
         return Found(look.rounds[0], (first_order(look.network, look.rounds, look.judge, look.sources),), {}, {})
     worth = reverse_gossip(look.network, look.rounds, look.judge, known=look.slopes)
-    scores = _of_sources(look, by_sample(look.network, look.rounds[0], worth))
-    whole = _of_sources(look, by_participant(look.rounds[0], worth))
+    whole, scores = (_of_sources(look, found) for found in by_both(look.network, look.rounds[0], worth))
     return Found(look.rounds[0], (), {"first order": whole}, {"first order": scores})
 
 
