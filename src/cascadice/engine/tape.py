@@ -9,14 +9,14 @@ one forward pass of the layers, whatever A is; the gradient of a sample is never
 sum gives the Hessian times A, and the gradient itself, which that would otherwise cost, is not needed.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
 from cascadice.engine.learner import (
@@ -100,16 +100,20 @@ def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, 
 
     `learner` is the layers' own, or a twin of it.
     """
+    return _scores(answers(layers, learner, tape, direction), [slope for _, slope in tape])
+
+
+def answers(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> list[Tensor]:
+    """What each layer gives for its input under the direction as its parameters."""
     module: Any = learner.training
     along = dict(unflatten(module, direction))
     known = {id(p): name for name, p in module.named_parameters()}
-    total: Any = 0.0
+    found = []
     for name, (given, slope) in zip(layers.names, tape, strict=True):
         layer = module.get_submodule(name)
         change = {own: along[known[id(p)]].to(slope.dtype) for own, p in layer.named_parameters()}
-        total = total + _dot(functional_call(layer, change, (given,)), slope)
-    scores: Tensor = total
-    return scores
+        found.append(functional_call(layer, change, (given,)))
+    return found
 
 
 def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:
@@ -118,13 +122,17 @@ def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Te
         return read(layers, learner, tape, direction)
     module: Any = learner.training
     lend(module, direction)
-    called = zip(layers.names, tape, strict=True)
-    scores: Any = sum(_dot(module.get_submodule(name)(given), slope) for name, (given, slope) in called)
-    return scores  # type: ignore[no-any-return]
+    found = [module.get_submodule(name)(given) for name, (given, _) in zip(layers.names, tape, strict=True)]
+    return _scores(found, [slope for _, slope in tape])
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).flatten(1).sum(1, dtype=torch.promote_types(a.dtype, torch.float32))
+def _scores(answers: Sequence[Tensor], slopes: Sequence[Tensor]) -> Float[Tensor, " batch"]:
+    """⟨slope_i, answer_i⟩ of each sample, summed over layers."""
+    each = [
+        (a * b).flatten(1).sum(1, dtype=torch.promote_types(a.dtype, torch.float32))
+        for a, b in zip(answers, slopes, strict=True)
+    ]
+    return torch.stack(each).sum(0) if len(each) > 1 else each[0]
 
 
 def pure_tape(layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Tape:
@@ -185,10 +193,22 @@ def eager_along(
         loss, _ = eager_loss(learner, own, buffers, x, y)
         noted = module.reel.stop()
         slopes = torch.autograd.grad(loss, noted.outputs, create_graph=bend)
-        with torch.set_grad_enabled(bend):
-            scores = read(layers, learner, tuple(zip(noted.inputs, slopes, strict=True)), direction)
-        pieces = torch.autograd.grad(scores.sum(), list(own.values()), materialize_grads=True) if bend else ()
-    return scores.detach(), torch.cat([p.reshape(-1) for p in pieces]) if bend else None
+        tape = tuple(zip(noted.inputs, slopes, strict=True))
+        if not bend:
+            with torch.no_grad():
+                return eager_read(layers, learner, tape, direction), None
+        found = answers(layers, learner, tape, direction)
+        bent = _bent(found, slopes, list(own.values()))
+    with torch.no_grad():
+        return _scores(found, slopes) if score else None, bent
+
+
+def _bent(answers: Sequence[Tensor], slopes: Sequence[Tensor], own: list[nn.Parameter]) -> Float[Tensor, " d"]:
+    """The gradient of Σ ⟨slope, answer⟩: each is the other's, and no product of the two need be formed."""
+    pairs = [(a, b.detach()) for a, b in (*zip(answers, slopes, strict=True), *zip(slopes, answers, strict=True))]
+    outputs, by = zip(*((output, by) for output, by in pairs if output.requires_grad), strict=True)
+    pieces = torch.autograd.grad(outputs, own, by, materialize_grads=True)
+    return torch.cat([piece.reshape(-1) for piece in pieces])
 
 
 def generic_along(
