@@ -24,6 +24,7 @@ from cascadice.applications.anomaly import (
     rivals,
     signs,
     signs_and_rivals,
+    strengths,
     threshold,
     votes,
 )
@@ -128,18 +129,39 @@ def test_the_threshold_is_exceeded_as_often_as_it_says(neighbours, rate):
     assert float(beyond.double().mean()) == pytest.approx(rate, rel=0.15)
 
 
-@pytest.mark.parametrize(("lasting", "allowance"), [(0.0, 0.0), (0.3, 0.5)])
-def test_honest_neighbours_are_flagged_no_more_often_than_the_rate(lasting, allowance):
-    nodes, rate, draw = 160, 0.02, torch.Generator().manual_seed(4)
+def honest_evidence(lasting, signs=5, nodes=160, rounds=30):
+    """Of participants in a circle with five neighbours each, between whom there are lasting differences."""
+    draw = torch.Generator().manual_seed(4)
     heard = torch.zeros(nodes, nodes, dtype=torch.bool)
     for offset in range(1, 6):
         heard |= torch.eye(nodes, dtype=torch.bool).roll(offset, 0)
-    bias = lasting * torch.randn(5, nodes, nodes, generator=draw).double()
+    bias = lasting * torch.randn(signs, nodes, nodes, generator=draw).double()
     evidence = nothing(bias)
-    for _ in range(30):
-        evidence = gathered(evidence, bias + torch.randn(5, nodes, nodes, generator=draw), heard)
+    for _ in range(rounds):
+        evidence = gathered(evidence, bias + torch.randn(signs, nodes, nodes, generator=draw), heard)
+    return evidence, heard
+
+
+@pytest.mark.parametrize(("lasting", "allowance"), [(0.0, 0.0), (0.3, 0.5)])
+def test_honest_neighbours_are_flagged_no_more_often_than_the_rate(lasting, allowance):
+    rate, (evidence, heard) = 0.02, honest_evidence(lasting)
     share = (deviations(evidence, allowance).abs() > threshold(5, rate)).sum() / heard.sum() / 5
     assert 0.2 * rate < float(share) <= 1.25 * rate
+
+
+@pytest.mark.parametrize("lasting", [0.3, 1.0, 5.0])
+def test_unlike_neighbours_are_flagged_no_more_often_than_the_rate(lasting):
+    rate, (evidence, heard) = 0.05, honest_evidence(lasting, nodes=320)
+    alike, unlike = ((strengths(evidence, rate, 0.2, unlike)[heard] > 1).double().mean() for unlike in (False, True))
+    assert unlike <= 1.25 * rate
+    assert lasting < 1 or alike > 2 * rate, "differences that were not allowed for"
+
+
+def test_unlike_neighbours_hide_no_one_who_is_far_out(one_thread):
+    net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), strength=3.0)], mixing="complete")
+    own = judge(net, own_data(net, 40))
+    *_, last = detect(net, simulate(net, 25), own, unlike=True)
+    assert votes(last)[3] == 1
 
 
 def test_of_two_nobody_knows_the_odd_one():

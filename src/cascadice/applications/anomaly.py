@@ -161,12 +161,24 @@ def _median(values: Tensor, known: Tensor) -> Tensor:
     return torch.where(count > 0, middle, 0.0)
 
 
+def strengths(
+    evidence: Evidence, rate: float = 0.01, allowance: float = 0.5, unlike: bool = False
+) -> Float[Tensor, "n n"]:
+    """The largest |D| of the signs over its threshold: above 1, k flags j. See `detect`."""
+    neighbours, share = (evidence.weight > 0).sum(0), rate / len(evidence.total)
+    found = deviations(evidence, allowance).abs() / _thresholds(neighbours, share)
+    if unlike:
+        found = torch.minimum(found, deviations(evidence, 0.0).abs() / _thresholds(neighbours, share, measured=True))
+    return found.amax(0)
+
+
 @lru_cache(maxsize=256)
-def threshold(neighbours: int, rate: float) -> float:
+def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
     """The |D| that an honest one of so many alike neighbours exceeds with probability `rate`; infinite below three.
 
     Found by simulation of Gaussian means whose spread is that of the floor, so it is right where honest participants
-    differ by the allowance, and on the safe side where they differ less.
+    differ by the allowance, and on the safe side where they differ less. If `measured`, of any spread: it is known
+    from these few neighbours alone.
     """
     if neighbours < LEAST:
         return math.inf
@@ -175,7 +187,7 @@ def threshold(neighbours: int, rate: float) -> float:
     means = torch.randn(1, neighbours, sets, generator=draw, dtype=torch.float64)
     known = torch.ones(neighbours, sets, dtype=torch.bool)
     offset = (means - _median(means, known)).abs()
-    found = (offset / (1.4826 * _median(offset, known)).clamp_min(1)).flatten()
+    found = (offset / (1.4826 * _median(offset, known)).clamp_min(1e-12 if measured else 1)).flatten()
     return float(found.kthvalue(math.ceil(len(found) * (1 - rate))).values)
 
 
@@ -206,15 +218,18 @@ def detect(
     allowance: float = 0.5,
     memory: float = math.inf,
     samples: int | None = None,
+    unlike: bool = False,
     scores: Scores = signs,
 ) -> Iterator[Verdict]:
     """What every participant thinks of those it hears, after each round; live while training, or from a recording.
 
     `rate` is the probability that a receiver flags a given honest neighbour, in the round that is looked at, shared
     out evenly over the signs. It holds where the lasting differences between honest neighbours have a standard
-    deviation of at most `allowance`, in units of their mean difference within a round: raise it where data are very
-    unlike. Evidence is forgotten over about `memory` rounds: 1 looks at each round by itself. `judge` is to be of
-    everybody's own data, `judge(network, own_data(network, size))`; `samples` of these at a time are taken in turn.
+    deviation of at most `allowance`, in units of their mean difference within a round. Where data are `unlike`, it is
+    kept whatever that deviation: a neighbour must also be far out by that of the others, of which k knows few, so that
+    fewer attackers are flagged. Evidence is forgotten over about `memory` rounds: 1 looks at each round by itself.
+    `judge` is to be of everybody's own data, `judge(network, own_data(network, size))`; `samples` of these at a time
+    are taken in turn.
     """
     check(rate, allowance, memory)
     evidence: Evidence | None = None
@@ -224,7 +239,7 @@ def detect(
         evidence = nothing(found) if evidence is None else evidence
         evidence = gathered(evidence, found, links(done.W).to(found.device), 1 - 1 / memory)
         deviation, known = deviations(evidence, allowance), evidence.weight > 0
-        strength = deviation.abs().amax(0) / _thresholds(known.sum(0), rate / len(found))
+        strength = strengths(evidence, rate, allowance, unlike)
         before = torch.full_like(known, -1, dtype=torch.int64) if since is None else since
         since = torch.where(strength > 1, torch.where(before < 0, done.t, before), -1)
         yield Verdict(done.t, deviation, strength, since, known)
@@ -240,11 +255,11 @@ def check(rate: float, allowance: float = 0.5, memory: float = math.inf) -> None
         raise ValueError(f"memory must be at least one round; found {memory}.")
 
 
-def _thresholds(neighbours: Tensor, rate: float) -> Tensor:
+def _thresholds(neighbours: Tensor, rate: float, measured: bool = False) -> Tensor:
     """Of each receiver, by how many neighbours it has."""
     found = torch.empty_like(neighbours, dtype=torch.float64)
     for count in set(neighbours.tolist()):
-        found[neighbours == count] = threshold(count, rate)
+        found[neighbours == count] = threshold(count, rate, measured)
     return found
 
 

@@ -35,6 +35,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     text = "how much honest neighbours may differ for good, in their mean differences within a round [0.5]"
     parser.add_argument("--allowance", type=float, default=0.5, metavar="X", help=text)
+    text = "keep the rate where participants hold unlike data: fewer are flagged"
+    parser.add_argument("--unlike", action="store_true", help=text)
     text = "rounds over which evidence is forgotten; 1 looks at each round alone (never)"
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
     text = f"own samples to judge by in a round (up to {SAMPLES})"
@@ -58,6 +60,7 @@ def _detect(args: argparse.Namespace) -> None:
     place = over_runs.place(args, "detect", MADE)
     console, counted, last = Console(quiet=args.quiet), [], None
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
+    options |= {"unlike": args.unlike}
     with console.status("looking at what everybody heard"):
         for last in detect(recording.network, recording.rounds(), yardstick, **options):
             counted.append(votes(last))
@@ -176,10 +179,12 @@ def _others(rows: list[list[Any]], suspects: list[list[Any]], known: dict[int, s
 
 
 def _terms(rounds: int, options: dict[str, Any]) -> str:
+    alike = f"if the honest differ for good by no more than the allowance of {options['allowance']:g}"
+    condition = "however much the honest differ for good" if options["unlike"] else alike
     return (
         f"Each judged its neighbours by {options['samples']} of its own samples in each of {rounds} rounds. An honest "
-        f"neighbour is flagged with probability {options['rate']:g} in a look, if the honest differ for good by no "
-        f"more than the allowance of {options['allowance']:g}. The vote is more than one participant knows."
+        f"neighbour is flagged with probability {options['rate']:g} in a look, {condition}. "
+        "The vote is more than one participant knows."
     )
 
 

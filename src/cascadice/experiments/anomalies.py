@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cascadice import data, models, store
@@ -36,6 +36,7 @@ from cascadice.applications.anomaly import (
     links,
     nothing,
     signs_and_rivals,
+    strengths,
     threshold,
 )
 from cascadice.data import DataSet, corruption
@@ -50,7 +51,13 @@ from cascadice.names import lookup
 from cascadice.report.detect import STUDY_HEADER, draw_study, study_line
 
 RATE = 0.01
-ALLOWANCES = (0.5, 0.7, 1.0)  # the usual one, and how flags would fall if more were allowed for
+# the usual allowance, and how flags would fall if more were allowed for, or if nothing were known of how data differ
+TERMS: Mapping[str, tuple[float, bool]] = {
+    "0.5": (0.5, False),
+    "0.7": (0.7, False),
+    "1": (1.0, False),
+    "unlike": (0.5, True),
+}
 SCORES = (*SIGNS, *RIVALS)
 DETECTOR = "detector"
 
@@ -169,11 +176,11 @@ def own_judge(networks: Sequence[Network], together: Network) -> Judge:
 class Watched(NamedTuple):
     """|deviation| by each score of each link after each round, whose links they are, and how good models became.
 
-    `allowed` is |deviation| after the last round, for each of the allowances.
+    `flagged` is who is flagged after the last round, on each of the terms.
     """
 
     deviation: Float[Tensor, "rounds scores links"]
-    allowed: Float[Tensor, "allowances scores links"]
+    flagged: Bool[Tensor, "terms links"]
     source: Int[Tensor, " links"]
     receiver: Int[Tensor, " links"]
     accuracy: Float[Tensor, " n"]
@@ -192,9 +199,10 @@ def watch(net: Network, rounds: int, whole: Judge, samples: int, once: bool = Fa
         evidence = gathered(nothing(scores) if evidence is None else evidence, scores, heard)
         found.append(deviations(evidence)[:, source, receiver].abs().float())
     assert evidence is not None  # there is a last round
-    allowed = torch.stack([deviations(evidence, more)[:, source, receiver].abs().float() for more in ALLOWANCES])
+    told = evidence._replace(total=evidence.total[: len(SIGNS)], latest=evidence.latest[: len(SIGNS)])
+    flagged = torch.stack([strengths(told, RATE, *terms)[source, receiver] > 1 for terms in TERMS.values()])
     accuracy = evaluate(net, done.after).accuracy
-    return Watched(torch.stack(found).cpu(), allowed.cpu(), source.cpu(), receiver.cpu(), accuracy.cpu())
+    return Watched(torch.stack(found).cpu(), flagged.cpu(), source.cpu(), receiver.cpu(), accuracy.cpu())
 
 
 def points(seen: Watched, side: Side, nodes: int) -> dict[str, Tensor]:
@@ -207,20 +215,19 @@ def points(seen: Watched, side: Side, nodes: int) -> dict[str, Tensor]:
     source, receiver = seen.source % nodes, seen.receiver % nodes
     limit = threshold(_degree(seen), RATE / len(SIGNS))
     strength = seen.deviation[:, : len(SIGNS)].amax(1) / limit
-    allowed = seen.allowed[:, : len(SIGNS)].amax(1) / limit
     stood = (strength > 1).flip(0).cumprod(0).sum(0)
     columns = {
         "seed": seed, "attacker": place, "source": source, "receiver": receiver, "attacks": source == place,
         DETECTOR: strength[-1], **{name: seen.deviation[-1, i] for i, name in enumerate(SCORES)},
-        **{_flagged(more): allowed[i] > 1 for i, more in enumerate(ALLOWANCES)},
+        **{_flagged(terms): seen.flagged[i] for i, terms in enumerate(TERMS)},
         "ever": (strength > 1).any(0), "delay": len(strength) - stood + 1,
         "accuracy": seen.accuracy[seen.receiver],
     }  # fmt: skip
     return {name: column[receiver != place] for name, column in columns.items()}
 
 
-def _flagged(allowance: float) -> str:
-    return f"flagged at {allowance:g}"
+def _flagged(terms: str) -> str:
+    return f"flagged at {terms}"
 
 
 def _degree(seen: Watched) -> int:
@@ -263,7 +270,7 @@ def summary(name: str, setting: Setting, rows: Mapping[str, Tensor]) -> dict[str
     result = {
         "name": name, **setting._asdict(), "networks": len(networks),
         "points": len(bad), "accuracy": _spread([float(one["accuracy"].mean()) for one in per_seed]),
-        "false_alarms": {f"{more:g}": _shares(per_seed, more, False) for more in ALLOWANCES},
+        "false_alarms": {terms: _shares(per_seed, terms, False) for terms in TERMS},
         "false_alarms_ever": float(rows["ever"][good].double().mean()),
     }  # fmt: skip
     if not setting.kind:
@@ -271,14 +278,14 @@ def summary(name: str, setting: Setting, rows: Mapping[str, Tensor]) -> dict[str
     return {
         **result,
         "auroc": {score: _spread(values) for score, values in areas.items()},
-        "flagged": {f"{more:g}": _shares(per_seed, more, True) for more in ALLOWANCES},
+        "flagged": {terms: _shares(per_seed, terms, True) for terms in TERMS},
         "delay": float(rows["delay"][bad].double().median()),
     }
 
 
-def _shares(per_seed: Sequence[Mapping[str, Tensor]], allowance: float, attacks: bool) -> dict[str, float]:
+def _shares(per_seed: Sequence[Mapping[str, Tensor]], terms: str, attacks: bool) -> dict[str, float]:
     """How many of the attackers' links, or of the honest ones, are flagged in the end."""
-    name = _flagged(allowance)
+    name = _flagged(terms)
     return _spread([float(one[name][one["attacks"] == attacks].double().mean()) for one in per_seed])
 
 
