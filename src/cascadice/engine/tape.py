@@ -10,6 +10,7 @@ sum gives the Hessian times A, and the gradient itself, which that would otherwi
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
+from cascadice.engine.convolution import TwiceDifferentiated
 from cascadice.engine.learner import (
     Buffers,
     Learner,
@@ -190,7 +192,8 @@ def eager_along(
     module.requires_grad_(bend)
     module.reel.start()
     with torch.enable_grad():
-        loss, _ = eager_loss(learner, own, buffers, x, y)
+        with TwiceDifferentiated() if bend and learner.compute is None else nullcontext():
+            loss, _ = eager_loss(learner, own, buffers, x, y)
         noted = module.reel.stop()
         slopes = torch.autograd.grad(loss, noted.outputs, create_graph=bend)
         tape = tuple(zip(noted.inputs, slopes, strict=True))

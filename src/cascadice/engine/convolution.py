@@ -1,0 +1,62 @@
+"""Convolutions that are to be differentiated twice.
+
+For the second derivative by kernels torch convolves with kernels as large as images, which takes several times as long
+as the gradient of a transposed convolution; and that is the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+Form = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
+"""Stride, padding, dilation, groups."""
+
+
+class TwiceDifferentiated(TorchFunctionMode):
+    """Within, `conv2d` is one of these: for a pass whose slopes by inputs and outputs are differentiated once more."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if (
+            func is F.conv2d
+            and not given
+            and len(args) == 7
+            and not isinstance(args[4], str)
+            and torch.is_grad_enabled()
+        ):
+            return _Convolution.apply(*args[:3], args[3:])  # type: ignore[no-untyped-call]
+        return func(*args, **given)
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, form: Form) -> Tensor:
+        ctx.save_for_backward(x, kernel)
+        ctx.form = form
+        return F.conv2d(x, kernel, bias, *form)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        (x, kernel), (stride, padding, dilation, groups) = ctx.saved_tensors, ctx.form
+        if not torch.is_grad_enabled():
+            by_bias, asked = [len(kernel)] if ctx.needs_input_grad[2] else None, ctx.needs_input_grad[:3]
+            found = torch.ops.aten.convolution_backward(
+                slope, x, kernel, by_bias, stride, padding, dilation, False, (0, 0), groups, asked
+            )
+            return *found, None
+        # the first of two passes, in which nobody asks for gradients of kernels
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        left = [
+            size - (out - 1) * step + 2 * pad - wide * (taps - 1) - 1
+            for size, out, step, pad, wide, taps in zip(
+                x.shape[2:], slope.shape[2:], stride, padding, dilation, kernel.shape[2:], strict=True
+            )
+        ]
+        return F.conv_transpose2d(slope, kernel, None, stride, padding, left, groups, dilation), None, None, None
