@@ -141,7 +141,7 @@ MISTAKES = {
     "unknown kind": (["run", "demo", "--kind", "truth,first-ordr"], "Did you mean 'first-order'?"),
     "no run": (["influence", "nowhere"], "nowhere holds no run: config.json is not there"),
     "no run named": (["influence"], "the following arguments are required: RUN"),
-    "no hops": (["influence", "nowhere", "--hops", "0"], "hops must be at least 1; found 0"),
+    "negative hops": (["influence", "nowhere", "--hops", "-1"], "hops must be at least 0; found -1"),
     "hops in words": (["influence", "nowhere", "--hops", "two"], "argument --hops: invalid int value: 'two'"),
     "sources in words": (["influence", "nowhere", "--sources", "all"], "--sources must be whole numbers, e.g. 0,3"),
     "other flag": (["influence", "nowhere", "--hop", "2"], "does not know '--hop'. Did you mean --hops?"),

@@ -59,11 +59,11 @@ def starts(recorded: Sequence[int], question: Question, folder: store.Folder) ->
             f"--kind {','.join(question.kinds)}."
         )
     there = set(recorded)
-    whole = [t for t in recorded if there.issuperset(range(t, t + question.hops))]
+    whole = [t for t in recorded if there.issuperset(range(t, t + question.rounds))]
     if not whole:
         span = f"{recorded[0]} to {recorded[-1]}" if len(recorded) > 1 else f"only {recorded[0]}"
         raise ValueError(
-            f"{question.hops} hops need {question.hops} recorded rounds in a row; {folder} has {len(recorded)}, "
+            f"{question.hops} hops need {question.rounds} recorded rounds in a row; {folder} has {len(recorded)}, "
             f"{span}. Ask for fewer hops, or record more rounds."
         )
     return whole[:: question.every]
@@ -82,7 +82,7 @@ def stretches(remaining: Sequence[int], hops: int) -> list[range]:
 
 def _found(run: Path, network: Network, question: Question, remaining: Sequence[int]) -> Iterator[Found]:
     layout = store.layout(network.learner.training)
-    for stretch in stretches(remaining, question.hops):
+    for stretch in stretches(remaining, question.rounds):
         rounds = (store.load_round(run, t, layout=layout, device=network.device) for t in stretch)
         yield from answers(network, rounds, question)
 

@@ -36,6 +36,11 @@ class Question:
     every: int = 1
     eval_samples: int | None = None
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds it takes to answer for one: its own, and those in which its updates travel on."""
+        return max(1, self.hops)
+
     def __post_init__(self) -> None:
         for kind in self.kinds:
             lookup(KINDS, kind, "kind")
@@ -43,9 +48,11 @@ class Question:
             given = getattr(self, name)
             if given is not None and (not given or len(set(given)) < len(given)):
                 raise ValueError(f"{name} must name at least one, each once; found {list(given)}.")
-        for name in ("hops", "points", "every", "eval_samples"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1; found {value}.")
+        for name, least in {"hops": 0, "points": 1, "every": 1, "eval_samples": 1}.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name.replace('_', '-')} must be at least {least}; found {value}.")
+        if not self.hops and (self.samples or "shares" in self.kinds):
+            raise ValueError("over 0 hops there are neither samples nor shares. Ask for at least 1 hop.")
 
 
 def note_of(question: Question, config: Config) -> dict[str, str]:

@@ -140,16 +140,21 @@ def deviations(evidence: Evidence, allowance: float = 0.5) -> Float[Tensor, "sig
 
     0 where k heard nothing from j, or knows fewer than three neighbours.
     """
-    known = evidence.weight > 0
-    neighbours = known.sum(0)
-    known = known & (neighbours >= LEAST)
-    mean = evidence.total / evidence.weight.clamp_min(1e-12)
+    offset, spread = _offsets(evidence)
+    neighbours = (evidence.weight > 0).sum(0)
     rounds = evidence.weight.square() / evidence.squares.clamp_min(1e-24)
-    offset = torch.where(known, mean - _median(mean, known), 0.0)
-    spread = 1.4826 * _median(offset.abs(), known)
     noise = math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1)  # of Gaussian scores, within 5 %
     floor = (noise / rounds.clamp_min(1e-12) + allowance**2).sqrt()
-    return torch.where(known, offset / torch.maximum(spread, floor), 0.0)
+    return offset / torch.maximum(spread, floor)
+
+
+def _offsets(evidence: Evidence) -> tuple[Float[Tensor, "signs n n"], Float[Tensor, "signs 1 n"]]:
+    """How far j's mean is from the median of k's neighbours (0 where k cannot tell), and their 1.4826 MAD."""
+    known = evidence.weight > 0
+    known = known & (known.sum(0) >= LEAST)
+    mean = evidence.total / evidence.weight.clamp_min(1e-12)
+    offset = torch.where(known, mean - _median(mean, known), 0.0)
+    return offset, 1.4826 * _median(offset.abs(), known)
 
 
 def _median(values: Tensor, known: Tensor) -> Tensor:
@@ -168,7 +173,9 @@ def strengths(
     neighbours, share = (evidence.weight > 0).sum(0), rate / len(evidence.total)
     found = deviations(evidence, allowance).abs() / _thresholds(neighbours, share)
     if unlike:
-        found = torch.minimum(found, deviations(evidence, 0.0).abs() / _thresholds(neighbours, share, measured=True))
+        offset, spread = _offsets(evidence)
+        by_theirs = offset.abs() / spread.clamp_min(1e-12) / _thresholds(neighbours, share, measured=True)
+        found = torch.minimum(found, by_theirs)
     return found.amax(0)
 
 

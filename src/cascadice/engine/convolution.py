@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -22,16 +22,14 @@ class TwiceDifferentiated(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        if (
-            func is F.conv2d
-            and not given
-            and len(args) == 7
-            and not isinstance(args[4], str)
-            and torch.is_grad_enabled()
-        ):
+        if func is F.conv2d and not kwargs and torch.is_grad_enabled() and _of_layer(*args):
             return _Convolution.apply(*args[:3], args[3:])  # type: ignore[no-untyped-call]
-        return func(*args, **given)
+        return func(*args, **(kwargs or {}))
+
+
+def _of_layer(*args: Any) -> bool:
+    """Whether conv2d is called as nn.Conv2d does: a kernel that was computed has a slope that is asked for."""
+    return len(args) == 7 and isinstance(args[1], nn.Parameter) and all(isinstance(form, tuple) for form in args[3:6])
 
 
 class _Convolution(torch.autograd.Function):

@@ -22,7 +22,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice.engine.graphs import recorded
-from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps
+from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps, score
 from cascadice.engine.reel import Tape
 from cascadice.engine.tape import Layers, taped_step
 from cascadice.names import lookup
@@ -90,6 +90,10 @@ def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
             _vectorised(learner, None)(two, lambda rows: inputs, None)
+            with torch.no_grad():
+                vmap(lambda mine, x, y: score(learner, mine, x, y, (learner.loss,)))(
+                    two, inputs.x[:, 0], inputs.y[:, 0]
+                )
     except Exception:
         return False
     return True

@@ -9,8 +9,8 @@ one forward pass of the layers, whatever A is; the gradient of a sample is never
 sum gives the Hessian times A, and the gradient itself, which that would otherwise cost, is not needed.
 """
 
-from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cascadice.engine.convolution import TwiceDifferentiated
 from cascadice.engine.learner import (
@@ -79,22 +80,47 @@ def layered(
 
 
 def _verified(learner: Learner, strategy: str, mine: Participants, x: Tensor, y: Tensor) -> Layers | None:
-    direction = torch.arange(learner.size, device=x.device).to(mine.theta.dtype).sin()
-    arguments = (mine.theta, mine.buffers, x, y, direction, True, False)
+    numbers = torch.arange(learner.size, device=x.device).to(mine.theta.dtype)
+    # not at the initial parameters: of those many are 0, and hide what is below them
+    arguments = (mine.theta + 0.03 * numbers.cos(), mine.buffers, x, y, numbers.sin(), True)
+    precision = torch.finfo(learner.compute or mine.theta.dtype).eps ** 0.5
     try:
         found = layers(learner, x, mine.buffers)
         if found is None:
             return None
-        with torch.no_grad():
+        with torch.no_grad(), full_precision(), twice_differentiable():
             way = eager_along if strategy == "loop" else pure_along
-            scores, _ = way(found, found.learner.twin(), *arguments)
-            expected, _ = generic_along(learner.twin(), *arguments)
-        assert scores is not None
-        assert expected is not None
+            here, bent = way(found, found.learner.twin(), *arguments, True)
+            again, _ = way(found, found.learner.twin(), *arguments, False)
+            there, expected = generic_along(learner.twin(), *arguments, True)
+        alike = ((here, there), (again, there), (bent, expected))
+        return found if all(_near(*pair, precision) for pair in alike) else None
     except Exception:  # whatever a model does to its layers, there is another way
         return None
-    precision = torch.finfo(learner.compute or mine.theta.dtype).eps ** 0.5
-    return found if bool(((scores - expected).abs().max() <= precision * expected.abs().max()).item()) else None
+
+
+def _near(here: Tensor | None, there: Tensor | None, precision: float) -> bool:
+    assert here is not None
+    assert there is not None
+    return here.shape == there.shape and bool(((here - there).abs().max() <= precision * there.abs().max()).item())
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Without TF32 in products and convolutions."""
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def twice_differentiable() -> AbstractContextManager[None]:
+    """Fused attention has no second derivative; torch's plain one has."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:

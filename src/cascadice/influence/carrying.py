@@ -1,8 +1,9 @@
 """Perturbations on their way through the network: who has been reached, and what the rounds do to what arrived."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -12,9 +13,10 @@ from torch.utils._pytree import tree_map
 
 from cascadice.engine import behaviour
 from cascadice.engine.execution import Local, local_work, over_rows, seeded
-from cascadice.engine.learner import Learner, Participants, local_steps
+from cascadice.engine.learner import Learner, Participants, forward, local_steps, unflatten
 from cascadice.engine.networks import Network, load
 from cascadice.engine.rounds import Round
+from cascadice.engine.tape import twice_differentiable
 from cascadice.influence.measures import per_sample
 from cascadice.optimizers import State
 from cascadice.topology import links
@@ -141,7 +143,9 @@ def push(network: Network, done: Round, at: Carried, tangent: Carried) -> Carrie
     check_differentiable(network)
     inputs = _fetch(network, done, at.nodes.tolist())(None)
     rows = over_rows(_pushed, network.strategy, network.learner, workers=1)
-    theta, state = rows(moved(done, at), tangent.theta, tangent.state, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+    given = (moved(done, at), tangent.theta, tangent.state, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+    with twice_differentiable():
+        theta, state = rows(*given)
     return tangent._replace(theta=theta, state=state)
 
 
@@ -149,7 +153,9 @@ def _pushed(
     learner: Learner, mine: Participants, theta: Tensor, state: State, x: Tensor, y: Tensor, lr: Tensor, conduct: Any
 ) -> Any:
     step = step_of(learner, mine, x, y, lr, conduct)
-    return jvp(step, (mine.theta, mine.state), (theta, state))[1]
+    there, change = jvp(step, (mine.theta, mine.state), (theta, state))
+    # forward mode makes float64 of a float32 scalar (a count of steps) times a number
+    return tree_map(lambda tangent, like: tangent.to(like.dtype), change, there)
 
 
 def step_of(learner: Learner, mine: Participants, x: Tensor, y: Tensor, lr: Tensor, conduct: Any) -> Callable[..., Any]:
@@ -179,28 +185,63 @@ def check_samples_are_apart(network: Network) -> None:
                 f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
                 "sample has no score of its own. Score participants, or use GroupNorm."
             )
+    _check_mean(network)
+
+
+_means: MutableMapping[Learner, bool] = WeakKeyDictionary()
+
+
+def _check_mean(network: Network) -> None:
+    """A sample has a part in a loss that is the mean of its samples' losses. Looked at once."""
+    learner = network.learner
+    if learner not in _means:
+        _means[learner] = _is_mean(network)
+    if not _means[learner]:
+        raise ValueError(
+            "scores of samples are parts of a loss that is the mean of its samples' losses; this one is not. Leave out "
+            'class weights and use reduction="mean", or score participants.'
+        )
+
+
+@torch.no_grad()
+def _is_mean(network: Network) -> bool:
+    learner, train = network.learner, network.data.train
+    x, y = train.take(torch.arange(min(8, len(train)), device=network.device))
+    x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
+    theta, _, buffers = tree_map(lambda tensor: tensor[0], network.initial)
+    outputs = forward(learner.judging, {**dict(unflatten(learner.judging, theta)), **buffers}, x, learner.compute)
+    # no two alike, as those of a model that has not learnt may be
+    outputs = outputs + torch.arange(outputs.numel(), device=outputs.device).cos().view(outputs.shape).to(outputs)
+    whole, each = learner.loss(outputs, y), per_sample(learner.loss)(outputs, y)
+    return bool((whole - each.mean()).abs() <= torch.finfo(outputs.dtype).eps ** 0.5 * each.abs().max())
 
 
 AGAIN = 0.1  # relative to the update, what rounding may change in a step made again: bfloat16 has three digits
+SOME = 4  # participants whose work is made again
+OTHER = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
 
 
-def check_replays(network: Network, done: Round) -> None:
-    """One participant's local work, made again, must end where it did. Cost: a step of one participant."""
+def check_replays(network: Network, done: Round, many: int = SOME) -> None:
+    """The local work of some participants, made again, must end where it did. Cost: a step of each."""
     taken = done.drawn.conduct[0] if done.drawn.conduct else torch.ones(network.nodes)
-    node = taken.argmax().view(1).to(done.loss.device)
-    still: Participants = tree_map(lambda tensor: torch.zeros_like(tensor[node]), done.before)
-    nothing = Carried(node, torch.zeros_like(node), still.theta, still.state)
-    before, half = done.before.theta[node], done.half.theta[node]
-    allowed = AGAIN * (half - before).norm() + 4 * torch.finfo(before.dtype).eps * before.norm()
+    worked = (taken == taken.max()).nonzero().flatten()
+    nodes = worked[torch.linspace(0, len(worked) - 1, min(many, len(worked))).round().long()].to(done.loss.device)
+    last, held = int(done.drawn.batch.max()), len(network.data.train)
+    if last >= held:
+        raise ValueError(f"round {done.t} drew sample {last}; the network has {held}. {OTHER}")
+    still: Participants = tree_map(lambda tensor: torch.zeros_like(tensor[nodes]), done.before)
+    nothing = Carried(nodes, torch.zeros_like(nodes), still.theta, still.state)
+    before, half = done.before.theta[nodes], done.half.theta[nodes]
+    allowed = AGAIN * (half - before).norm(dim=1) + 4 * torch.finfo(before.dtype).eps * before.norm(dim=1)
     missed = replay(network, done, nothing).theta
-    if bool(missed.norm() <= allowed):
+    astray = ~(missed.norm(dim=1) <= allowed)  # what is no number is astray, too
+    if not bool(astray.any()):
         return
-    steady = bool((missed - replay(network, done, nothing).theta).norm() <= allowed)
-    other = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
+    steady = bool(((missed - replay(network, done, nothing).theta).norm(dim=1) <= allowed).all())
     restless = "The model draws at random, and not from torch's generator: let it draw from there, or not at all."
     raise ValueError(
-        f"the local work of participant {int(node)} in round {done.t}, made again, must end where it did; it does not. "
-        + (other if steady else restless)
+        f"the local work of participant {int(nodes[astray][0])} in round {done.t}, made again, must end where it did; "
+        f"it does not. {OTHER if steady else restless}"
     )
 
 

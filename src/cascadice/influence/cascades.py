@@ -13,6 +13,7 @@ from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.influence.carrying import (
+    SOME,
     Carried,
     check_replays,
     check_samples_are_apart,
@@ -195,7 +196,7 @@ def _collected(
 def hops_from(rounds: Iterable[Round], t: int, hops: int) -> list[Round]:
     """Of a run or a recording, the rounds in which an update of round t travels `hops` hops."""
     if hops < 1:
-        raise ValueError(f"an update travels at least 1 hop; found {hops}.")
+        raise ValueError(f"an update travels at least 1 hop; found {hops}. Hop 0 is part of every cascade: value[0].")
     found: list[Round] = []
     for done in rounds:
         if t <= done.t < t + hops:
@@ -219,7 +220,7 @@ def check_rounds(rounds: Sequence[Round]) -> None:
         raise ValueError(f"rounds must follow one another; found {[done.t for done in rounds]}.")
 
 
-def check_recording(network: Network, rounds: Sequence[Round]) -> None:
+def check_recording(network: Network, rounds: Sequence[Round], many: int = SOME) -> None:
     """Rounds must be this network's: of its form, made of numbers, and what its local work makes of them again."""
     check_rounds(rounds)
     for done in rounds:
@@ -231,7 +232,7 @@ def check_recording(network: Network, rounds: Sequence[Round]) -> None:
                     f"rounds must be made of numbers; parameters of participant {int(broken.nonzero()[0])} are NaN or "
                     f"infinite in round {done.t}. Take earlier rounds, or train at a lower learning rate."
                 )
-    check_replays(network, rounds[0])
+    check_replays(network, rounds[0], many)
 
 
 def check_form(network: Network, done: Round) -> None:

@@ -17,7 +17,16 @@ from cascadice.engine.learner import Learner, Participants, gradient, pure_step
 from cascadice.engine.networks import Network, draws_inside, known_layers, load, terms
 from cascadice.engine.reel import Tape
 from cascadice.engine.rounds import Draw, Round
-from cascadice.engine.tape import Along, Layers, eager_along, eager_read, generic_along, pure_along, read
+from cascadice.engine.tape import (
+    Along,
+    Layers,
+    eager_along,
+    eager_read,
+    generic_along,
+    pure_along,
+    read,
+    twice_differentiable,
+)
 from cascadice.influence.carrying import check_differentiable, check_samples_are_apart
 from cascadice.influence.cascades import check_form, check_recording, check_rounds
 from cascadice.influence.judging import Judge, slopes
@@ -209,7 +218,7 @@ def full_horizon(network: Network, backwards: Iterable[Round], judge: Judge) -> 
     for done in backwards:
         check_form(network, done)
         if lam is None:
-            check_recording(network, [done])
+            check_recording(network, [done], many=1)  # a sweep may be short, and each step is as long as its round
             lam = Sensitivity(weighted_slopes(network, judge, done.after), _zeros(done.after.state))
         elif done.t + 1 != after:
             raise ValueError(f"rounds must go back one by one; found {done.t} after {after}.")
@@ -284,7 +293,8 @@ def _backwards(
         into=torch.empty_like(lam.theta) if bend and into is None else into,
         fetch=lambda rows: load(network, done.drawn, rows)[:4],
     )
-    found = rows(done.before, *lam, factors(network, done.drawn))
+    with twice_differentiable():
+        found = rows(done.before, *lam, factors(network, done.drawn))
     if not bend:  # then there was one step, and only its scores are asked for
         return lam, found.clone()
     theta, state, scores = found

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -89,6 +90,14 @@ def _shared_out(look: Look) -> Found:
     return Found(look.rounds[0], (), whole, scores)
 
 
+def _at_home(kind: str, samples: bool, look: Look) -> Found:
+    """Zero hops: what updates did to those who made them, before anybody heard of it."""
+    if samples or kind == "shares":
+        raise ValueError("over 0 hops there are only cascades, and not of samples. Ask for 1 hop, or for participants.")
+    found = KINDS[kind].look(look)
+    return found._replace(cascades=tuple(cascade._replace(value=cascade.value[:1]) for cascade in found.cascades))
+
+
 def _of_sources(look: Look, found: Tensor) -> Tensor:
     """What is found for all at once; NaN for participants that were not asked for."""
     others = [k for k in range(look.network.nodes) if k not in look.sources]
@@ -131,24 +140,28 @@ def watch(
 ) -> Iterator[Found]:
     """What was found about the updates of every `every`-th round that has `hops` rounds to look at.
 
+    Over 0 hops, what updates did to those who made them, before anybody heard of it.
+
     `rounds` come in order, live from `simulate(network, T, window=hops, taped=samples)`, from `store.read(folder)` or
     from a `Recorder`. Memory: `hops` rounds and an evaluation gradient for each.
     """
-    if hops < 1 or every < 1:
-        raise ValueError(f"hops and every must be at least 1; found {hops} and {every}.")
+    if hops < 0 or every < 1:
+        raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names or (sources is not None and not len(sources)):
         raise ValueError("there must be at least one kind and one source to look at.")
     ways = [lookup(KINDS, kind, "kind").look for kind in names]
+    if not hops:
+        ways = [partial(_at_home, kind, samples) for kind in names]
     chosen: list[int] | None = None
-    kept: deque[Round] = deque(maxlen=hops)
+    kept: deque[Round] = deque(maxlen=max(1, hops))
     slopes = Slopes()
     seen = -1
     for seen, done in enumerate(rounds):
         check_rounds([*list(kept)[-1:], done])
         kept.append(done)
         slopes.forget(kept[0].t)
-        if len(kept) == hops and (seen - hops + 1) % every == 0:
+        if len(kept) == kept.maxlen and (seen - len(kept) + 1) % every == 0:
             if chosen is None:
                 chosen = check_sources(network, list(kept), sources)
             look = Look(network, list(kept), judge, samples, points, chosen, slopes)
