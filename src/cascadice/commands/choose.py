@@ -209,7 +209,7 @@ def _tell(console: "Console", found: dict[str, Any]) -> None:
 
     table = Table(box=None, padding=(0, 3, 0, 0))
     for place, column in enumerate(("participant", "group", "helps", "gave", "took", "advice", "known")):
-        table.add_column(column, justify="right" if 0 < place < 5 else "left", no_wrap=True)
+        table.add_column(column, justify="right" if 0 < place < 5 else "left", no_wrap=column != "advice")
     for node, group, helps, heard, gave, took, advice, known in found["table"]["rows"]:
         named = "" if group == ALONE else str(group)
         table.add_row(str(node), named, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", advice, known)

@@ -180,7 +180,7 @@ def _others(rows: list[list[Any]], suspects: list[list[Any]], known: dict[int, s
 
 def _terms(rounds: int, options: dict[str, Any]) -> str:
     alike = f"if the honest differ for good by no more than the allowance of {options['allowance']:g}"
-    condition = "however much the honest differ for good" if options["unlike"] else alike
+    condition = "about, however much the honest differ for good" if options["unlike"] else alike
     return (
         f"Each judged its neighbours by {options['samples']} of its own samples in each of {rounds} rounds. An honest "
         f"neighbour is flagged with probability {options['rate']:g} in a look, {condition}. "
