@@ -23,7 +23,8 @@ from training import build, several
 import cascadice as cd
 from cascadice.engine.networks import Network
 from cascadice.influence import Judge
-from cascadice.influence.reverse import Sensitivity, weighted_slopes
+from cascadice.influence.pulling import Sensitivity
+from cascadice.influence.reverse import weighted_slopes
 
 NODES, BATCH = 16, 128
 HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, as they take their time

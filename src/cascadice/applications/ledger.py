@@ -25,9 +25,9 @@ from cascadice.engine import Network, Round
 from cascadice.influence.cascades import check_recording, gauss_legendre
 from cascadice.influence.integrated import scaled
 from cascadice.influence.judging import Judge
+from cascadice.influence.pulling import Sensitivity
 from cascadice.influence.readings import samples_of
 from cascadice.influence.reverse import (
-    Sensitivity,
     by_participant,
     by_sample,
     full_horizon,

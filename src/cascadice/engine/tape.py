@@ -82,14 +82,14 @@ def layered(
 
 def _verified(learner: Learner, strategy: str, mine: Participants, x: Tensor, y: Tensor) -> Layers | None:
     """In double precision: in single, a model with kinks may be on either side of one."""
-    exact = replace(learner.twin(), compute=None)
-    exact.training.double()
     x64 = x.double() if x.is_floating_point() else x
     buffers = {name: b.double() if b.is_floating_point() else b for name, b in mine.buffers.items()}
     numbers = torch.arange(learner.size, device=x.device, dtype=torch.float64)
     # not at the initial parameters: of those many are 0, and hide what is below them
     arguments = (mine.theta.double() + 0.03 * numbers.cos(), buffers, x64, y, numbers.sin(), True)
     try:
+        exact = replace(learner.twin(), compute=None)
+        exact.training.double()
         wired = layers(exact, x64, buffers)
         if wired is None:
             return None

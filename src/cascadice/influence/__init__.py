@@ -20,6 +20,7 @@ from cascadice.influence.cascades import Cascade, first_order, hops_from, path_i
 from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples, with_error
 from cascadice.influence.judging import Judge, judge
 from cascadice.influence.proximity import Proximity, own_data, proximity
+from cascadice.influence.pulling import Sensitivity
 from cascadice.influence.readings import (
     Agreement,
     Contributions,
@@ -38,7 +39,7 @@ from cascadice.influence.readings import (
     sample_contributions,
 )
 from cascadice.influence.recorder import Recorder
-from cascadice.influence.reverse import Scored, Sensitivity, by_participant, by_sample, full_horizon, reverse_gossip
+from cascadice.influence.reverse import Scored, by_participant, by_sample, full_horizon, reverse_gossip
 from cascadice.influence.tables import (
     Table,
     concatenate,

@@ -15,7 +15,8 @@ from cascadice.engine.simulation import play
 from cascadice.influence.carrying import check_samples_are_apart, row_strategy
 from cascadice.influence.cascades import Cascade, check_recording, check_sources, gauss_legendre
 from cascadice.influence.judging import Judge
-from cascadice.influence.reverse import Sensitivity, by_participant, by_sample, reverse_gossip
+from cascadice.influence.pulling import Sensitivity
+from cascadice.influence.reverse import by_participant, by_sample, reverse_gossip
 
 
 def shares(network: Network, rounds: Sequence[Round], judge: Judge, points: int = 2) -> Float[Tensor, " n"]:
