@@ -279,3 +279,8 @@ def test_an_unknown_setting_is_a_mistake_in_one_line(capsys):
 def test_a_study_without_attacks_draws_an_empty_picture(tmp_path):
     draw_study([], tmp_path / "none.png")
     assert (tmp_path / "none.png").exists()
+
+
+def test_the_study_can_be_of_cnns(digits):
+    net = anomalies.base(Setting("", 32, 0.1), replace(SMALL, model="cnn"), digits, seed=0)
+    assert any(isinstance(layer, torch.nn.Conv2d) for layer in net.learner.training.modules())

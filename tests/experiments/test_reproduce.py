@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from pyarrow import parquet
 
@@ -65,6 +66,21 @@ def fail(plan, means):
     raise ValueError("nothing\nworks")
 
 
+def test_a_plot_of_part_of_a_run_shows_thirty_points_too(tmp_path):
+    """As any other: thirty of those it has."""
+    panel = Panel("digits", replace(SMALL, init="own"), scored=12, judged_on=32, stops=(2 / 3, 1.0))
+    halves = replace(ALIGNED, plan=lambda quick: [panel])
+    reproduce({"digits": halves}, Request(tmp_path / "out"), lambda _: None)
+    table = parquet.read_table(tmp_path / "out" / "digits" / "points.parquet").to_pydict()
+    rows = json.loads((tmp_path / "out" / "digits" / "result.json").read_text())["summary"]
+    assert {(row["rounds"], row["points"]) for row in rows} == {(8, 32), (12, 48)}
+    for row in rows:
+        kept = [i for i, t in enumerate(table["round"]) if t < row["rounds"]]
+        shown = sorted(kept, key=lambda i: table["drawn"][i])[:30]
+        true, estimate = (np.array(table[name])[shown] for name in ("truth", row["estimator"]))
+        assert row["pearson_30"] == pytest.approx(np.corrcoef(true, estimate)[0, 1], abs=1e-6)
+
+
 def test_a_figure_from_end_to_end(tmp_path):
     said = []
     outcome = reproduce({"digits": ALIGNED}, Request(tmp_path / "out"), said.append)
@@ -80,7 +96,7 @@ def test_a_figure_from_end_to_end(tmp_path):
     assert result["settings"]["panels"][0]["config"]["nodes"] == 4
     points = parquet.read_table(folder / "points.parquet").to_pydict()
     assert len(points["truth"]) == 2 * 8 * 4
-    assert sum(points["shown"]) == 2 * 30
+    assert sorted(points["drawn"]) == sorted([*range(8 * 4)] * 2)
     assert {(row["init"], row["estimator"]) for row in result["summary"]} == {
         (init, estimator) for init in ("own", "shared") for estimator in (FIRST, PATH)
     }

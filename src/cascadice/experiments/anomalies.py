@@ -3,8 +3,9 @@
     python -m cascadice.experiments.anomalies --quick                       a few settings, under a minute
     python -m cascadice.experiments.anomalies --device cuda --out out/anomalies
     python -m cascadice.experiments.anomalies flip-16-0.1 honest-128-0.1    some of the settings, by name
+    python -m cascadice.experiments.anomalies --model cnn --device cuda     with CNNs in place of MLPs
 
-The paper's nine settings: CIFAR-10, 32 participants on an exponential graph, an MLP from shared parameters, 512 samples
+The paper's nine settings: CIFAR-10, 32 participants on an exponential graph, MLPs from shared parameters, 512 samples
 each, 5 epochs. One attacker in each network, at one of 8 places that train side by side. A point is what an honest
 receiver thinks of one in-neighbour; every score is gathered over rounds in the same robust way, and the area under the
 ROC curve (AUROC) says how often the attacker ranks above an honest neighbour. An attack in one batch only is judged in
@@ -68,6 +69,7 @@ class Plan:
 
     nodes: int = 32
     per_node: int | None = 512
+    model: str = "mlp"
     hidden: tuple[int, ...] = (256, 256)
     epochs: float = 5.0
     seeds: int = 5
@@ -130,8 +132,9 @@ def base(setting: Setting, plan: Plan, dataset: DataSet, seed: int) -> Network:
     parts = partitions.build(
         setting.partition, dataset.train.y.cpu(), plan.nodes, per_node=each, minimum=least, seed=seed
     )
+    options = {"hidden": plan.hidden} if plan.model == "mlp" else {}
     return network(
-        lambda: models.build("mlp", shape, classes, seed=torch.initial_seed(), hidden=plan.hidden),
+        lambda: models.build(plan.model, shape, classes, seed=torch.initial_seed(), **options),
         dataset, nodes=plan.nodes, mixing="exponential", partition=parts, batch_size=setting.batch_size, lr=setting.lr,
         seed=seed, device=plan.device, strategy="vmap" if plan.device.startswith("cuda") else "auto",
     )  # fmt: skip
@@ -364,6 +367,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="some of the settings (all)")
     parser.add_argument("--quick", action="store_true", help="a small version of a few settings")
+    parser.add_argument("--model", choices=("mlp", "cnn"), help="of everybody [mlp]")
     parser.add_argument("--seeds", type=int, metavar="N", help="of everything [5]")
     parser.add_argument(
         "--first-seed", type=int, metavar="N", help="so that a rule chosen on some seeds is measured on others [0]"

@@ -171,22 +171,26 @@ def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-SHOWN = 3  # receivers of an anomaly
+SHOWN, BESIDE = 3, 2  # receivers of an anomaly; settings in a row
 
 
 def draw(result: Result, path: Path) -> None:
-    """The neighbours of the first anomaly's first receivers, as in the paper: a row of panels for each setting."""
+    """The neighbours of the first anomaly's first receivers, as in the paper: some panels for each setting."""
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(zip(result.points["panel"], result.points["init"], strict=True)))
-    figure = Figure(figsize=(3.4 * SHOWN, 2.3 * len(panels)), layout="constrained")
-    for axes, (panel, init) in zip(figure.subplots(len(panels), SHOWN, squeeze=False), panels, strict=True):
+    lines = -(-len(panels) // BESIDE)
+    figure = Figure(figsize=(3.4 * SHOWN * BESIDE, 2.3 * lines), layout="constrained")
+    places = figure.subplots(lines, SHOWN * BESIDE, squeeze=False)
+    for axes, (panel, init) in zip(places.reshape(-1, SHOWN), panels, strict=False):
         rows = [dict(zip(result.points, row, strict=True)) for row in zip(*result.points.values(), strict=True)]
         rows = [row for row in rows if (row["panel"], row["init"]) == (panel, init)]
         rows = [row for row in rows if row["anomaly"] == rows[0]["anomaly"]]
         for place, receiver in zip(axes, dict.fromkeys(row["receiver"] for row in rows), strict=False):
             _panel(place, [row for row in rows if row["receiver"] == receiver])
             place.set_title(f"{panel}\n{init} init, at participant {receiver}", fontsize=7)
+    for place in places.flat[SHOWN * len(panels) :]:
+        place.set_axis_off()
     figure.savefig(path, dpi=130, format=path.suffix.removeprefix("."))
 
 
@@ -199,4 +203,5 @@ def _panel(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_ylabel("proximal influence", fontsize=7)
     axes.tick_params(labelsize=6.5)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
+    axes.yaxis.get_offset_text().set_fontsize(6)
     axes.spines[["top", "right"]].set_visible(False)

@@ -18,6 +18,9 @@ from cascadice.recipes import paper
 ALL, ONE, REPLAYED, ONE_REPLAYED = (
     "reverse gossip, all sources", "first order, one source", "truth, all sources", "truth, one source"
 )  # fmt: skip
+STYLES = {
+    ALL: ("-o", "#0072B2"), ONE: ("-s", "#56B4E9"), REPLAYED: ("--o", "#D55E00"), ONE_REPLAYED: ("--s", "#E69F00"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,8 @@ def draw(result: Result, path: Path) -> None:
     figure = Figure(figsize=(9.5, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     hops = result.points["hops"]
-    for name, style in zip((ALL, ONE, REPLAYED, ONE_REPLAYED), ("-o", "-s", "--o", "--s"), strict=True):
-        left.plot(hops, result.points[name], style, label=name, markersize=4)
+    for name, (style, colour) in STYLES.items():
+        left.plot(hops, result.points[name], style, color=colour, label=name, markersize=4)
     left.set(xlabel="hops", ylabel="seconds", yscale="log", title="time")
     left.legend(frameon=False, fontsize=8)
     right.plot(hops, result.points["paths"], "-o", color="#D55E00", markersize=4)

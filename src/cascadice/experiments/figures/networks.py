@@ -60,8 +60,9 @@ def draw_one_hop(result: Result, path: Path) -> None:
 
 def _against_weight(axes: Any, weight: Any, mean: Any, row: Mapping[str, Any]) -> None:
     axes.scatter(weight, abs(mean), s=30, color=[HELPED if v < 0 else HARMED for v in mean])
-    for node, (x, y) in enumerate(zip(weight, abs(mean), strict=True)):
-        axes.annotate(str(node), (x, y), fontsize=7, xytext=(3, 3), textcoords="offset points")
+    for node in np.flatnonzero(weight > np.median(weight)):  # common ones lie on top of each other
+        place = weight[node], abs(mean[node])
+        axes.annotate(str(node), place, fontsize=7, xytext=(3, 3), textcoords="offset points")
     axes.set_title(f"{row['in_order']:.0%} of pairs in order, correlation {row['pearson_out_weight']:.3f}", fontsize=9)
     axes.set_xlabel("weight that all give it, Σ W[k, j]")
     axes.set_ylabel("size of influence (blue helps, red harms)")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cascadice.experiments.alignment import TRUTH
+from cascadice.experiments.figures.alignments import SHOWN
 from cascadice.experiments.figures.results import Result
 
 COLOURS = {"first order": "#D55E00", "path-integrated, 2 points": "#0072B2"}  # Okabe–Ito
@@ -41,8 +42,8 @@ def _cases(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 def _panel(axes: Any, points: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     panel, init, hops, rounds = _case(rows[0])
     kept = (points["panel"] == panel) & (points["init"] == init) & (points["hops"] == hops)
-    kept &= points["round"] < rounds
-    shown, true = kept & points["shown"], points[TRUTH]
+    kept = (kept & (points["round"] < rounds)).nonzero()[0]
+    shown, true = kept[points["drawn"][kept].argsort()[:SHOWN]], points[TRUTH]
     for row in rows:
         name, label = row["estimator"], f"{row['estimator']}: r = {row['pearson'][0]:.3f}"
         axes.scatter(points[name][kept], true[kept], s=7, color=COLOURS[name], alpha=0.18, linewidths=0)
