@@ -38,24 +38,24 @@ def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[int, int], *
 
 ALIGNMENTS: Mapping[str, Figure] = {
     "align-tiny-ring": _aligned(
-        "Alignment on a ring of 32: Tiny ImageNet", ["tinyimagenet-32-128-0.1"], TINY, alignments.tiny_ring, (90, 60),
+        "Alignment on a ring of 32: Tiny ImageNet", ["tinyimagenet-32-128-0.1"], TINY, alignments.tiny_ring, (90, 110),
     ),
     **{
         f"align-exponential-{nodes}": _aligned(
             f"Alignment on an exponential graph of {nodes}: CIFAR-10 and CIFAR-100",
-            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, alignments.cifar("exponential", nodes), (50, 50),
+            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, alignments.cifar("exponential", nodes), (50, 60),
         )
         for nodes in (16, 32)
     },
-    "align-batch-16": _on_ring(32, 16, 0.1, (30, 40)),
-    "align-batch-64": _on_ring(32, 64, 0.1, (30, 30), "cifar10-ring-32-64-0.1 (again)"),
-    "align-batch-128": _on_ring(32, 128, 0.1, (30, 30)),
-    "align-ring-16": _on_ring(16, 64, 0.1, (30, 30)),
-    "align-ring-16-slow": _on_ring(16, 64, 0.01, (30, 30)),
-    "align-ring-32-slow": _on_ring(32, 64, 0.01, (30, 30)),
+    "align-batch-16": _on_ring(32, 16, 0.1, (30, 95)),
+    "align-batch-64": _on_ring(32, 64, 0.1, (30, 50), "cifar10-ring-32-64-0.1 (again)"),
+    "align-batch-128": _on_ring(32, 128, 0.1, (30, 60)),
+    "align-ring-16": _on_ring(16, 64, 0.1, (30, 45)),
+    "align-ring-16-slow": _on_ring(16, 64, 0.01, (30, 50)),
+    "align-ring-32-slow": _on_ring(32, 64, 0.01, (30, 55)),
     "align-tiny-epochs": _aligned(
         "Alignment over 10, 20 and 30 epochs: Tiny ImageNet, 8,192 samples each",
-        [f"cifar10-exp-32-64-0.01-{epochs}epoch" for epochs in (10, 20, 30)], TINY, alignments.tiny_epochs, (120, 600),
+        [f"cifar10-exp-32-64-0.01-{epochs}epoch" for epochs in (10, 20, 30)], TINY, alignments.tiny_epochs, (120, 400),
     ),
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ ANOMALIES: Mapping[str, Figure] = {
         "Anomalies with flipped labels, as their neighbours see them",
         (_ANOMALY, *(f"{_ANOMALY}-bs{name}" for name in _FLIPPED)), ("cifar10",),
         partial(anomalies.attacks, "flip-labels"), anomalies.measure, anomalies.draw,
-        "readily detectable: the anomaly has the highest bar of five neighbours.", (40, 120),
+        "readily detectable: the anomaly has the highest bar of five neighbours.", (40, 130),
     ),
     "anomalies-noise": Figure(
         "Anomalies with noisy features, as their neighbours see them",
@@ -92,7 +92,7 @@ CASCADES: Mapping[str, Figure] = {
     ),
     "cascade-mlp": Figure(
         "One-hop cascade of the same batch at each participant: MLP", ("cascade-mlp-combined",), ("mnist", "cifar10"),
-        cascades.of_mlp, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (20, 20), True,
+        cascades.of_mlp, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (20, 50), True,
     ),
     "cascade-resnet": Figure(
         "One-hop cascade of the same batch at each participant: ResNet-18", ("cascade-resnet-combined",), CIFARS,
@@ -101,23 +101,23 @@ CASCADES: Mapping[str, Figure] = {
     "ripples": Figure(
         "A cascade over five hops, like ripples in water: ResNet-18 on CIFAR-10", ("influence_cascade",), ("cifar10",),
         cascades.of_ripples, cascades.measure_ripples, networks.draw_ripples,
-        "influence originates from one participant and weakens over distance.", (40, 50), True,
+        "influence originates from one participant and weakens over distance.", (40, 35), True,
     ),
 }  # fmt: skip
 
 BEYOND: Mapping[str, Figure] = {
     "beyond-hops": _aligned(
-        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (45, 120), "",
+        "Alignment over one, two and three hops", [], ["cifar10"], beyond.several_hops, (45, 85), "",
     ),
     "beyond-optimizers": _aligned(
-        "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (30, 40), "",
+        "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (30, 30), "",
     ),
     "beyond-changing-links": _aligned(
-        "Alignment where W is another in each round", [], ["cifar10"], beyond.changing_links, (35, 40), "",
+        "Alignment where W is another in each round", [], ["cifar10"], beyond.changing_links, (35, 30), "",
     ),
     "beyond-language": _aligned(
         "Alignment of a language model: a transformer on the documentation of Python", [], ["pydoc"], beyond.language,
-        (35, 30), "",
+        (35, 15), "",
     ),
     "beyond-mislabelled": Figure(
         "Single samples with a wrong label, found by their influence", (), ("mnist", "cifar10"), mislabelled.plan,
@@ -125,7 +125,7 @@ BEYOND: Mapping[str, Figure] = {
     ),
     "beyond-cost": Figure(
         "What influence costs, against the number of hops", (), ("cifar10",), costs.plan, costs.measure, costs.draw,
-        "", (20, 20),
+        "", (20, 40),
     ),
 }  # fmt: skip
 
