@@ -100,13 +100,13 @@ def _areas(axes: Any, score: str, found: Sequence[Mapping[str, float]], place: i
 
 STUDY_HEADER = (
     "AUROC, mean over seeds       detector (least)  influence direction  norm   Krum  own cos  loss   delay  "
-    "flagged and false alarms at allowance 0.5, 0.7, 1, and if unlike (ever)  test accuracy    s"
+    "flagged and false alarms at allowance 0.25, 0.5, 0.7, 1, and if unlike (ever)  test accuracy    s"
 )
 
 
 def study_line(result: Mapping[str, Any]) -> str:
     """A setting in a line under `STUDY_HEADER`."""
-    areas, flags, delay = " " * 66, " " * 19, " " * 5
+    areas, flags, delay = " " * 66, " " * 24, " " * 5
     if "auroc" in result:
         first, *others = result["auroc"].values()
         areas = f"{first['mean']:.3f}  ({first['least']:.3f})     " + "   ".join(f"{one['mean']:.3f}" for one in others)
