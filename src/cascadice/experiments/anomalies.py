@@ -52,7 +52,7 @@ from cascadice.names import lookup
 from cascadice.report.detect import STUDY_HEADER, draw_study, study_line
 
 RATE = 0.01
-# the usual allowance, how flags would fall if less or more were allowed for, or if nothing were known of how data differ
+# the usual allowance; flags if less or more were allowed for, or if nothing were known of how data differ
 TERMS: Mapping[str, tuple[float, bool]] = {
     "0.25": (0.25, False),
     "0.5": (0.5, False),
