@@ -219,6 +219,21 @@ def test_ripples_follow_the_weights(tmp_path):
     assert "hop 5" in (tmp_path / "ripples.svg").read_text()
 
 
+def test_equal_weights_are_equal_whatever_their_last_bits():
+    size = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+    weight = torch.tensor([2.0, 0.6, 0.6 - 1e-15, 0.6 + 1e-15]).double()
+    found = cascades._placed_row("x", size, size, weight, [0.5])
+    assert found["rank_correlation"][0] == pytest.approx(0.7746, abs=1e-4)  # of three ties; 0.4 if there were none
+    assert found["strongest_to_median"] == pytest.approx(4 / 2.5)
+
+
+def test_the_networks_of_the_cascades_are_drawn():
+    of_ripples = cascades.measure_network(cascades.network_of_ripples(True), MEANS)
+    assert [row["out_weight"] for row in of_ripples.summary] == pytest.approx([0.8] * 16)
+    dominant = cascades.measure_network(cascades.networks(True), MEANS)
+    assert max(dominant.summary, key=lambda row: row["out_weight"])["participant"] == 0
+
+
 def test_weights_on_the_way_are_powers():
     W = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.25, 0.5]]).double()
     found = cascades.weights_on_the_way(W, 1)

@@ -86,7 +86,7 @@ CASCADES: Mapping[str, Figure] = {
     ),
     "cascade-network": Figure(
         "A network with one dominant participant, and its matrix",
-        ("cascade-mlp-mnist-heatmap+graph", "cascade-cifar10-heatmap-mainfigure"), (), cascades.networks,
+        ("cascade-mlp-mnist-heatmap+graph",), (), cascades.networks,
         cascades.measure_network, networks.draw_network,
         "one dominant participant (0), two subdominant ones (7, 10), the rest common.", (2, 2), True,
     ),
@@ -97,6 +97,11 @@ CASCADES: Mapping[str, Figure] = {
     "cascade-resnet": Figure(
         "One-hop cascade of the same batch at each participant: ResNet-18", ("cascade-resnet-combined",), CIFARS,
         cascades.of_resnet, cascades.measure_one_hop, networks.draw_one_hop, _POWER, (70, 100), True,
+    ),
+    "ripples-network": Figure(
+        "The network of the ripples, and its matrix", ("cascade-cifar10-heatmap-mainfigure",), (),
+        cascades.network_of_ripples, cascades.measure_network, networks.draw_network,
+        "another matrix, for better geographic representation.", (2, 2), True,
     ),
     "ripples": Figure(
         "A cascade over five hops, like ripples in water: ResNet-18 on CIFAR-10", ("influence_cascade",), ("cifar10",),
