@@ -106,9 +106,12 @@ def test_a_figure_from_end_to_end(tmp_path):
             assert low <= value <= high
     errors = {(row["init"], row["estimator"]): row["relative_rmse"][0] for row in result["summary"]}
     assert errors["shared", PATH] < errors["shared", FIRST] / 3
-    assert any("about" in line for line in said) is False, "nothing is left after the last"
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert "data:image/png;base64," in page
+    assert not any("min so far" in line for line in said), "nothing is left after the last"
+    (told,) = (line for line in said if "left of this figure" in line)
+    assert told.startswith("  digits, own initialisation")
+    assert "(1 of 2, about 0." in told
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "data:image/" in page
     assert "they agree." in page
     assert "![Digits](digits/figure.png)" in (tmp_path / "out" / "index.md").read_text()
 
@@ -169,10 +172,80 @@ def test_another_version_is_refused_or_replaced(tmp_path, monkeypatch):
     out = tmp_path / "out"
     reproduce({"steps": figure(count), "more": figure(count)}, Request(out), lambda text: None)
     monkeypatch.setattr(cascadice, "__version__", "99")
-    with pytest.raises(ValueError, match=r"was made by cascadice .*; this is 99.*Choose another --out, or replace it"):
+    with pytest.raises(ValueError, match=r"was made by cascadice .*; this is 99.*Choose another --out, or make these"):
         reproduce({"steps": figure(count)}, Request(out), lambda text: None)
     assert reproduce({"steps": figure(count)}, Request(out, overwrite=True), lambda text: None).made == ["steps"]
-    assert [path.parent.name for path in out.glob("*/result.json")] == ["steps"], "the other version's are gone"
+    assert (out / "more" / "result.json").exists(), "nobody asked to replace it"
+    with pytest.raises(ValueError, match=r"more was made by cascadice .*; this is 99"):
+        reproduce({"more": figure(count)}, Request(out), lambda text: None)
+
+
+def test_what_lacks_of_one_figure_does_not_keep_others_from_being_made(tmp_path):
+    out = tmp_path / "out"
+    reproduce({"steps": figure(count), "broken": figure(count)}, Request(out), lambda text: None)
+    (out / "steps" / "figure.png").unlink()
+    (out / "broken" / "result.json").write_text("{")
+    assert reproduce({"more": figure(count)}, Request(out), lambda text: None).made == ["more"]
+    page = (out / "report.html").read_text()
+    assert "The result in broken is not shown" in page
+
+
+def test_a_folder_is_used_by_one_process_at_a_time(tmp_path):
+    said = []
+
+    def measure(plan, means):
+        with pytest.raises(ValueError, match=r"another process is at work in .*out\. Wait for it"):
+            reproduce({"steps": figure(count)}, Request(tmp_path / "out", overwrite=True), said.append)
+        return count(plan, means)
+
+    assert reproduce({"steps": figure(measure)}, Request(tmp_path / "out"), said.append).made == ["steps"]
+
+
+def test_seconds_count_what_was_measured_before(tmp_path):
+    def measure(plan, means):
+        means.part("long", lambda: {"letters": 4})
+        raise ValueError("no")
+
+    request = Request(tmp_path / "out")
+    reproduce({"steps": figure(measure)}, request, lambda text: None)
+    (part,) = (tmp_path / "out" / "steps" / "parts").iterdir()
+    part.write_text(json.dumps({**json.loads(part.read_text()), "seconds": 1000.0}))
+
+    def ends(plan, means):
+        found = means.part("long", lambda: {"letters": 5})
+        return Result({"letters": [found["letters"]]}, [found], [], {})
+
+    reproduce({"steps": figure(ends)}, request, lambda text: None)
+    result = json.loads((tmp_path / "out" / "steps" / "result.json").read_text())
+    assert 1000 <= result["seconds"] < 1010
+    assert result["summary"] == [{"letters": 4}]
+
+
+def test_a_part_that_cannot_be_read_is_measured_again(tmp_path):
+    def measure(plan, means):
+        means.part("one", lambda: {"letters": 3})
+        raise ValueError("no")
+
+    request = Request(tmp_path / "out")
+    reproduce({"steps": figure(measure)}, request, lambda text: None)
+    (part,) = (tmp_path / "out" / "steps" / "parts").iterdir()
+    part.write_text('{"sec')
+    assert reproduce({"steps": figure(count)}, request, lambda text: None).made == ["steps"]
+
+
+def test_data_sets_are_fetched_if_asked(tmp_path, monkeypatch):
+    asked = []
+
+    def load(name, root=None, download=False):
+        asked.append((name, root, download))
+        if not download:
+            raise FileNotFoundError(f"{name} is not here")
+
+    monkeypatch.setattr(reproduction.data, "load", load)
+    absent = {"steps": figure(count, ["cifar10"])}
+    assert reproduce(absent, Request(tmp_path / "out"), lambda text: None).skipped == ["steps"]
+    assert reproduce(absent, Request(tmp_path / "out", download=True), lambda text: None).made == ["steps"]
+    assert asked[-1] == ("cifar10", None, True)
 
 
 def test_other_settings_are_refused_or_replaced(tmp_path):
@@ -204,7 +277,7 @@ def program(monkeypatch, capsys):
 def test_exit_codes(program):
     code, out, _ = program({"steps": figure(count)}, "all")
     assert code == 0
-    assert "page in out/reproduce/index.html" in out
+    assert "page in out/reproduce/report.html" in out
     code, out, _ = program({"steps": figure(count), "absent": figure(count, ["cifar10"])}, "all", "--data-root", "here")
     assert code == 3
     assert "skipped: CIFAR-10 is not here" in out
@@ -229,6 +302,8 @@ def test_without_names_it_says_which_there_are(program, tmp_path):
         (["steps", "--mixing", "W.csv"], "none of these figures takes a mixing matrix: steps"),
         (["mixed", "--mixing", "W.csv"], "row 0 sums to 1.5"),
         (["mixed", "--mixing", "none.csv"], "none.csv"),
+        (["mixed", "--normalize"], "--normalize is for the matrix that --mixing gives"),
+        (["mixed", "--mixing", "W.csv", "--normalize"], "W.csv has 2 participants; a cascade needs 3 or more"),
     ],
 )
 def test_mistakes(program, tmp_path, arguments, said):

@@ -34,7 +34,7 @@ def locate(name: str, folder: str, layouts: Sequence[Sequence[str]], root: Root 
     tried = ", ".join(str(directory) for directory in directories)
     raise FileNotFoundError(
         f"{name} is not here: looked for {wanted} in {tried}. "
-        "Use --download (download=True), or set CASCADICE_DATA to the folder that holds it."
+        "Use --download (download=True), or name the folder that holds it: --data-root, or CASCADICE_DATA."
     )
 
 

@@ -1,19 +1,22 @@
 """Figures, one after the other, into a folder: what is there already is kept, what cannot be made is named.
 
 OUT/reproduction.json          which version made all this
-OUT/index.html, index.md       everything on one page
+OUT/report.html, index.md      everything on one page
 OUT/NAME/result.json           settings, versions, seconds, summary, findings: written last, so what has it is whole
 OUT/NAME/points.parquet        every single point          OUT/NAME/figure.png, figure.svg
 OUT/NAME/parts/*.json          what was measured of a figure that is not finished
 """
 
+import fcntl
 import gc
 import math
+import os
 import platform
 import shutil
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from hashlib import blake2b
 from json import dumps
 from pathlib import Path
@@ -44,6 +47,7 @@ class Request(NamedTuple):
     data_root: str | None = None
     mixing: Mixing | None = None
     overwrite: bool = False
+    download: bool = False
 
 
 class Outcome(NamedTuple):
@@ -57,6 +61,27 @@ class Outcome(NamedTuple):
 
 def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print) -> Outcome:
     """Make these figures, and the page that shows all that are in the folder."""
+    check_writable(request.out)
+    request.out.mkdir(parents=True, exist_ok=True)
+    with _alone(request.out):
+        return _reproduce(figures, request, say)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Nobody else may reproduce into the folder meanwhile; the lock ends with the process, however that ends."""
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ValueError(f"another process is at work in {out}. Wait for it, or choose another --out.") from None
+    else:
+        yield
+    finally:
+        os.close(folder)
+
+
+def _reproduce(figures: Mapping[str, Figure], request: Request, say: Say) -> Outcome:
     settings = {name: described(name, figure, request) for name, figure in figures.items()}
     kept = _check_folder(settings, request)
     outcome, clock = Outcome([], kept, [], []), _Clock({n: f for n, f in figures.items() if n not in kept}, request)
@@ -100,21 +125,17 @@ def plain(value: Any) -> Any:
 def _check_folder(settings: Mapping[str, Mapping[str, Any]], request: Request) -> list[str]:
     """The figures that are there with the same settings; whatever else is in the way is an error."""
     out = request.out
-    check_writable(out)
-    if out.exists() and any(out.iterdir()):
+    if any(out.iterdir()):
         if not (out / MANIFEST).exists():
             raise ValueError(f"{out} holds files that are no reproduction. Choose another folder with --out.")
-        made_by = read_json(out / MANIFEST).get("version")
-        if made_by != cascadice.__version__ and not request.overwrite:
-            raise ValueError(
-                f"{out} was made by cascadice {made_by}; this is {cascadice.__version__}, whose numbers may differ. "
-                "Choose another --out, or replace it with --overwrite."
-            )
+        if not request.overwrite:
+            _check_version(out, read_json(out / MANIFEST).get("version"))
     if request.overwrite:
-        for name in [path.parent.name for path in out.glob(f"*/{RESULT}")] if _foreign(out) else settings:
+        for name in settings:
             shutil.rmtree(out / name, ignore_errors=True)
     there = {name: read_json(out / name / RESULT) for name in settings if (out / name / RESULT).exists()}
     for name, result in there.items():
+        _check_version(out / name, result["version"])
         if result["settings"] != settings[name]:
             raise ValueError(
                 f"{out / name} holds this figure with other settings{_difference(result['settings'], settings[name])}. "
@@ -123,9 +144,12 @@ def _check_folder(settings: Mapping[str, Mapping[str, Any]], request: Request) -
     return list(there)
 
 
-def _foreign(out: Path) -> bool:
-    """Whether the folder is another version's: then nothing in it may stay."""
-    return (out / MANIFEST).exists() and read_json(out / MANIFEST).get("version") != cascadice.__version__
+def _check_version(there: Path, version: str | None) -> None:
+    if version != cascadice.__version__:
+        raise ValueError(
+            f"{there} was made by cascadice {version}; this is {cascadice.__version__}, whose numbers may differ. "
+            "Choose another --out, or make these figures again with --overwrite."
+        )
 
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -154,16 +178,17 @@ def _attempt(
 ) -> list[str]:
     """Make a figure; the list of the outcome in which it belongs."""
     folder = request.out / name
-    root, missing = _place(figure.data, request.data_root)
+    root, missing = _place(figure.data, request)
     if missing:
         say(f"  skipped: {missing}")
         return outcome.skipped
-    keep = partial(_part, folder / PARTS, settings, say)
-    means = Means(request.quick, request.device, root, request.mixing if figure.takes_mixing else None, keep)
+    plan = figure.plan(request.quick)
+    parts = _Parts(folder / PARTS, settings, say, len(plan))
+    means = Means(request.quick, request.device, root, request.mixing if figure.takes_mixing else None, parts.part)
     start = monotonic()
     try:
-        result = figure.measure(figure.plan(request.quick), means)
-        _write(folder, figure, settings, result, request, monotonic() - start)
+        result = figure.measure(plan, means)
+        _write(folder, figure, settings, result, request, monotonic() - start + parts.before)
     except Exception as error:  # one figure that goes wrong must not take the others along
         with aside(folder / ERROR) as draft:
             draft.write_text(traceback.format_exc(), encoding="utf-8")
@@ -179,15 +204,22 @@ def _attempt(
     return outcome.made
 
 
-def _place(names: Sequence[str], root: str | None) -> tuple[str | None, str]:
+def _place(names: Sequence[str], request: Request) -> tuple[str | None, str]:
     """The folder in which all of these data sets are found; otherwise what is said of the first that is not."""
     said = []
-    for place in (root, str(BESIDE)):
+    for place in (request.data_root, str(BESIDE)):
         absent = [text for name in names if (text := _absent(name, place))]
         if not absent:
             return place, ""
         said += absent
-    return None, said[0]
+    if not request.download:
+        return None, said[0]
+    try:
+        for name in names:
+            data.load(name, request.data_root, download=True)
+    except OSError as error:
+        return None, str(error)
+    return request.data_root, ""
 
 
 @cache
@@ -199,16 +231,41 @@ def _absent(name: str, place: str | None) -> str:
     return ""
 
 
-def _part(folder: Path, settings: Mapping[str, Any], say: Say, name: str, make: Callable[[], Part]) -> Part:
-    key = dumps([cascadice.__version__, settings, name], sort_keys=True).encode()
-    path = folder / f"{blake2b(key, digest_size=8).hexdigest()}.json"
-    if path.exists():
-        say(f"  {name}: was measured before")
-        return read_json(path)
-    start = monotonic()
-    write_json(path, plain(make()))
-    say(f"  {name}: {monotonic() - start:.1f} s")
-    return read_json(path)  # as it will be when the figure is taken up again
+class _Parts:
+    """The parts of a figure's measurement: those that are there already, and those that are made now."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], say: Say, many: int) -> None:
+        self.folder, self.settings, self.say, self.many = folder, settings, say, many
+        self.start, self.made, self.found, self.before = monotonic(), 0, 0, 0.0
+
+    def part(self, name: str, make: Callable[[], Part]) -> Part:
+        """The part of this name, from where an earlier attempt left it if it did."""
+        key = dumps([cascadice.__version__, self.settings, name], sort_keys=True).encode()
+        path = self.folder / f"{blake2b(key, digest_size=8).hexdigest()}.json"
+        if (kept := _kept(path)) is not None:
+            self.found, self.before = self.found + 1, self.before + kept["seconds"]
+            self.say(f"  {name}: was measured before")
+            return kept["part"]  # type: ignore[no-any-return]
+        start = monotonic()
+        made = plain(make())
+        write_json(path, {"seconds": monotonic() - start, "part": made})
+        self.made += 1
+        self.say(f"  {name}: {monotonic() - start:.1f} s{self._left()}")
+        return read_json(path)["part"]  # type: ignore[no-any-return]  # as it will be when it is found again
+
+    def _left(self) -> str:
+        done, each = self.found + self.made, (monotonic() - self.start) / self.made
+        left = each * (self.many - done)
+        return f" ({done} of {self.many}, about {left / 60:.1f} min left of this figure)" if done < self.many else ""
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """What is there of a part; one that cannot be read is measured again."""
+    try:
+        kept = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return kept if kept.keys() == {"seconds", "part"} else None
 
 
 def _write(
