@@ -25,7 +25,7 @@ from cascadice.experiments.figures.costs import Cost
 from cascadice.experiments.figures.intervals import bootstrap
 from cascadice.experiments.figures.mislabelled import Mislabelled
 from cascadice.experiments.figures.registry import ALIGNMENTS, ANOMALIES, BEYOND, CASCADES, FIGURES
-from cascadice.experiments.figures.results import Means, Mixing
+from cascadice.experiments.figures.results import Means, Mixing, Result
 from cascadice.influence import agreement
 
 # every figure of the paper, by its label there; one that is printed twice has none the second time
@@ -170,7 +170,9 @@ def test_an_anomaly_has_the_highest_bar(tmp_path):
     assert rows["influence"]["positions"] == 2
     assert all(0 <= value <= 1 for row in rows.values() for key in ("auroc", "highest_bar") for value in row[key])
     anomalies.draw(found, tmp_path / "bars.svg")
-    assert (tmp_path / "bars.svg").read_text().count("at participant") == 3
+    drawn = (tmp_path / "bars.svg").read_text()
+    assert drawn.count("at participant") == drawn.count("neighbour (orange: the anomaly)") == 3
+    assert anomalies.ANOMALY.lower() in drawn
 
 
 def test_exchanging_a_batch_is_drawing_another():
@@ -203,6 +205,7 @@ def test_the_same_batch_counts_for_more_where_its_holder_is_heard(tmp_path):
     assert len(found.points["truth"]) == 2 * 8
     networks.draw_one_hop(found, tmp_path / "cascade.png")
     assert (tmp_path / "cascade.png").stat().st_size > 10_000
+    assert _white_rim(tmp_path / "cascade.png")
 
 
 def test_pairs_of_one_weight_have_no_order():
@@ -216,7 +219,26 @@ def test_ripples_follow_the_weights(tmp_path):
     assert [row["reached"] for row in found.summary] == [1, 3, 5, 7, 8, 8]
     assert all(row["pearson_weights"] > 0.9 for row in found.summary[1:4])
     networks.draw_ripples(found, tmp_path / "ripples.svg")
-    assert "hop 5" in (tmp_path / "ripples.svg").read_text()
+    drawn = (tmp_path / "ripples.svg").read_text()
+    for h, row in enumerate(found.summary):
+        assert f"hop {h}: all together {row['influence']:+.3g}" in drawn
+    assert all(colour.lower() in drawn for colour, _ in networks.HOPS)
+    assert "#1f77b4" not in drawn  # the first of Matplotlib's own
+
+
+def test_areas_are_shares_and_arrows_end_at_rims():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    W = [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.5, 0.0, 0.5]]
+    networks._network(axes, W, networks._circle(range(3)), [-4.0, 2.0, 0.0], 4.0)
+    full, half, none = (float(dot.get_sizes()[0]) for dot in axes.collections)
+    assert full == networks.LARGEST
+    assert half == pytest.approx(full / 2)
+    assert none == networks.SMALLEST
+    ends = [(arrow.shrinkA, arrow.shrinkB) for arrow in axes.patches]
+    rims = [area**0.5 / 2 for area in (full, half, none)]
+    assert ends == [(rims[j], rims[k]) for k, j in ((0, 1), (1, 0), (1, 2), (2, 0))]
 
 
 def test_equal_weights_are_equal_whatever_their_last_bits():
@@ -258,8 +280,16 @@ def test_a_given_matrix_takes_the_place_of_the_own(tmp_path):
 def test_a_server_is_busier_than_anybody(tmp_path):
     found = cascades.measure_servers(cascades.with_and_without_server(True), MEANS)
     assert {row["network"]: row["busiest_links"] for row in found.summary} == {"star": 15, "ring": 2, "exponential": 4}
-    networks.draw_servers(found, tmp_path / "servers.svg")
-    assert (tmp_path / "servers.svg").exists()
+    networks.draw_servers(found, tmp_path / "servers.png")
+    assert _white_rim(tmp_path / "servers.png")
+
+
+def _white_rim(path):
+    """Nothing is cut off."""
+    from matplotlib.image import imread
+
+    picture = imread(path)[..., :3]
+    return all((line == 1).all() for line in (picture[0], picture[-1], picture[:, 0], picture[:, -1]))
 
 
 def test_who_is_never_reached_has_no_distance():
@@ -293,10 +323,17 @@ def test_only_wrong_labels_are_changed():
     assert int(other.data.train.y.max()) < 10
 
 
-def test_costs_grow_with_the_hops(tmp_path):
+def test_costs_grow_with_the_hops():
     found = costs.measure([Cost(DIGITS, hops=2, repeats=1)], MEANS)
     linked = build(DIGITS).mixing(0) > 0
     assert found.points["paths"] == [int(linked.sum()), int((linked.double() @ linked.double()).sum())]
     assert all(value > 0 for row in found.summary for name, value in row.items() if "source" in name)
-    costs.draw(found, tmp_path / "cost.svg")
-    assert (tmp_path / "cost.svg").exists()
+
+
+def test_hops_are_whole_and_seconds_plain(tmp_path):
+    columns = {"hops": [1, 2], "paths": [20, 900], **{name: [0.3, 0.7] for name in costs.STYLES}}
+    costs.draw(Result(columns, [], [], {}), tmp_path / "cost.svg")
+    drawn = (tmp_path / "cost.svg").read_text()
+    assert "<!-- 1.5 -->" not in drawn
+    assert "<!-- 0.5 -->" in drawn
+    assert r"\times" not in drawn

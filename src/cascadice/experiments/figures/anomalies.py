@@ -199,7 +199,7 @@ def _panel(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.bar(range(len(rows)), [row["influence"] for row in rows], color=colours)
     axes.axhline(0, color="0.2", linewidth=0.8)
     axes.set_xticks(range(len(rows)), [str(row["neighbour"]) for row in rows], fontsize=7)
-    axes.set_xlabel("neighbour (red: the anomaly)", fontsize=7)
+    axes.set_xlabel("neighbour (orange: the anomaly)", fontsize=7)
     axes.set_ylabel("proximal influence", fontsize=7)
     axes.tick_params(labelsize=6.5)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))

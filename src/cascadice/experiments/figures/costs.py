@@ -99,6 +99,7 @@ def _wait(device: str) -> None:
 def draw(result: Result, path: Path) -> None:
     """Seconds, and paths, against the number of hops."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(9.5, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -106,9 +107,13 @@ def draw(result: Result, path: Path) -> None:
     for name, (style, colour) in STYLES.items():
         left.plot(hops, result.points[name], style, color=colour, label=name, markersize=4)
     left.set(xlabel="hops", ylabel="seconds", yscale="log", title="time")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+    left.yaxis.set_minor_formatter(NullFormatter())
     left.legend(frameon=False, fontsize=8)
     right.plot(hops, result.points["paths"], "-o", color="#D55E00", markersize=4)
     right.set(xlabel="hops", ylabel="paths", yscale="log", title="paths that are never enumerated")
     for axes in (left, right):
+        axes.set_xticks(hops)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130, format=path.suffix.removeprefix("."))
