@@ -21,7 +21,7 @@ from cascadice.engine import simulate
 from cascadice.findings import read as read_findings
 from cascadice.influence import Cascade, concatenate, read_table, table_of
 from cascadice.influence.tables import write_part
-from cascadice.report.page import collect, page, samples
+from cascadice.report.page import collect, mixing, page, samples
 from cascadice.report.page.numbers import evenly, plain, short
 from cascadice.report.page.writing import LARGEST, json_in_html
 
@@ -167,6 +167,13 @@ def test_the_network_of_a_recorded_round_is_the_one_that_was_used(bare):
     assert found["of"]["1"] != found["of"]["0"]
 
 
+def test_rounds_that_are_not_drawn_are_told_where_the_network_changes(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(mixing, "ROUNDS", 4)
+    assert collect(bare)["notes"] == []
+    changing = train(tmp_path / "run", replace(CONFIG, topology="one-peer-exponential"))
+    assert collect(changing)["notes"] == ["The network is drawn for 4 of 8 rounds."]
+
+
 def test_a_run_of_which_nothing_was_asked_says_how_to_ask(bare, capsys):
     data = collect(bare)
     assert (data["influence"], data["samples"], data["table"], data["sections"]) == (None, None, None, [])
@@ -211,6 +218,13 @@ def test_sections_are_what_commands_found(run):
     assert reward["picture"] is None
     assert reward["rows"] == [[2, 0.5, HOSTILE], [4, -1.25, True]]
     assert (curious["count"], len(curious["rows"]), curious["rows"][0]) == (602, 500, [None])
+
+
+def test_a_column_has_the_name_that_the_console_has_for_it(run):
+    for name in ("detect", "choose"):
+        tell(run, name, table={"columns": ["participant", "known"], "rows": [[2, "flip-labels"]]})
+    columns = {section["name"]: section["columns"] for section in collect(run)["sections"]}
+    assert columns == {"detect": ["participant", "told to"], "choose": ["participant", "known"]}
 
 
 def test_what_is_of_another_run_is_told_and_not_shown(run):
@@ -362,7 +376,14 @@ def test_the_command_writes_the_page_where_it_is_told(asked, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], r"nowhere holds no run: config\.json is not there\. Name the folder"),
+        (
+            ["nowhere"],
+            r"nowhere does not exist\. Name the folder of a run, of what `cascadice reproduce` made, or of a",
+        ),
+        (
+            ["folder.html"],
+            r"folder\.html holds neither a run \(config\.json\) nor a result \(result\.json\)\. Name the",
+        ),
         (["RUN", "--out", "page.pdf"], r"a page must end in \.html; found 'page\.pdf'"),
         (["RUN", "--out", "folder.html"], r"folder\.html is a folder; a page is a file\."),
     ],

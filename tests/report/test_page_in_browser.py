@@ -191,6 +191,34 @@ def test_the_table_is_searched_sorted_and_downloaded(tab):
     assert tab.js("file") == "run-influence.csv"
 
 
+@pytest.mark.parametrize(
+    ("words", "same"), [("source: 2", "source:2"), ("round:>3", "round:6"), ("ROUND: < 3 hop:1", "round:0 hop:1")]
+)
+def test_the_table_is_searched_by_column(tab, words, same):
+    said = []
+    for text in (words, same):
+        tab.js("document.getElementById('search').value = ''")
+        tab.click("#search")
+        tab.write(text)
+        said.append((tab.text("#table-count"), tab.text("#rows tbody")))
+    assert said[0] == said[1]
+    assert re.match(r"[1-9]\d* rows of ", said[0][0])
+
+
+def test_a_picture_is_enlarged_and_who_was_selected_stays(tab):
+    tab.click('#graph [data-node="2"] .body')
+    tab.click("#detect button.figure")
+    assert tab.js("document.getElementById('large').open")
+    press(tab, "Escape")
+    assert not tab.js("document.getElementById('large').open")
+    assert tab.text("#panel-title").startswith("Participant 2")
+
+
+def test_the_table_of_agreements_can_be_reached(tab):
+    tab.js("document.getElementById('agreements').focus()")
+    assert tab.js(FOCUSED) == "agreements"
+
+
 def test_pages_of_the_table_are_turned(tab):
     first = tab.text("#rows tbody")
     tab.click("#later")
@@ -247,6 +275,8 @@ def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):
         for k, j in zip(*(collect(run)["mixing"]["matrices"][0][of] for of in ("receiver", "source")), strict=True)
         if j == 1
     }
+    wide = "(card => card.offsetWidth === card.parentElement.clientWidth)(document.getElementById('weights-card'))"
+    assert chromium.js(wide)
     assert chromium.text("#panel-text") == f"Heard by {len(heard - {1})} participants."
     assert chromium.js("document.querySelectorAll('#graph .edge.path').length") == len(heard - {1})
     chromium.screenshot(artefacts / "nothing-asked.png")
@@ -281,9 +311,24 @@ def test_colours_follow_the_system_and_the_button(chromium, run):
     chromium.click("#theme")
     assert chromium.js(ground) != dark
     assert chromium.text("#theme") == "Dark"
-    chromium.open(run / "report.html", theme="light")
+    chromium.open(run / "report.html", theme="dark")  # it was kept
+    assert chromium.js(ground) != dark
+    chromium.click("#theme")
+    chromium.open(run / "report.html", theme="light")  # as the system again
     assert chromium.js(ground) != dark
     assert chromium.errors == []
+
+
+def test_colours_change_where_nothing_can_be_kept(chromium, run):
+    script = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })"
+    added = chromium.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+    try:
+        chromium.open(run / "report.html")
+        chromium.click("#theme")
+        assert chromium.text("#theme") == "Light"
+        assert chromium.errors == []
+    finally:
+        chromium.call("Page.removeScriptToEvaluateOnNewDocument", **added)
 
 
 @pytest.mark.parametrize(

@@ -114,18 +114,51 @@ def test_a_result_without_points_has_no_table(tmp_path, empty):
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("", "holds no run: config.json is not there. Name the folder that `cascadice run` wrote"),
+        ("made", "made has no result yet. The same `cascadice reproduce` command goes on."),
+        ("begun/stopped", "stopped has no result yet. Not finished: stopped. The same `cascadice reproduce` command"),
+        ("begun/failed", "no result yet. Not finished: failed (failed, see"),
+        ("begun", "begun/failed/error.txt), stopped. The same `cascadice reproduce` command goes on."),
+        ("kept", "kept holds numbers of figures, NAME.json, but no figure's folder, NAME/result.json. Name the folder"),
+        ("file", "file is a file. Name the folder of a run, of what `cascadice reproduce` made, or of a study."),
         ("other", "its result.json says nothing of title, findings, summary, settings, seconds, device, version;"),
     ],
 )
 def test_mistakes_are_told_in_one_line(tmp_path, capsys, folder, message):
-    if folder:
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "result.json").write_text('{"experiment": "another"}')
+    for name in ("made", "begun/stopped/parts", "begun/failed", "kept", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in (
+        "made/reproduction.json",
+        "begun/failed/error.txt",
+        "kept/servers.json",
+        "kept/servers.parquet",
+        "file",
+    ):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "other" / "result.json").write_text('{"experiment": "another"}')
     assert main(["report", str(tmp_path / folder)]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_figures_that_are_not_finished_are_named(tmp_path):
+    make(tmp_path)
+    (tmp_path / "stopped" / "parts").mkdir(parents=True)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "error.txt").write_text("Traceback")
+    (tmp_path / "anything").mkdir()
+    seen = f"failed (failed, see {tmp_path}/failed/error.txt), stopped"
+    assert collect_results(tmp_path)["notes"] == [
+        f"Not finished: {seen}. The same `cascadice reproduce` command goes on."
+    ]
+
+
+def test_findings_of_several_figures_are_told_by_name(tmp_path, capsys):
+    for name in ("align-ring-16", "anomalies-flip"):
+        make(tmp_path, name, findings=["the same."])
+    assert main(["report", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == ["align-ring-16:", "  the same.", "anomalies-flip:", "  the same."]
 
 
 def test_no_result_is_a_mistake(tmp_path):
@@ -172,6 +205,31 @@ def test_one_result_in_a_browser(chromium, tmp_path):
     assert chromium.errors == []
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_figure_is_enlarged_by_keyboard_and_let_go_by_escape(chromium, tmp_path, width):
+    place = make(tmp_path)
+    (place / "figure.png").unlink()
+    (place / "figure.svg").write_bytes(SVG.replace(b'"4"', b'"2000"').replace(b'"3"', b'"1500"'))
+    chromium.open(write_results(place)[0], width, 844)
+    assert chromium.js("document.querySelector('button.figure img').clientWidth") < width
+    chromium.js("document.querySelector('button.figure').focus()")
+    chromium.press("Enter", 13, "\r")
+    assert chromium.js("document.getElementById('large').open")
+    assert chromium.js("document.activeElement.id") == "large-picture"
+    assert chromium.js("document.querySelector('#large img').clientWidth") == 2000
+    assert chromium.js("document.querySelector('#large img').alt").startswith("What was found. pearson 0.99")
+    chromium.press("ArrowRight", 39)
+    chromium.wait("document.getElementById('large-picture').scrollLeft > 0")
+    assert chromium.js("document.documentElement.scrollWidth") == width
+    chromium.press("Escape", 27)
+    assert not chromium.js("document.getElementById('large').open")
+    assert chromium.js("document.activeElement.className") == "figure"
+    chromium.click("button.figure")
+    chromium.click("#large form button")
+    assert not chromium.js("document.getElementById('large').open")
+    assert chromium.errors == []
+
+
 def test_all_results_in_a_browser(chromium, tmp_path):
     make(tmp_path, "align-ring-16")
     make(tmp_path, "anomalies-flip", {"flipped": [7, -1]})
@@ -181,7 +239,7 @@ def test_all_results_in_a_browser(chromium, tmp_path):
     assert chromium.js("[...document.querySelectorAll('#contents a')].map(a => a.hash)") == [
         "#align-ring-16", "#align-ring-32-slow", "#anomalies-flip",
     ]  # fmt: skip
-    chromium.click("#anomalies-flip button")
+    chromium.click("#anomalies-flip .how + button")
     assert chromium.js("document.getElementById('which').value") == "anomalies-flip"
     assert chromium.js("[...document.querySelectorAll('#rows td')].map(c => c.textContent)") == ["7", "−1"]
     chromium.js("URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return ''; }")

@@ -79,6 +79,21 @@ def test_rows_need_not_have_all_columns(make):
     assert found["count"] == 2
 
 
+def test_many_rows_are_in_the_table_to_search_and_sorted_by_number(make):
+    measured = [{"level": f"level {i % 3}", "distance": 100.5 - i, "distance_deviation": 0.5} for i in range(29)]
+    (found,) = collect_study(make("unlearning", results=[*measured, {"level": "last"}]))["results"]
+    assert (found["rows"], found["count"]) == ([], 30)
+    listed = found["points"]
+    assert listed["columns"] == ["level", "distance"]
+    cells = [
+        [None if place is None else listed["words"][column][place] for place in values]
+        for column, values in zip(listed["columns"], listed["values"], strict=True)
+    ]
+    assert cells[0] == [*(entry["level"] for entry in measured), "last"]
+    assert (cells[1][0], cells[1][-2:]) == ("100.5 ± 0.5", ["72.5 ± 0.5", None])
+    assert listed["values"][1] == [*range(28, -1, -1), None]
+
+
 def test_a_study_without_a_figure_is_shown_and_elsewhere_if_asked(make, tmp_path):
     folder = make("unlearning")
     (folder / "unlearning.png").unlink()

@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+ACCEPTED = "Name the folder of a run, of what `cascadice reproduce` made, or of a study."
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
@@ -29,7 +31,7 @@ def _report(args: argparse.Namespace) -> None:
     folder, out = Path(args.run), None if args.out is None else _checked(Path(args.out))
     if measured := _holds_results(folder):
         path, data = _write_study(folder, out) if is_study(folder) else write_results(folder, out)
-        told = [finding for result in data["results"] for finding in result["findings"]]
+        told = _by_name(data["results"])
     else:
         path, data = write(folder, out)
         told = data["findings"]
@@ -54,12 +56,38 @@ def _write_study(folder: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
     return path, data
 
 
+def _by_name(results: list[dict[str, Any]]) -> list[str]:
+    """What was found; of several figures, each under its name."""
+    if len(results) == 1:
+        return list(results[0]["findings"])
+    return [line for result in results for line in (f"{result['name']}:", *(f"  {one}" for one in result["findings"]))]
+
+
 def _holds_results(folder: Path) -> bool:
-    """Whether results are in the folder, and no run."""
+    """Whether results are in the folder, and no run; a folder with neither is a mistake."""
     from cascadice.folders import CONFIG
     from cascadice.report.page.results import places
 
-    return not (folder / CONFIG).exists() and bool(places(folder))
+    if (folder / CONFIG).exists():
+        return False
+    if not places(folder):
+        raise ValueError(_what_is_there(folder))
+    return True
+
+
+def _what_is_there(folder: Path) -> str:
+    """Of a folder with nothing to show: why, and what to do."""
+    from cascadice.report.page.results import GOES_ON, unfinished
+
+    if begun := unfinished(folder):
+        return f"{folder} has no result yet. {begun}"
+    if (folder / "reproduction.json").exists():
+        return f"{folder} has no result yet. {GOES_ON}"
+    if not folder.is_dir():
+        return f"{folder} {'is a file' if folder.exists() else 'does not exist'}. {ACCEPTED}"
+    if any(path.with_suffix(".parquet").exists() for path in folder.glob("*.json")):
+        return f"{folder} holds numbers of figures, NAME.json, but no figure's folder, NAME/result.json. {ACCEPTED}"
+    return f"{folder} holds neither a run (config.json) nor a result (result.json). {ACCEPTED}"
 
 
 def _checked(path: Path) -> Path:

@@ -12,6 +12,7 @@ from cascadice.report.page.samples import data_uri
 
 RESULT = "result.json"
 STUDIES = ("anomalies", "collaboration", "incentives", "unlearning")
+SHOWN = 25  # rows at once; of more, the page's table shows as many at a time
 DEVIATION = "_deviation"  # of the measure that it follows
 
 
@@ -36,9 +37,11 @@ def collect_study(folder: Path) -> dict[str, Any]:
     title, _, _ = (import_module(f"cascadice.experiments.{name}").__doc__ or name).partition("\n")
     points = ", ".join(sorted(path.name for path in folder.glob("*.parquet")))
     section = {
-        "name": name, "title": title, "claim": "", "shows": [], "columns": columns, "rows": rows, "count": len(rows),
+        "name": name, "title": title, "claim": "", "shows": [], "columns": columns,
+        "rows": rows if len(rows) <= SHOWN else [], "count": len(rows),
         "findings": [f"{len(rows)} rows: mean ± standard deviation, where something was repeated."],
-        "command": f"python -m cascadice.experiments.{name}", "made": "", "points": None,
+        "command": f"python -m cascadice.experiments.{name}", "made": "",
+        "points": _listing(columns, rows) if len(rows) > SHOWN else None,
         "picture": _picture(folder, name),
     }  # fmt: skip
     return {
@@ -51,6 +54,24 @@ def table(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]
     """Columns in the order in which rows first name them, and every row's cells; empty where a row has none."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return columns, [[row.get(name, "") for name in columns] for row in rows]
+
+
+def _listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """All rows for the page's table, column by column: a cell is its place among the words of its column."""
+    texts = list(zip(*rows, strict=True))
+    words = [sorted(set(column) - {""}, key=_by_number) for column in texts]
+    values = [
+        [known.index(cell) if cell else None for cell in column] for column, known in zip(texts, words, strict=True)
+    ]
+    named = dict(zip(columns, words, strict=True))
+    return {"what": "rows", "columns": list(columns), "values": values, "words": named, "sums": [], "note": ""}
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    try:
+        return float(text.split()[0]), text
+    except (ValueError, IndexError):
+        return float("inf"), text
 
 
 def _rows(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -44,12 +44,24 @@ function setTheme(theme) {
   $("theme").setAttribute("aria-label", `Switch to ${theme === "dark" ? "light" : "dark"} colours`);
 }
 
+// What the button chose, where the browser keeps anything for pages from disk; null: as the system.
+const THEME = "cascadice-theme";
+function keptTheme() {
+  try { return localStorage.getItem(THEME); } catch { return null; }
+}
+function keepTheme(theme) {
+  try { if (theme === null) localStorage.removeItem(THEME); else localStorage.setItem(THEME, theme); } catch { /* for this visit only */ }
+}
+
 function followTheme() {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  setTheme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => { setTheme(dark.matches ? "dark" : "light"); render(data); });
+  const system = () => (dark.matches ? "dark" : "light");
+  setTheme(keptTheme() ?? system());
+  dark.addEventListener("change", () => { setTheme(keptTheme() ?? system()); render(data); });
   $("theme").addEventListener("click", () => {
-    setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    const chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    setTheme(chosen);
+    keepTheme(chosen === system() ? null : chosen);
     render(data);
   });
 }

@@ -39,7 +39,7 @@ def mixing(
     except (ValueError, TypeError, OSError) as error:
         notes.append(f"Who gossiped with whom is not shown: {error}")
         return None
-    if len(of) < len(rounds):
+    if len(of) < len(rounds) and len(different) > 1:
         notes.append(f"The network is drawn for {len(of)} of {len(rounds)} rounds.")
     matrices = list(different.values())
     mean = np.mean([matrices[places[0] - 1] for places in of.values()], axis=0)

@@ -232,7 +232,7 @@ function listen() {
   $("hop").addEventListener("input", (event) => { state.hop = Number(event.target.value) > data.influence.hops ? ALL : Number(event.target.value); update(); });
   $("kind").addEventListener("change", (event) => { state.kind = event.target.value; update(); });
   $("clear").addEventListener("click", () => { select(state.source); $("ranking").focus(); });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.source !== null) select(state.source); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.source !== null && !$("large").open) select(state.source); });
 }
 
 // A colour on its way from the ground of the card; hues as #rrggbb.
@@ -249,6 +249,8 @@ function square(fill = null) {
 function drawMatrices() {
   show("matrix-card", cascading());
   show("weights-card", data.mixing !== null);
+  $("matrix-card").classList.toggle("alone", data.mixing === null);
+  $("weights-card").classList.toggle("alone", !cascading());
   const place = new Map(data.shown.map((node, i) => [node, i]));
   if (data.mixing) drawWeights(place);
   if ($("matrix-card").hidden) return;

@@ -41,7 +41,8 @@ function setPoints() {
   chosen = one ? one.name : null;
   show("which-label", having.length > 1);
   fill("which", ...having.map(({ name }) => element("option", { value: name, selected: name === chosen }, name)));
-  setTable(() => `Every single point of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-points`);
+  const what = one?.points.what ?? "points";
+  setTable(() => `Every single ${what.slice(0, -1)} of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-${what}`);
 }
 
 // A search that finds the first row, of one word.

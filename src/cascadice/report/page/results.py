@@ -10,6 +10,8 @@ from cascadice.report.page.numbers import Json, evenly, short
 from cascadice.report.page.samples import data_uri
 
 RESULT, POINTS, PICTURES = "result.json", "points.parquet", ("figure.png", "figure.svg")
+PARTS, ERROR = "parts", "error.txt"  # of a figure that is not finished, or failed
+GOES_ON = "The same `cascadice reproduce` command goes on."
 NEEDED = ("title", "findings", "summary", "settings", "seconds", "device", "version")
 PICTURE_BYTES = 5_500_000  # of all pictures together
 CELLS = 200_000  # of all tables of points together
@@ -25,6 +27,7 @@ def collect_results(folder: store.Folder) -> Json:
     if not found:
         absent = f"{place} holds no result: {RESULT} is not there. Name the folder that `cascadice reproduce` wrote."
         raise ValueError(notes[0] if notes else absent)
+    notes += [text] if (text := unfinished(place)) else []
     pictures = _pictures(list(found), notes)
     sections = [_section(where, result, len(found), notes) for where, result in found.items()]
     alone = len(sections) == 1
@@ -45,6 +48,17 @@ def places(folder: Path) -> list[Path]:
     if (folder / RESULT).exists():
         return [folder]
     return sorted((path.parent for path in folder.glob(f"*/{RESULT}")), key=lambda path: place(path.name))
+
+
+def unfinished(folder: Path) -> str:
+    """Which figures in a folder, or of the folder itself, were begun and have no result; empty if there are none."""
+    begun = [path for path in (folder, *sorted(folder.glob("*/"))) if not (path / RESULT).exists()]
+    named = [
+        path.absolute().name + (f" (failed, see {path / ERROR})" if (path / ERROR).exists() else "")
+        for path in begun
+        if (path / ERROR).exists() or (path / PARTS).is_dir()
+    ]
+    return f"Not finished: {', '.join(named)}. {GOES_ON}" if named else ""
 
 
 def _read(folder: Path, notes: list[str]) -> Json | None:

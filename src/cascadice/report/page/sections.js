@@ -41,12 +41,24 @@ function applications() {
   fill("sections", ...data.sections.map(application));
 }
 
+// A picture that opens at its natural size, to scroll; the browser closes the dialog on Escape and gives the focus back.
+function figure(src, alt) {
+  const button = element("button", { type: "button", class: "figure", "aria-haspopup": "dialog" }, element("img", { src, alt }), element("span", {}, "Enlarge"));
+  button.addEventListener("click", () => {
+    fill("large-picture", element("img", { src, alt }));
+    $("large").showModal();
+  });
+  return button;
+}
+
+$("large").addEventListener("click", (event) => { if (event.target === $("large")) $("large").close(); });
+
 function application(found) {
   const title = element("h2", { id: `${found.name}-title` }, capital(found.title));
   const section = element("section", { id: found.name, "data-name": capital(found.name), "aria-labelledby": `${found.name}-title` }, title);
   const card = element("div", { class: "card" });
   if (found.findings.length) card.append(element("ul", { class: "findings" }, ...found.findings.map(sentence)));
-  if (found.picture) card.append(element("img", { class: "figure", src: found.picture, alt: `${found.title}. ${found.findings[0] ?? ""}` }));
+  if (found.picture) card.append(figure(found.picture, `${found.title}. ${found.findings[0] ?? ""}`));
   if (found.rows.length) {
     const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${found.title}` }, plainTable(found.columns, found.rows, found.title));
     card.append(scroll);

@@ -23,15 +23,25 @@ function setTable(note, hint, file) {
   search();
 }
 
-const searchable = (row) => cells(row).map((text, place) => `${data.table.columns[place]}:${text}`).join(" ").toLowerCase();
+const tight = (text) => text.toLowerCase().replace(/:\s*([<>]?)\s*/g, ":$1");
+const searchable = (row) => cells(row).map((text, place) => tight(`${data.table.columns[place]}:${text}`)).join(" ");
 
-// Words that must all be there; source:3 finds source 3 and not 13 or 30.
+// Words that must all be there; source:3 finds source 3 and not 13 or 30, round:>20 every round after 20.
 function search() {
-  const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const tests = words.map((word) => (word.includes(":") ? (text) => ` ${text} `.includes(` ${word} `) || ` ${text}`.includes(` ${word},`) : (text) => text.includes(word)));
+  const tests = tight($("search").value).split(/\s+/).filter(Boolean).map(searched);
   listing.order = [];
-  listing.texts.forEach((text, row) => { if (tests.every((test) => test(text))) listing.order.push(row); });
+  listing.texts.forEach((text, row) => { if (tests.every((test) => test(text, row))) listing.order.push(row); });
   sortRows();
+}
+
+function searched(word) {
+  const [, named, sign, bound] = word.match(/^(.+):([<>])([-+.e\d]+)$/) ?? [];
+  const place = data.table.columns.findIndex((column) => tight(column) === named);
+  if (place >= 0) {
+    const value = (row) => parseFloat(tableCell(data.table.columns[place], data.table.values[place][row]));
+    return sign === ">" ? (_, row) => value(row) > bound : (_, row) => value(row) < bound;
+  }
+  return word.includes(":") ? (text) => ` ${text} `.includes(` ${word} `) || ` ${text}`.includes(` ${word},`) : (text) => text.includes(word);
 }
 
 function sortRows() {
