@@ -42,7 +42,7 @@ def test_writes_what_the_report_reads(found, recorded):
     assert found["title"]
     assert (recorded / "detect" / found["figure"]).read_bytes().startswith(b"\x89PNG")
     assert all(len(row) == len(found["table"]["columns"]) for row in found["table"]["rows"])
-    assert dict(zip(found["table"]["columns"], found["table"]["rows"][0], strict=True))["known"] == "sign-flipper"
+    assert dict(zip(found["table"]["columns"], found["table"]["rows"][0], strict=True))["told to"] == "sign-flipper"
     assert all(sentence.endswith(".") for sentence in found["findings"])
     assert len(found["votes"]) == len(found["rounds"]) == 30
     assert {len(found["deviation"][sign]) for sign in SIGNS} == {8}

@@ -220,13 +220,6 @@ def test_sections_are_what_commands_found(run):
     assert (curious["count"], len(curious["rows"]), curious["rows"][0]) == (602, 500, [None])
 
 
-def test_a_column_has_the_name_that_the_console_has_for_it(run):
-    for name in ("detect", "choose"):
-        tell(run, name, table={"columns": ["participant", "known"], "rows": [[2, "flip-labels"]]})
-    columns = {section["name"]: section["columns"] for section in collect(run)["sections"]}
-    assert columns == {"detect": ["participant", "told to"], "choose": ["participant", "known"]}
-
-
 def test_what_is_of_another_run_is_told_and_not_shown(run):
     tell(run, "detect", config=replace(CONFIG, seed=1))
     note = json.loads((run / "influence" / "influence.json").read_text())

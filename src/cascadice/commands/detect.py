@@ -105,10 +105,7 @@ def _found(recording: "Recording", last: "Verdict", counted: "Tensor", options: 
             *_others(rows, suspects, known),
             _terms(len(recording.recorded), options),
         ],
-        "table": {
-            "columns": ["participant", "flagged by", "heard by", "since round", "known", "because"],
-            "rows": rows,
-        },
+        "table": {"columns": list(COLUMNS), "rows": rows},
         "figure": MADE[1],
         **{name: None if value == math.inf else value for name, value in options.items()},
         "rounds": list(recording.recorded),

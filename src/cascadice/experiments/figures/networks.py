@@ -70,7 +70,8 @@ def _against_weight(axes: Any, weight: Any, mean: Any, row: Mapping[str, Any]) -
         side, away = ("right", -6) if i % 2 else ("left", 6)
         place = weight[node], abs(mean[node])
         axes.annotate(str(node), place, (away, 0), fontsize=7, textcoords="offset points", ha=side, va="center")
-    axes.set_title(f"{row['in_order']:.0%} of pairs in order, correlation {row['pearson_out_weight']:.3f}", fontsize=9)
+    how = f"{row['in_order']:.0%} of pairs in order, correlation {row['pearson_out_weight']:.3f}"
+    axes.set_title(f"{how}, accuracy {row['test_accuracy'][0]:.3f}", fontsize=9)
     axes.set_xlabel("weight that all give it, Σ W[k, j]")
     axes.set_ylabel("size of influence (blue helps, orange harms)")
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,7 +11,6 @@ from cascadice.report.page.samples import data_uri
 ORDER = ("detect", "choose", "reward", "forget")
 ROWS = 500  # of a section's table
 PICTURE_BYTES = 800_000
-SAID = {("detect", "known"): "told to"}  # columns, by the names that the console has for them
 HALF = 0.5  # of the receivers: a vote, as `cascadice detect` counts it
 
 
@@ -41,7 +40,7 @@ def _section(path: Path, content: Json) -> Json:
         "name": path.stem,
         "title": str(content.get("title", path.stem)),
         "findings": [str(sentence) for sentence in content.get("findings", ())],
-        "columns": [SAID.get((path.stem, str(column)), str(column)) for column in columns],
+        "columns": [str(column) for column in columns],
         "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
         "count": len(rows),
         "flagged": _voted(content.get("votes")),
