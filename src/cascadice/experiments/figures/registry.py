@@ -118,7 +118,7 @@ BEYOND: Mapping[str, Figure] = {
         "Alignment with momentum and Adam, over two hops", [], ["cifar10"], beyond.optimizers, (30, 30), "",
     ),
     "beyond-changing-links": _aligned(
-        "Alignment where W is another in each round", [], ["cifar10"], beyond.changing_links, (35, 30), "",
+        "Alignment where W changes from round to round", [], ["cifar10"], beyond.changing_links, (35, 30), "",
     ),
     "beyond-language": _aligned(
         "Alignment of a language model: a transformer on the documentation of Python", [], ["pydoc"], beyond.language,
