@@ -243,7 +243,7 @@ def test_areas_are_shares_and_arrows_end_at_rims():
 
 def test_equal_weights_are_equal_whatever_their_last_bits():
     size = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
-    weight = torch.tensor([2.0, 0.6, 0.6 - 1e-15, 0.6 + 1e-15]).double()
+    weight = torch.tensor([2.0, 0.6, 0.6 - 1e-15, 0.6 + 1e-15], dtype=torch.float64)
     found = cascades._placed_row("x", size, size, weight, [0.5])
     assert found["rank_correlation"][0] == pytest.approx(0.7746, abs=1e-4)  # of three ties; 0.4 if there were none
     assert found["strongest_to_median"] == pytest.approx(4 / 2.5)
