@@ -1,6 +1,7 @@
 """`cascadice reproduce`: figures are made once, kept, taken up again, and whatever is in their way is said."""
 
 import json
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -199,6 +200,11 @@ def test_a_folder_is_used_by_one_process_at_a_time(tmp_path):
         return count(plan, means)
 
     assert reproduce({"steps": figure(measure)}, Request(tmp_path / "out"), said.append).made == ["steps"]
+
+
+def test_where_there_are_no_locks_figures_are_made_without(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert reproduce({"steps": figure(count)}, Request(tmp_path / "out"), lambda text: None).made == ["steps"]
 
 
 @pytest.fixture

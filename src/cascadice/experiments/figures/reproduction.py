@@ -7,7 +7,6 @@ OUT/NAME/points.parquet        every single point          OUT/NAME/figure.png, 
 OUT/NAME/parts/*.json          what was measured of a figure that is not finished
 """
 
-import fcntl
 import gc
 import math
 import os
@@ -70,6 +69,11 @@ def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print)
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Nobody else may reproduce into the folder meanwhile; the lock ends with the process, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, which cannot open folders either
+        yield
+        return
     folder = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
