@@ -1,5 +1,6 @@
 """The documentation tells the truth: its code runs and prints what it says, its commands exist, its links resolve."""
 
+import json
 import re
 import shlex
 from itertools import zip_longest
@@ -120,3 +121,28 @@ def test_every_page_is_in_the_navigation():
 
 def test_the_automatic_choice_is_as_described():
     assert f"more than {SMALL:,} parameters" in (ROOT / "docs" / "performance.md").read_text()
+
+
+RIGHT = re.compile(
+    r"^\| (MLP|CNN), (CIFAR-10, ring|Tiny ImageNet, exponential graph) of 32, .*?"
+    r"\| ([\d.]+) \| (-?[\d.]+), ([\d.]+) \| ([\d.]+), ([\d.]+) \|$",
+    re.MULTILINE,
+)
+
+
+def test_the_readme_quotes_what_was_measured():
+    shown = RIGHT.findall((ROOT / "README.md").read_text())
+    assert len(shown) == 4
+    for model, where, *figures in shown:
+        name, rounds = ("align-batch-16", 160) if "CIFAR" in where else ("align-tiny-epochs", 1920)
+        panel = f"{model}, {where.replace(' graph', '')} of 32"
+        summary = json.loads((ROOT / "docs" / "results" / "reproduce" / f"{name}.json").read_text())["summary"]
+        key = (panel, "shared", rounds)
+        first, path = (row for row in summary if (row["panel"], row["init"], row["rounds"]) == key)
+        measured = [
+            first["test_accuracy"],
+            *(row[what] for row in (first, path) for what in ("pearson", "relative_rmse")),
+        ]
+        assert [
+            f"{value[0]:.{len(text.split('.')[1])}f}" for value, text in zip(measured, figures, strict=True)
+        ] == figures

@@ -77,11 +77,12 @@ def _holds_results(folder: Path) -> bool:
 
 def _what_is_there(folder: Path) -> str:
     """Of a folder with nothing to show: why, and what to do."""
+    from cascadice.experiments.figures.pages import MANIFEST
     from cascadice.report.page.results import GOES_ON, unfinished
 
     if begun := unfinished(folder):
         return f"{folder} has no result yet. {begun}"
-    if (folder / "reproduction.json").exists():
+    if (folder / MANIFEST).exists():
         return f"{folder} has no result yet. {GOES_ON}"
     if not folder.is_dir():
         return f"{folder} {'is a file' if folder.exists() else 'does not exist'}. {ACCEPTED}"

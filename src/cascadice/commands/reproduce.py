@@ -84,9 +84,11 @@ def _mixing(args: argparse.Namespace, chosen: Mapping[str, "Figure"]) -> "Mixing
 
 def _closing(outcome: "Outcome", out: Path, say: Callable[[str], None]) -> int:
     """What became of the figures; the exit code."""
+    from cascadice.report.page import REPORT
+
     for what, names in zip(("were there already", "lack their data", "failed"), outcome[1:], strict=True):
         if names:
             say(f"{what}: {', '.join(names)}")
-    if (out / "report.html").exists():
-        say(f"page in {out / 'report.html'}, text in {out / 'index.md'}")
+    if (out / REPORT).exists():
+        say(f"page in {out / REPORT}, text in {out / 'index.md'}")
     return FAILED if outcome.failed else SKIPPED if outcome.skipped else 0

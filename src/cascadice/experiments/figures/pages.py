@@ -4,27 +4,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cascadice.store import aside, read_json
+from cascadice.store import aside
+
+MANIFEST, RESULT, POINTS, PARTS, ERROR = "reproduction.json", "result.json", "points.parquet", "parts", "error.txt"
+PICTURES = ("figure.png", "figure.svg")
 
 
 def write(out: Path) -> None:
     """Write report.html and index.md from the results that are in the folder, if there are any."""
     from cascadice.report.page import write_results
+    from cascadice.report.page.results import places, read
 
-    results = {path.parent.name: result for path in sorted(out.glob("*/result.json")) if (result := _read(path))}
+    results = {folder.name: result for folder in places(out) if (result := read(folder, []))}
     if not results:
         return
     with aside(out / "index.md") as draft:
-        draft.write_text(markdown(dict(sorted(results.items(), key=lambda item: place(item[0])))), encoding="utf-8")
+        draft.write_text(markdown(results), encoding="utf-8")
     write_results(out)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A result; one that cannot be read must not keep others from being made, and is told of in report.html."""
-    try:
-        return read_json(path)
-    except ValueError:
-        return None
 
 
 def place(name: str) -> tuple[int, str]:

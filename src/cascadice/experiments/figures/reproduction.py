@@ -27,13 +27,12 @@ import torch
 import cascadice
 from cascadice import data
 from cascadice.experiments.figures import pages
+from cascadice.experiments.figures.pages import ERROR, MANIFEST, PARTS, PICTURES, POINTS, RESULT
 from cascadice.experiments.figures.results import Figure, Means, Mixing, Part, Result
 from cascadice.experiments.regimes import BESIDE
 from cascadice.folders import check_writable
 from cascadice.store import aside, read_json, sweep, write_json
 
-MANIFEST, RESULT, POINTS, PARTS, ERROR = "reproduction.json", "result.json", "points.parquet", "parts", "error.txt"
-PICTURES = ("figure.png", "figure.svg")
 Say = Callable[[str], None]
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import cascadice
 from cascadice import store
+from cascadice.experiments.figures.pages import ERROR, PARTS, PICTURES, POINTS, RESULT, how, place, table
 from cascadice.report.page.numbers import Json, evenly, short
 from cascadice.report.page.samples import data_uri
 
-RESULT, POINTS, PICTURES = "result.json", "points.parquet", ("figure.png", "figure.svg")
-PARTS, ERROR = "parts", "error.txt"  # of a figure that is not finished, or failed
 GOES_ON = "The same `cascadice reproduce` command goes on."
 NEEDED = ("title", "findings", "summary", "settings", "seconds", "device", "version")
 PICTURE_BYTES = 5_500_000  # of all pictures together
@@ -22,20 +21,20 @@ def collect_results(folder: store.Folder) -> Json:
 
     Anything of a result but its result.json may be absent; what cannot be read is told in `notes`.
     """
-    place, notes = Path(folder), list[str]()
-    found = {where: result for where in places(place) if (result := _read(where, notes))}
+    home, notes = Path(folder), list[str]()
+    found = {where: result for where in places(home) if (result := read(where, notes))}
     if not found:
-        absent = f"{place} holds no result: {RESULT} is not there. Name the folder that `cascadice reproduce` wrote."
+        absent = f"{home} holds no result: {RESULT} is not there. Name the folder that `cascadice reproduce` wrote."
         raise ValueError(notes[0] if notes else absent)
-    notes += [text] if (text := unfinished(place)) else []
+    notes += [text] if (text := unfinished(home)) else []
     pictures = _pictures(list(found), notes)
     sections = [_section(where, result, len(found), notes) for where, result in found.items()]
     alone = len(sections) == 1
     return {
         "version": cascadice.__version__,
         "title": sections[0]["title"] if alone else f"The paper, reproduced: {len(sections)} results",
-        "folder": place.absolute().name,
-        "path": str(place),
+        "folder": home.absolute().name,
+        "path": str(home),
         "results": [{**section, "picture": pictures.get(section["name"])} for section in sections],
         "notes": notes,
     }
@@ -43,8 +42,6 @@ def collect_results(folder: store.Folder) -> Json:
 
 def places(folder: Path) -> list[Path]:
     """The folders of results: this one, or those in it, in the order of the paper."""
-    from cascadice.experiments.figures.pages import place
-
     if (folder / RESULT).exists():
         return [folder]
     return sorted((path.parent for path in folder.glob(f"*/{RESULT}")), key=lambda path: place(path.name))
@@ -61,7 +58,8 @@ def unfinished(folder: Path) -> str:
     return f"Not finished: {', '.join(named)}. {GOES_ON}" if named else ""
 
 
-def _read(folder: Path, notes: list[str]) -> Json | None:
+def read(folder: Path, notes: list[str]) -> Json | None:
+    """The result in a folder; why it cannot be shown is told in the notes."""
     try:
         result = store.read_json(folder / RESULT)
         if absent := [name for name in NEEDED if name not in result]:
@@ -73,8 +71,6 @@ def _read(folder: Path, notes: list[str]) -> Json | None:
 
 
 def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
-    from cascadice.experiments.figures.pages import how, table
-
     columns, *rows = table(result["summary"])
     name = folder.absolute().name
     command, _, made = how(name, result).partition(" (")
@@ -116,19 +112,19 @@ def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
 
     path = folder / POINTS
     try:
-        table = parquet.read_table(path)
+        found = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
         reason = "it is not there" if not path.exists() else str(error).splitlines()[0]
         notes.append(f"The points of {folder.absolute().name} are not shown: {reason.rstrip('.')}.")
         return None
-    if not table.num_rows or not table.num_columns:
+    if not found.num_rows or not found.num_columns:
         return None
-    kept = evenly(table.num_rows, max(1, cells // table.num_columns))
-    note = "" if len(kept) == table.num_rows else f"{len(kept):,} of {table.num_rows:,} rows; all are in {path}."
-    columns = {name: _column(table[name].take(pa.array(kept)).to_pylist()) for name in table.column_names}
+    kept = evenly(found.num_rows, max(1, cells // found.num_columns))
+    note = "" if len(kept) == found.num_rows else f"{len(kept):,} of {found.num_rows:,} rows; all are in {path}."
+    columns = {name: _column(found[name].take(pa.array(kept)).to_pylist()) for name in found.column_names}
     words = {name: known for name, (_, known) in columns.items() if known is not None}
     values = [values for values, _ in columns.values()]
-    return {"columns": table.column_names, "values": values, "words": words, "sums": [], "note": note}
+    return {"columns": found.column_names, "values": values, "words": words, "sums": [], "note": note}
 
 
 def _column(values: list[Any]) -> tuple[list[Any], list[str] | None]:
@@ -139,8 +135,8 @@ def _column(values: list[Any]) -> tuple[list[Any], list[str] | None]:
     if all(isinstance(value, float) for value in given):
         return short([float("nan") if value is None else value for value in values]), None
     words = sorted({_word(value) for value in given})
-    place: Mapping[str, int] = {word: place for place, word in enumerate(words)}
-    return [None if value is None else place[_word(value)] for value in values], words
+    number: Mapping[str, int] = {word: number for number, word in enumerate(words)}
+    return [None if value is None else number[_word(value)] for value in values], words
 
 
 def _word(value: Any) -> str:
