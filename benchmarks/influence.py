@@ -4,7 +4,7 @@
     python benchmarks/influence.py --device cuda --precision high
     python benchmarks/influence.py --parts peers --models cnn
 
-Everything in one process, taking turns. Evaluation batches are as large as training batches, so that an evaluation
+Everything in one process, taking turns. Metrics batches are as large as training batches, so that an evaluation
 gradient costs what a training gradient costs.
 """
 
@@ -22,33 +22,33 @@ from training import build, several
 
 import cascadice as cd
 from cascadice.engine.networks import Network
-from cascadice.influence import Judge
-from cascadice.influence.pulling import Sensitivity
-from cascadice.influence.reverse import weighted_slopes
+from cascadice.influence import Evaluation
+from cascadice.influence.pulling import Adjoint
+from cascadice.influence.reverse_gossip import weighted_slopes
 
 NODES, BATCH = 16, 128
 HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, as they take their time
 
 
-def judged(network: Network, size: int) -> Judge:
+def judged(network: Network, size: int) -> Evaluation:
     """By as many samples as are in a training batch."""
-    return cd.influence.judge(network, network.data.train.subset(torch.arange(size)))
+    return cd.influence.evaluate_on(network, network.data.train.subset(torch.arange(size)))
 
 
-def endlessly(network: Network, judge: Judge, hops: int) -> Iterator[Any]:
+def endlessly(network: Network, evaluation: Evaluation, hops: int) -> Iterator[Any]:
     """Train, and score every sample of every participant over so many hops."""
     rounds = cd.simulate(network, window=hops, taped=True)
-    return cd.influence.watch(network, rounds, judge, hops=hops, samples=True)
+    return cd.influence.score_rounds(network, rounds, evaluation, hops=hops, samples=True)
 
 
 def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     """Each way to score, in training rounds."""
     network = build(model, NODES, batch, "auto", device)
-    judge = judged(network, batch)
+    evaluation = judged(network, batch)
     plain, taped = cd.simulate(network, window=1), cd.simulate(network, window=1, taped=True)
     rounds = list(cd.simulate(network, HORIZON.get(model, 8)))
-    worth = Sensitivity(weighted_slopes(network, judge, rounds[0].after), {})
-    watched = {hops: endlessly(network, judge, hops) for hops in (1, 2, 3)}
+    worth = Adjoint(weighted_slopes(network, evaluation, rounds[0].after), {})
+    watched = {hops: endlessly(network, evaluation, hops) for hops in (1, 2, 3)}
     contenders: dict[str, Callable[[], object]] = {
         "training": lambda: next(plain),
         "with one-hop scores of every sample": lambda: next(watched[1]),
@@ -56,7 +56,7 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
         "with three hops": lambda: next(watched[3]),
         "with scores, evaluation not counted": lambda: cd.influence.by_sample(network, next(taped), worth),
         "scores of samples alone": lambda: cd.influence.by_sample(network, rounds[0], worth),
-        "full horizon": lambda: list(cd.influence.full_horizon(network, reversed(rounds), judge)),
+        "full horizon": lambda: list(cd.influence.full_horizon(network, reversed(rounds), evaluation)),
     }
     for call in contenders.values():
         for _ in range(4 if device == "cuda" else 1):  # compiling and capturing happens in the first few
@@ -83,15 +83,18 @@ def alone(model: str, device: str, batch: int) -> dict[str, Callable[[], Tensor]
     from peers import captum_scores, kronfluence_scores
 
     network = build(model, 1, batch, "auto", device)
-    judge, done = judged(network, batch), next(cd.simulate(network))
-    x, y = network.data.train.take(done.drawn.batch[0, 0].to(network.device))
+    evaluation, done = judged(network, batch), next(cd.simulate(network))
+    x, y = network.data.train.take(done.draw.batch[0, 0].to(network.device))
     module = cd.module_of(network, done.before, 0).train()
 
     def ours() -> Tensor:
-        return cd.influence.by_sample(network, done, Sensitivity(weighted_slopes(network, judge, done.before), {}))[0]
+        return cd.influence.by_sample(network, done, Adjoint(weighted_slopes(network, evaluation, done.before), {}))[0]
 
     others = {"captum": captum_scores, "kronfluence": kronfluence_scores}
-    return {"ours": ours, **{name: make(module, x, y, judge.x, judge.y, 0.01) for name, make in others.items()}}
+    return {
+        "ours": ours,
+        **{name: make(module, x, y, evaluation.x, evaluation.y, 0.01) for name, make in others.items()},
+    }
 
 
 def peers(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
@@ -140,12 +143,12 @@ def _status(field: str) -> float:
 def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]:
     """Every sample of 32 participants on the exponential graph, over more and more hops."""
     network = build("mlp", 32, batch, "auto", device)
-    judge, rounds = judged(network, batch), list(cd.simulate(network, most))
+    evaluation, rounds = judged(network, batch), list(cd.simulate(network, most))
     linked = (network.mixing(0).to_dense() > 0).double()
 
     def scored(r: int) -> Callable[[], Tensor]:
         def call() -> Tensor:
-            worth = cd.influence.reverse_gossip(network, rounds[:r], judge)
+            worth = cd.influence.reverse_gossip(network, rounds[:r], evaluation)
             return cd.influence.by_sample(network, rounds[0], worth)
 
         return call

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 
 import cascadice as cd
-from cascadice.applications import robust
-from cascadice.applications.collaborators import influence_aware
-from cascadice.applications.groups import find_groups
-from cascadice.engine.rounds import Rule
+from cascadice.applications.choose.groups import find_groups
+from cascadice.applications.choose.idea import influence_aware
+from cascadice.engine.exchange import robust
+from cascadice.engine.rounds import MixingRule
 
 NODES, SECOND = 12, (1, 2, 5, 7, 8, 11)  # the second group calls a nine zero, an eight one, and so on
 data = cd.data.digits()
@@ -28,7 +28,7 @@ mirrored = replace(data.test, y=9 - data.test.y)
 group = torch.tensor([node in SECOND for node in range(NODES)]).long()
 
 
-def accuracy(rule: Rule | None = None) -> float:
+def accuracy(rule: MixingRule | None = None) -> float:
     """Mean accuracy of everybody on test data with the labels of its own group, after 100 rounds."""
     *_, last = cd.simulate(network, 100, rule=rule, window=0)
     first, second = (cd.evaluate(network, last.after, test).accuracy for test in (data.test, mirrored))

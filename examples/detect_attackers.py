@@ -7,7 +7,7 @@ and why; and in the end what one participant thinks of its neighbours, without a
 import torch
 
 import cascadice as cd
-from cascadice.applications.anomaly import SIGNS, detect, votes
+from cascadice.applications.detect.idea import SIGNS, detect, votes
 
 data = cd.data.digits()
 network = cd.network(
@@ -19,7 +19,7 @@ network = cd.network(
     corruptions=[cd.Corruption("flip-labels", (5,))],
     behaviours=[cd.Behaviour("free-rider", (10,))],
 )
-own = cd.influence.judge(network, cd.influence.own_data(network, 80))
+own = cd.influence.evaluate_on(network, cd.influence.own_data(network, 80))
 
 told: set[int] = set()
 # 90 samples each are few: honest participants differ, too, so more is allowed for than the usual 0.5

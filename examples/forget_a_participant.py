@@ -5,7 +5,7 @@ models that never heard of the participant (1: as trained, 0: the same), then th
 """
 
 import cascadice as cd
-from cascadice.applications.unlearning import LEVELS, Removal, distance, forget
+from cascadice.applications.forget.idea import LEVELS, Removal, distance, forget
 
 LIAR, ROUNDS = 2, 30
 data = cd.data.digits()
@@ -35,7 +35,7 @@ def compare(what: Removal) -> None:
 
 print(f"participant {LIAR}")
 compare(Removal(nodes=(LIAR,)))
-sample = int(rounds[0].drawn.batch[0, 0, 0])
+sample = int(rounds[0].draw.batch[0, 0, 0])
 print(f"sample {sample}")
 compare(Removal(samples=(sample,)))
 print("Replay is exact and costs less than an estimate that is good; gossip alone costs next to nothing, and shows it.")

@@ -24,9 +24,9 @@ original = cd.network(model, data, nodes=7, mixing="epidemic", init="own", lr=lr
 rounds = list(cd.simulate(original, ROUNDS))
 published = {
     "theta": original.initial.theta,
-    "batches": torch.stack([r.drawn.batch for r in rounds]),
+    "batches": torch.stack([r.draw.batch for r in rounds]),
     "W": torch.stack([r.W for r in rounds]),
-    "lr": torch.tensor([r.drawn.lr for r in rounds], dtype=torch.float64),
+    "lr": torch.tensor([r.draw.lr for r in rounds], dtype=torch.float64),
     "q": original.q,
 }
 with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import cascadice as cd
-from cascadice import store
+from cascadice.runs import store
 
 ROUNDS, HALFWAY = 40, 20
 data = cd.data.digits()

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 import cascadice as cd
-from cascadice.applications import ledger as ledgers
-from cascadice.applications.payouts import pay
+from cascadice.applications.reward import ledger as ledgers
+from cascadice.applications.reward.payouts import pay
 
 data = cd.data.digits()
 model = cd.models.build("mlp", data.train.shape, len(data.classes), hidden=(32,))
@@ -27,13 +27,13 @@ network = cd.network(
     corruptions=[cd.Corruption("flip-labels", (1,), strength=0.8)],
     behaviours=[cd.Behaviour("free-rider", (0,))],
 )
-judge = cd.influence.judge(network)
+evaluation = cd.influence.evaluate_on(network)
 rounds = list(cd.simulate(network, 60))
 accuracy = cd.evaluate(network, rounds[-1].after).accuracy.mean()
 
 with tempfile.TemporaryDirectory() as folder:
     note = {"run": "example", "kind": "shares, 2 hops"}
-    ledgers.enter(folder, note, (ledgers.by_shares(network, rounds[t : t + 2], judge) for t in range(0, 58, 4)))
+    ledgers.enter(folder, note, (ledgers.by_shares(network, rounds[t : t + 2], evaluation) for t in range(0, 58, 4)))
     found = ledgers.read_ledger(folder, note)
     payment = pay(ledgers.by_round(found), 1000.0, floor=20.0).payment
     for node, name in enumerate(["free-rider", "wrong labels", "few samples", *["plain"] * 5]):

@@ -47,9 +47,9 @@ for _ in range(ROUNDS):
                     parameter.copy_(mean)
 
 network, rounds = recorder.network, recorder.rounds
-judge = cd.influence.judge(network)
-for k, share in enumerate(cd.influence.shares(network, rounds, judge).tolist()):
+evaluation = cd.influence.evaluate_on(network)
+for k, share in enumerate(cd.influence.shares(network, rounds, evaluation).tolist()):
     print(f"participant {k}: {share:+.5f}")
-samples = cd.influence.by_sample(network, rounds[0], cd.influence.reverse_gossip(network, rounds, judge))
-worst = int(rounds[0].drawn.batch[3, 0, samples[3].argmax()])
+samples = cd.influence.by_sample(network, rounds[0], cd.influence.reverse_gossip(network, rounds, evaluation))
+worst = int(rounds[0].draw.batch[3, 0, samples[3].argmax()])
 print(f"Most harmful sample of participant 3: number {worst % 160} of its own, called {y[3, worst % 160]}.")

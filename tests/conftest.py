@@ -14,7 +14,6 @@ CHECKED = (
     "applications",
     "data",
     "engine",
-    "experiments.figures",
     "influence",
     "learning_rates",
     "losses",
@@ -23,7 +22,9 @@ CHECKED = (
     "topology",
 )
 if find_spec("beartype"):
-    jaxtyping.install_import_hook([f"cascadice.{part}" for part in CHECKED], "beartype.beartype")
+    jaxtyping.install_import_hook(
+        [*(f"cascadice.{part}" for part in CHECKED), "cascadice_experiments.figures"], "beartype.beartype"
+    )
 
 settings.register_profile("cascadice", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

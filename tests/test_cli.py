@@ -7,14 +7,16 @@ import time
 
 import pytest
 import torch
+from cascadice_experiments import regimes
 
-from cascadice import runs, store
+from cascadice import files
 from cascadice.cli import LISTS, main
-from cascadice.configuration import from_json, to_json
 from cascadice.engine import DivergedError
-from cascadice.experiments import regimes
 from cascadice.influence import read_note, read_table
-from cascadice.recipes import RECIPES
+from cascadice.runs import store
+from cascadice.runs import train as runs
+from cascadice.runs.config import from_json, to_json
+from cascadice.runs.recipes import RECIPES
 from cascadice.topology import read_csv, write_csv
 
 TINY = ["--nodes", "3", "--model-options", "hidden=[4]", "--rounds", "2"]
@@ -178,7 +180,7 @@ def test_a_diverged_run_fails_with_one_line(cascadice):
     assert code == 1
     assert "became NaN or infinite in round 1" in err
     assert err.count("\n") == 1
-    assert store.read_json(runs.Path("a") / "manifest.json")["status"] == "diverged"
+    assert files.read_json(runs.Path("a") / "manifest.json")["status"] == "diverged"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert err.decode().strip() == "cascadice: stopped. Go on with: cascadice run --resume --out a"
-    assert store.read_json(tmp_path / "a" / "manifest.json")["status"] == "interrupted"
+    assert files.read_json(tmp_path / "a" / "manifest.json")["status"] == "interrupted"
 
 
 def test_influence_of_a_recorded_run(cascadice, tmp_path):
@@ -250,7 +252,7 @@ def test_influence_that_is_stopped_says_how_to_go_on(cascadice, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cascadice.inquiry.ask", stop)
+    monkeypatch.setattr("cascadice.runs.inquiry.ask", stop)
     code, _, err = cascadice("influence", "a")
     assert (code, err) == (130, "cascadice: stopped. The same command, without --overwrite, goes on.\n")
 
@@ -302,7 +304,7 @@ def test_a_full_disk_is_a_failed_run_not_a_mistake(monkeypatch, tmp_path, capsys
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "metrics.parquet"))
 
-    monkeypatch.setattr("cascadice.store.write_metrics", full)
+    monkeypatch.setattr("cascadice.runs.store.write_metrics", full)
     assert main(["run", "demo", "--rounds", "2", "--quiet", "--out", str(tmp_path / "run")]) == 1
     assert "metrics.parquet: No space left on device." in capsys.readouterr().err
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from cascadice.cli import _parser, _settings
-from cascadice.configuration import Config, override
-from cascadice.engine.execution import SMALL
-from cascadice.recipes import RECIPES
+from cascadice.engine.fast.rows import SMALL
+from cascadice.runs.config import Config, override
+from cascadice.runs.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -7,11 +7,10 @@ import torch
 from rich.console import Console
 
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Evaluation
-from cascadice.engine.behaviour import Behaviour
+from cascadice.engine import Metrics
+from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round
-from cascadice.findings import findings, ranked, wrongs
 from cascadice.influence import (
     Cascade,
     accumulate,
@@ -22,8 +21,9 @@ from cascadice.influence import (
     table_of_participants,
     table_of_samples,
 )
-from cascadice.report.words import tell
-from cascadice.store import Measures
+from cascadice.runs.store import RoundMetrics
+from cascadice.runs.summary import findings, ranked, wrongs
+from cascadice.runs.words import tell
 
 NODES, HOPS = 4, 2
 KINDS = ("truth", "path-integrated, 2 points", "first order")
@@ -107,8 +107,8 @@ def test_estimates_of_samples_are_compared_with_the_truth_too():
 
 
 def measures(t, accuracy):
-    seen = None if accuracy is None else Evaluation(torch.tensor([0.5, 1.5]), torch.tensor([accuracy, accuracy]))
-    return Measures(t, torch.ones(2), torch.tensor(0.0), seen)
+    seen = None if accuracy is None else Metrics(torch.tensor([0.5, 1.5]), torch.tensor([accuracy, accuracy]))
+    return RoundMetrics(t, torch.ones(2), torch.tensor(0.0), seen)
 
 
 def test_accuracy_is_that_of_the_rounds_looked_at():

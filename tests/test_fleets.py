@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cascadice_experiments.fleets import apart, blocks, fleet
 from engine.cases import equal, make
 
 from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, simulate
-from cascadice.experiments.fleets import apart, blocks, fleet
-from cascadice.influence import judge, own_data, proximity
+from cascadice.influence import evaluate_on, own_data, proximity
 
 ROUNDS = 4
 
@@ -32,7 +32,7 @@ def test_trains_as_its_networks_do(optimizer):
     for t, done in enumerate(simulate(fleet(apiece), ROUNDS)):
         for i, theta in enumerate(apart(done.after.theta, 3)):
             torch.testing.assert_close(theta, alone[i][t].after.theta, rtol=1e-12, atol=1e-12)
-            assert torch.equal(apart(done.drawn.batch, 3)[i], alone[i][t].drawn.batch)
+            assert torch.equal(apart(done.draw.batch, 3)[i], alone[i][t].draw.batch)
             assert torch.equal(blocks(done.W, 3)[i], alone[i][t].W)
 
 
@@ -41,9 +41,9 @@ def test_influence_is_that_of_its_networks():
     together = fleet(apiece)
     sets = [samples for network in apiece for samples in own_data(network, 5)]
     for done, *alone in zip(simulate(together, ROUNDS), *(simulate(n, ROUNDS) for n in apiece), strict=True):
-        found = proximity(together, done, judge(together, sets))
+        found = proximity(together, done, evaluate_on(together, sets))
         for i, (network, own) in enumerate(zip(apiece, alone, strict=True)):
-            expected = proximity(network, own, judge(network, sets[4 * i : 4 * i + 4]))
+            expected = proximity(network, own, evaluate_on(network, sets[4 * i : 4 * i + 4]))
             for name in ("influence", "cosine"):
                 torch.testing.assert_close(
                     blocks(getattr(found, name), 3)[i], getattr(expected, name), rtol=1e-9, atol=1e-12

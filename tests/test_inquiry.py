@@ -10,13 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascadice import inquiry, questions, runs, store
-from cascadice.configuration import build
 from cascadice.engine import simulate
-from cascadice.influence import first_order, judge, parts, read_table, truth
-from cascadice.inquiry import ask, starts, stretches
-from cascadice.questions import Question
-from cascadice.recipes import demo
+from cascadice.influence import evaluate_on, first_order, parts, read_table, truth
+from cascadice.runs import inquiry, questions, store
+from cascadice.runs import train as runs
+from cascadice.runs.config import build
+from cascadice.runs.inquiry import ask, starts, stretches
+from cascadice.runs.questions import Question
+from cascadice.runs.recipes import demo
 
 CONFIG = replace(demo(), nodes=3, model_options=("hidden=[4]",), epochs=None, rounds=6, record="all", dtype="float64")
 ASKED = Question(("truth", "first-order"), hops=2, eval_samples=20)
@@ -59,7 +60,7 @@ def test_a_recording_says_what_the_run_said_while_it_trained(trained, run):
 def test_the_numbers_are_those_of_the_library(run):
     found = ask(run, replace(ASKED, every=3), quiet=True)
     network = build(CONFIG)
-    judged = judge(network, network.data.test.subset(torch.arange(20)))
+    judged = evaluate_on(network, network.data.test.subset(torch.arange(20)))
     rounds = list(simulate(network, 6))
     for kind, estimate in (("truth", truth), ("first order", first_order)):
         expected = [estimate(network, rounds[t : t + 2], judged).total for t in (0, 3)]

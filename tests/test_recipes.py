@@ -6,10 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascadice import configuration, learning_rates
-from cascadice.configuration import Config, build, fingerprint, from_json, length, override, read_options, to_json
+from cascadice import learning_rates
 from cascadice.engine import simulate
-from cascadice.recipes import RECIPES, demo, describe
+from cascadice.runs import config as configuration
+from cascadice.runs.config import Config, build, fingerprint, from_json, length, override, read_options, to_json
+from cascadice.runs.recipes import RECIPES, demo, describe
 from cascadice.topology import SPARSE_FROM, read_csv, write_csv
 
 SMALL = replace(demo(), nodes=3, model_options=("hidden=[4]",), epochs=None, rounds=2)
@@ -98,8 +99,8 @@ def test_names_become_objects():
     assert network.lr(1) == learning_rates.cosine(config.lr, 2)(1)
     assert network.corruptions[0].strength == 0.5
     first, second = simulate(network, 2)
-    assert first.drawn.conduct == ()
-    assert second.drawn.conduct[0].tolist() == [1, 0, 1]
+    assert first.draw.conduct == ()
+    assert second.draw.conduct[0].tolist() == [1, 0, 1]
 
 
 def test_own_parameters_differ_and_shared_ones_do_not():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cascadice.folders import clear
-from cascadice.recordings import place_for
+from cascadice.runs.folder import clear
+from cascadice.runs.recordings import place_for
 
 
 @pytest.fixture

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cascadice import runs, store
-from cascadice.configuration import build, override
+from cascadice import files
 from cascadice.engine import DivergedError, evaluate, simulate
-from cascadice.folders import read_config
-from cascadice.recipes import demo
-from cascadice.runs import run
+from cascadice.runs import store
+from cascadice.runs import train as runs
+from cascadice.runs.config import build, override
+from cascadice.runs.folder import read_config
+from cascadice.runs.recipes import demo
+from cascadice.runs.train import run
 
 SMALL = replace(
     demo(),
@@ -68,16 +70,16 @@ def test_a_run_is_what_the_engine_does(tmp_path):
         torch.testing.assert_close(found.train_loss, done.loss.double(), rtol=0, atol=0)
         spread = done.after.theta - done.after.theta.mean(0)
         torch.testing.assert_close(found.consensus, spread.norm(dim=1).square().mean().sqrt().double())
-        assert (found.evaluation is not None) == (done.t in (1, 3, 5))
+        assert (found.test is not None) == (done.t in (1, 3, 5))
     expected = evaluate(network, rounds[-1].after)
-    torch.testing.assert_close(measures[-1].evaluation.accuracy, expected.accuracy.double(), rtol=0, atol=0)
-    torch.testing.assert_close(summary.last.evaluation.loss.double(), measures[-1].evaluation.loss)
+    torch.testing.assert_close(measures[-1].test.accuracy, expected.accuracy.double(), rtol=0, atol=0)
+    torch.testing.assert_close(summary.last.test.loss.double(), measures[-1].test.loss)
 
 
 def test_the_folder_says_what_was_done(tmp_path):
     summary = run(SMALL, tmp_path / "a", quiet=True)
     assert read_config(tmp_path / "a") == SMALL
-    manifest = store.read_json(tmp_path / "a" / "manifest.json")
+    manifest = files.read_json(tmp_path / "a" / "manifest.json")
     assert manifest["status"] == "finished"
     assert manifest["rounds"] == 6
     assert manifest["started"] <= manifest["finished"]
@@ -100,7 +102,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, monkeypatch, variant):
         stop_at(patch, 3, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "cut", quiet=True)
-    manifest = store.read_json(tmp_path / "cut" / "manifest.json")
+    manifest = files.read_json(tmp_path / "cut" / "manifest.json")
     assert (manifest["status"], manifest["rounds"]) == ("interrupted", 3)
     assert store.load_checkpoint(tmp_path / "cut").t == 3
     run(config, tmp_path / "cut", resume=True, quiet=True)
@@ -119,7 +121,7 @@ def test_what_lies_beyond_the_checkpoint_is_made_again(tmp_path, monkeypatch):
             run(SMALL, tmp_path / "cut", quiet=True)
     assert store.load_checkpoint(tmp_path / "cut").t == 2
     assert [m.t for m in store.read_metrics(tmp_path / "cut")] == [0, 1, 2]
-    assert store.read_json(tmp_path / "cut" / "manifest.json")["status"] == "failed"
+    assert files.read_json(tmp_path / "cut" / "manifest.json")["status"] == "failed"
     run(SMALL, tmp_path / "cut", resume=True, quiet=True)
     assert final(tmp_path / "cut") == final(tmp_path / "whole")
     assert [m.t for m in store.read_metrics(tmp_path / "cut")] == list(range(6))
@@ -208,7 +210,7 @@ def test_divergence_keeps_what_was_before(tmp_path):
     config = replace(SMALL, lr_schedule="step:3:1", lr=1e25, checkpoint_every=None)
     with pytest.raises(DivergedError, match=r"participant \d+ became NaN or infinite in round 1"):
         run(config, tmp_path / "a", quiet=True)
-    manifest = store.read_json(tmp_path / "a" / "manifest.json")
+    manifest = files.read_json(tmp_path / "a" / "manifest.json")
     assert (manifest["status"], manifest["rounds"]) == ("diverged", 1)
     assert [m.t for m in store.read_metrics(tmp_path / "a")] == [0] == store.recorded(tmp_path / "a")
     assert not (tmp_path / "a" / store.CHECKPOINT).exists()
@@ -254,7 +256,7 @@ def test_a_killed_process_can_be_gone_on_with(tmp_path):
     time.sleep(time.time() % 0.2)  # any moment will do: that is the point
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL
-    assert store.read_json(tmp_path / "cut" / "manifest.json")["status"] == "running"
+    assert files.read_json(tmp_path / "cut" / "manifest.json")["status"] == "running"
     done = store.load_checkpoint(tmp_path / "cut").t
     config = override(read_config(tmp_path / "cut"), {"rounds": done + 4})
     run(config, tmp_path / "cut", resume=True, quiet=True)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cascadice import data, models, store, topology
-from cascadice.engine import Behaviour, Evaluation, Participants, network, simulate
-from cascadice.store import Measures
+from cascadice import data, files, models, topology
+from cascadice.engine import Behaviour, Metrics, Participants, network, simulate
+from cascadice.runs import store
+from cascadice.runs.store import RoundMetrics
 
 
 def small_network(nodes=4, **changes):
@@ -141,16 +142,16 @@ def test_what_is_not_there_is_said(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.json"
-    store.write_json(path, {"old": 1})
+    files.write_json(path, {"old": 1})
 
     def fail():
-        with store.aside(path) as draft:
+        with files.aside(path) as draft:
             draft.write_text("half")
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match=r"power cut"):
         fail()
-    assert store.read_json(path) == {"old": 1}
+    assert files.read_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
@@ -160,7 +161,7 @@ def test_drafts_of_a_killed_process_are_swept(tmp_path):
     for draft in drafts:
         draft.write_text("half")
     assert store.recorded(tmp_path) == []
-    store.sweep(tmp_path)
+    files.sweep(tmp_path)
     assert not any(draft.exists() for draft in drafts)
 
 
@@ -170,7 +171,7 @@ def test_drafts_of_a_killed_process_are_swept(tmp_path):
 def test_bad_json_is_reported(tmp_path, content, complaint):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match=complaint):
-        store.read_json(tmp_path / "a.json")
+        files.read_json(tmp_path / "a.json")
 
 
 @given(nodes=st.integers(1, 4), seen=st.lists(st.booleans(), max_size=5), first=st.integers(0, 3))
@@ -182,7 +183,7 @@ def test_metrics_come_back_as_they_were(tmp_path_factory, nodes, seen, first):
 
     draw = torch.Generator().manual_seed(nodes)
     rows = [
-        Measures(first + t, row(), row()[0], Evaluation(row(), row()) if judged else None)
+        RoundMetrics(first + t, row(), row()[0], Metrics(row(), row()) if judged else None)
         for t, judged in enumerate(seen)
     ]
     store.write_metrics(folder, rows)
@@ -197,7 +198,7 @@ def test_metrics_are_a_tidy_table_with_nulls_where_nobody_looked(tmp_path):
     from pyarrow import parquet
 
     ones, nan = torch.ones(2), torch.full((2,), torch.nan)
-    rows = [Measures(0, ones, ones[0]), Measures(1, 2 * ones, ones[0], Evaluation(3 * ones, nan))]
+    rows = [RoundMetrics(0, ones, ones[0]), RoundMetrics(1, 2 * ones, ones[0], Metrics(3 * ones, nan))]
     store.write_metrics(tmp_path, rows)
     table = parquet.read_table(tmp_path / store.METRICS)
     assert tuple(table.column_names) == store.COLUMNS
@@ -208,7 +209,7 @@ def test_metrics_are_a_tidy_table_with_nulls_where_nobody_looked(tmp_path):
 
 
 def test_damaged_metrics_are_reported(tmp_path):
-    store.write_metrics(tmp_path, [Measures(0, torch.ones(2), torch.ones(()))])
+    store.write_metrics(tmp_path, [RoundMetrics(0, torch.ones(2), torch.ones(()))])
     path = tmp_path / store.METRICS
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match=r"metrics.parquet is damaged: .*Delete it"):
@@ -246,10 +247,10 @@ def test_participants_without_state_have_none(tmp_path):
 def test_a_file_is_replaced_not_rewritten(tmp_path):
     """Whoever has the old file open goes on reading it whole; at no moment is there half of the new one."""
     path = tmp_path / "config.json"
-    store.write_json(path, {"old": 1})
+    files.write_json(path, {"old": 1})
     first = path.stat().st_ino
     with path.open() as reader:
-        store.write_json(path, {"new": 2})
+        files.write_json(path, {"new": 2})
         assert json.load(reader) == {"old": 1}
     assert path.stat().st_ino != first
-    assert store.read_json(path) == {"new": 2}
+    assert files.read_json(path) == {"new": 2}

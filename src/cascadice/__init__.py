@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cascadice import data, influence, learning_rates, losses, models, optimizers, store, topology
+    from cascadice import data, influence, learning_rates, losses, models, optimizers, topology
     from cascadice.data.corruption import Corruption
     from cascadice.engine import (
         Behaviour,
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         network,
         simulate,
     )
+    from cascadice.runs import store
 
 __version__ = "0.1.0"
 
@@ -43,13 +44,15 @@ __all__ = [
     "topology",
 ]
 
-_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "store", "topology")
+_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
 
 
 def __getattr__(name: str) -> Any:
     """Load what is used when it is used: torch takes seconds, and `cascadice --help` should not."""
     if name not in __all__:
         raise AttributeError(f"module 'cascadice' has no attribute {name!r}")
+    if name == "store":
+        return import_module("cascadice.runs.store")
     if name in _MODULES:
         return import_module(f"cascadice.{name}")
     found = getattr(import_module("cascadice.data.corruption" if name == "Corruption" else "cascadice.engine"), name)

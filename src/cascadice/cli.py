@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cascadice
-from cascadice.commands import choose, detect, forget, report, reproduce, reward
-from cascadice.configuration import Config, kinds_of_fields, override, reader, schedule
-from cascadice.listing import LISTS
+from cascadice.applications.choose import command as choose
+from cascadice.applications.detect import command as detect
+from cascadice.applications.forget import command as forget
+from cascadice.applications.reward import command as reward
+from cascadice.commands import report, reproduce
+from cascadice.commands.listing import LISTS
 from cascadice.names import lookup
-from cascadice.recipes import RECIPES
+from cascadice.runs.config import Config, kinds_of_fields, override, reader, schedule
+from cascadice.runs.recipes import RECIPES
 
 if TYPE_CHECKING:
-    from cascadice.questions import Question
+    from cascadice.runs.questions import Question
 
 TOPOLOGY_SETTINGS = ("nodes", "mixing", "normalize", "weights", "topology_options", "connected", "link_loss", "seed")
 
@@ -162,7 +166,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from cascadice.runs import run
+    from cascadice.runs.train import run
 
     out = Path(args.out or f"runs/{_short_name(args.recipe)}")
     config = override(_base(args.recipe, out if args.resume else None), _settings(args))
@@ -191,7 +195,7 @@ def _short_name(recipe: str | None) -> str:
 
 def _base(recipe: str | None, resumed: Path | None) -> Config:
     """What the flags change: the recipe, an earlier run's settings, or those of the run that goes on."""
-    from cascadice.folders import CONFIG, read_config
+    from cascadice.runs.folder import CONFIG, read_config
 
     if recipe is None:
         if resumed and not (resumed / CONFIG).exists():
@@ -227,7 +231,7 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _question(args: argparse.Namespace) -> "Question":
-    from cascadice.questions import Question
+    from cascadice.runs.questions import Question
 
     given = _asked(args)
     if "kinds" in given:
@@ -251,7 +255,7 @@ def _add_influence(parser: argparse.ArgumentParser) -> None:
 
 
 def _influence(args: argparse.Namespace) -> None:
-    from cascadice.inquiry import ask
+    from cascadice.runs.inquiry import ask
 
     try:
         ask(args.run, _question(args), args.out, settings=_settings(args), overwrite=args.overwrite, quiet=args.quiet)
@@ -288,8 +292,8 @@ def _topology(args: argparse.Namespace) -> None:
 
 
 def _plot(W: Any, path: Path, title: str) -> None:
-    from cascadice.report.topology import draw
-    from cascadice.store import aside
+    from cascadice.files import aside
+    from cascadice.pictures.topology import draw
 
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent} is not a folder; make it first, or draw elsewhere.")

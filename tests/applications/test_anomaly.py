@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 import torch
+from cascadice_experiments.fleets import blocks, fleet
 from engine.cases import make
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from influence import cases
 from torch.testing import assert_close
 
 from cascadice import data, models, topology
-from cascadice.applications.anomaly import (
+from cascadice.applications.detect.idea import (
     RIVALS,
     SIGNS,
     Verdict,
@@ -30,9 +31,8 @@ from cascadice.applications.anomaly import (
 )
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, module_of, network, simulate
-from cascadice.experiments.fleets import blocks, fleet
-from cascadice.influence import judge, own_data
-from cascadice.influence.judging import slopes
+from cascadice.influence import evaluate_on, own_data
+from cascadice.influence.evaluation import slopes
 
 
 def drawn(rounds=6, nodes=7, signs=2, seed=0, density=0.7):
@@ -159,7 +159,7 @@ def test_unlike_neighbours_are_flagged_no_more_often_than_the_rate(lasting):
 
 def test_unlike_neighbours_hide_no_one_who_is_far_out(one_thread):
     net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), strength=3.0)], mixing="complete")
-    own = judge(net, own_data(net, 40))
+    own = evaluate_on(net, own_data(net, 40))
     *_, last = detect(net, simulate(net, 25), own, unlike=True)
     assert votes(last)[3] == 1
 
@@ -167,7 +167,7 @@ def test_unlike_neighbours_hide_no_one_who_is_far_out(one_thread):
 def test_of_two_nobody_knows_the_odd_one():
     assert threshold(2, 0.01) == math.inf
     net = small_attack(mixing=topology.build("ring", 8))
-    *_, last = detect(net, simulate(net, 5), judge(net, own_data(net, 8)))
+    *_, last = detect(net, simulate(net, 5), evaluate_on(net, own_data(net, 8)))
     assert not last.strength.any()
     assert votes(last).isnan().all()
 
@@ -194,7 +194,7 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_lasting_attacker_is_the_one_that_stands_out(attack, one_thread):
     net = small_attack(mixing="complete", **ATTACKS[attack])
-    *_, last = detect(net, simulate(net, 40, window=0), judge(net, own_data(net, 64)), samples=32)
+    *_, last = detect(net, simulate(net, 40, window=0), evaluate_on(net, own_data(net, 64)), samples=32)
     honest = [k for k in range(8) if k != 3]
     assert votes(last)[3] == 1, f"{attack}: {last.strength[3]}"
     assert last.strength[3, honest].min() > last.strength[honest][:, honest].max()
@@ -203,13 +203,13 @@ def test_a_lasting_attacker_is_the_one_that_stands_out(attack, one_thread):
 
 def test_two_attackers_do_not_hide_one_another(one_thread):
     net = small_attack([Corruption("flip-labels", (3, 4))], mixing="complete")
-    *_, last = detect(net, simulate(net, 40, window=0), judge(net, own_data(net, 64)), samples=32)
+    *_, last = detect(net, simulate(net, 40, window=0), evaluate_on(net, own_data(net, 64)), samples=32)
     assert votes(last).argsort(descending=True)[:2].sort().values.tolist() == [3, 4]
 
 
 def test_since_is_the_round_from_which_the_flag_has_stood(one_thread):
     net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), range(10, 13), strength=30.0)], mixing="complete")
-    found = list(detect(net, simulate(net, 20, window=0), judge(net, own_data(net, 32)), memory=1.0))
+    found = list(detect(net, simulate(net, 20, window=0), evaluate_on(net, own_data(net, 32)), memory=1.0))
     stood = [verdict.since[3, 0].item() for verdict in found]
     assert stood[10:13] == [10, 10, 10]
     assert stood[:10] + stood[13:] == [-1] * 17
@@ -219,7 +219,7 @@ def test_a_receiver_knows_its_own_data_and_what_it_heard_and_no_more():
     net = cases.small(mixing=cases.directed(2, 6, density=0.9), nodes=None)
     sets = own_data(net, 8)
     others = [sets[0], *own_data(cases.small(mixing=cases.directed(2, 6, density=0.9), nodes=None, seed=8), 8)[1:]]
-    (*_, mine), (*_, theirs) = (detect(net, simulate(net, 4), judge(net, chosen)) for chosen in (sets, others))
+    (*_, mine), (*_, theirs) = (detect(net, simulate(net, 4), evaluate_on(net, chosen)) for chosen in (sets, others))
     assert torch.equal(mine.deviation[:, :, 0], theirs.deviation[:, :, 0])
     assert not torch.equal(mine.deviation, theirs.deviation)
 
@@ -230,7 +230,7 @@ def test_networks_side_by_side_are_judged_as_if_alone(one_thread):
     sets = [own_data(net, 16) for net in apiece]
 
     def last(net, samples):
-        *_, found = detect(net, simulate(net, 6), judge(net, samples))
+        *_, found = detect(net, simulate(net, 6), evaluate_on(net, samples))
         return found
 
     found = last(fleet(apiece), [*sets[0], *sets[1]])
@@ -241,7 +241,7 @@ def test_networks_side_by_side_are_judged_as_if_alone(one_thread):
 def test_the_first_signs_are_the_product_and_its_factors():
     net = cases.small()
     *_, done = simulate(net, 2)
-    yardstick = judge(net, own_data(net, 6))
+    yardstick = evaluate_on(net, own_data(net, 6))
     _, slope = slopes(net, yardstick, done.after.theta, done.after.buffers, range(4))
     influence, direction, size, _ = signs(net, done, yardstick)
     expected = torch.where(done.W.T > 0, done.update @ slope.T, 0.0)
@@ -261,7 +261,7 @@ def test_scores_are_what_their_names_say(seed):
     net = cases.small(mixing=cases.directed(seed, 6, density=0.6), nodes=None)
     *_, done = simulate(net, 2)
     sets, heard = own_data(net, 6), links(done.W)
-    found = signs_and_rivals(net, done, judge(net, sets))
+    found = signs_and_rivals(net, done, evaluate_on(net, sets))
     names = dict(zip((*SIGNS, *RIVALS), found, strict=True))
     for j, k in heard.nonzero().tolist():
         with torch.no_grad():
@@ -274,12 +274,12 @@ def test_scores_are_what_their_names_say(seed):
         }
         for name, value in expected.items():
             assert_close(float(names[name][j, k]), float(value), rtol=1e-8, atol=1e-12)
-    assert torch.equal(found, torch.cat([score(net, done, judge(net, sets)) for score in (signs, rivals)]))
+    assert torch.equal(found, torch.cat([score(net, done, evaluate_on(net, sets)) for score in (signs, rivals)]))
 
 
 def test_rivals_gather_evidence_in_the_same_way(one_thread):
     net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), strength=5.0)], mixing="complete")
-    *_, last = detect(net, simulate(net, 10, window=0), judge(net, own_data(net, 16)), scores=rivals)
+    *_, last = detect(net, simulate(net, 10, window=0), evaluate_on(net, own_data(net, 16)), scores=rivals)
     assert last.deviation.shape == (2, 8, 8)
     assert votes(last)[3] == 1
 
@@ -301,13 +301,13 @@ def test_who_could_not_tell_has_no_vote():
         ({"allowance": -1.0}, r"allowance must be at least 0 and finite; found -1\.0"),
         ({"allowance": math.nan}, r"allowance must be"),
         ({"memory": 0.5}, r"memory must be at least one round; found 0\.5"),
-        ({"samples": 99}, r"size must be in 1\.\.8, the samples of the judge; found 99"),
+        ({"samples": 99}, r"size must be in 1\.\.8, the samples of the evaluation; found 99"),
     ],
 )
 def test_refusals(asked, message):
     net = make()
     with pytest.raises(ValueError, match=message):
-        next(iter(detect(net, simulate(net, 1), judge(net, own_data(net, 8)), **asked)))
+        next(iter(detect(net, simulate(net, 1), evaluate_on(net, own_data(net, 8)), **asked)))
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -317,11 +317,11 @@ def test_both_sides_are_suspicious(side):
     net = network(models.build("mlp", digits.train.shape, 10, hidden=(4,)), digits, nodes=8, mixing="complete")
     draw = torch.Generator().manual_seed(3)
 
-    def scores(network, done, judge):
+    def scores(network, done, evaluation):
         found = torch.randn(1, 8, 8, generator=draw, dtype=torch.float64)
         found[:, 5] += 20 * side
         return found
 
-    *_, last = detect(net, simulate(net, 12, window=0), judge(net, own_data(net, 8)), scores=scores)
+    *_, last = detect(net, simulate(net, 12, window=0), evaluate_on(net, own_data(net, 8)), scores=scores)
     assert last.flagged.any(1).nonzero().flatten().tolist() == [5]
     assert bool(last.flagged[5][torch.arange(8) != 5].all())

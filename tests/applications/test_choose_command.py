@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cascadice_experiments import collaboration
 
-from cascadice import data, runs, store, topology
+from cascadice import data, topology
 from cascadice.cli import main
-from cascadice.experiments import collaboration
-from cascadice.folders import read_config
-from cascadice.recordings import open_recording
+from cascadice.runs import store
+from cascadice.runs import train as runs
+from cascadice.runs.folder import read_config
+from cascadice.runs.recordings import open_recording
 
 RUN = ["--nodes", "6", "--model-options", "hidden=[12]", "--per-node", "96", "--batch-size", "16", "--lr", "0.2"]
 TOLD = ["run", *RUN, "--rounds", "25", "--quiet", "--topology", "complete"]
@@ -65,13 +67,13 @@ def test_finds_who_should_go_and_suggests_a_w_that_runs(choose, recorded, tmp_pa
 
 
 def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn):
-    from cascadice.influence import judge, own_data, proximity
+    from cascadice.influence import evaluate_on, own_data, proximity
     from cascadice.influence.proximity import in_turn
 
     assert choose("--quiet")[0] == 0
     found = json.loads((tmp_path / "out" / "choose.json").read_text())
     recording = open_recording(recorded)
-    own = judge(recording.network, own_data(recording.network, 96))
+    own = evaluate_on(recording.network, own_data(recording.network, 96))
     total = sum(proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.rounds())
     torch.testing.assert_close(torch.tensor(found["given"], dtype=torch.float64), total)
 
@@ -189,8 +191,9 @@ def test_the_study_in_small(tmp_path, monkeypatch, capsys, one_thread):
 
 def test_rules_side_by_side_are_the_rules_alone(one_thread):
     """A fleet of two rules trains each network as if it were alone."""
+    from cascadice_experiments.fleets import fleet
+
     from cascadice.engine import simulate
-    from cascadice.experiments.fleets import fleet
 
     setting = collaboration.replace(collaboration.quick()[0], nodes=6, per_node=64)
     alone = [collaboration.network(setting, data.digits(), seed, (8,)) for seed in (100, 101)]

@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+from cascadice_experiments.fleets import fleet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import cascadice as cd
 from cascadice import topology
-from cascadice.applications import collaborators, robust
-from cascadice.applications.collaborators import Evidence, best, influence_aware, learnt, nothing, reweighed, suggested
-from cascadice.experiments.fleets import fleet
+from cascadice.applications.choose import idea as collaborators
+from cascadice.applications.choose.idea import Evidence, best, influence_aware, learnt, nothing, reweighed, suggested
+from cascadice.engine.exchange import robust
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NODES = 8
@@ -81,10 +82,10 @@ def test_for_sgd_it_is_the_influence_on_ones_own_batches():
     rule = influence_aware(net, fading=0.0, explore=False)
     (done,) = cd.simulate(net, 1, rule=rule)
     from cascadice.engine.networks import draw, load
-    from cascadice.influence.judging import Judge, slopes
+    from cascadice.influence.evaluation import Evaluation, slopes
 
     batch = load(net, draw(net, 0))
-    own = Judge(batch.x[:, 0], batch.y[:, 0], net.learner.loss, own=True)
+    own = Evaluation(batch.x[:, 0], batch.y[:, 0], net.learner.loss, own=True)
     _, slope = slopes(net, own, done.before.theta, {}, range(NODES))
     expected = torch.nn.functional.cosine_similarity(slope[:, None], done.update[None], dim=2)
     heard = robust.others(net.mixing(0))

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cascadice_experiments import anomalies
+from cascadice_experiments.anomalies import Plan, Setting, auroc, measure, name_of, sides, summary
 from pyarrow import parquet
 
 from cascadice import data, topology
-from cascadice.applications.anomaly import SIGNS
+from cascadice.applications.detect.idea import SIGNS
+from cascadice.applications.detect.picture import draw, draw_study
 from cascadice.cli import main
-from cascadice.configuration import Config
-from cascadice.experiments import anomalies
-from cascadice.experiments.anomalies import Plan, Setting, auroc, measure, name_of, sides, summary
-from cascadice.report.detect import draw, draw_study
-from cascadice.runs import run
+from cascadice.runs.config import Config
+from cascadice.runs.train import run
 
 CONFIG = Config(
     nodes=8, topology="complete", model_options=("hidden=[16]",), lr=0.1, epochs=None, rounds=30, record="all",

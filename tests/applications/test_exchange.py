@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from cascadice.applications.exchange import advise, exchange
-from cascadice.applications.groups import ALONE
+from cascadice.applications.choose.balance import advise, exchange
+from cascadice.applications.choose.groups import ALONE
 from cascadice.influence import neighbourhood_reciprocity, reciprocity
 from cascadice.influence.proximity import Proximity
 

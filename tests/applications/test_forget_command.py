@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cascadice import runs, store
-from cascadice.applications.unlearning import Removal, forget, repair
+from cascadice.applications.forget.idea import Removal, forget, repair
 from cascadice.cli import main
-from cascadice.configuration import Config
-from cascadice.recordings import open_recording
-from cascadice.runs import run
+from cascadice.runs import store
+from cascadice.runs import train as runs
+from cascadice.runs.config import Config
+from cascadice.runs.recordings import open_recording
+from cascadice.runs.train import run
 
 TINY = Config(nodes=4, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, record="all", batch_size=8)
 KEYS = {"command", "version", "run", "title", "findings", "table", "figure"}
@@ -81,7 +82,7 @@ def test_replay_is_usual_and_exact(recorded, cascadice):
 def test_samples_that_were_used_and_one_that_was_not(recorded, cascadice):
     recording = open_recording(recorded, quiet=True)
     parts = recording.network.partition
-    used, idle = int(next(recording.rounds()).drawn.batch[0, 0, 0]), int(parts[2][0])
+    used, idle = int(next(recording.rounds()).draw.batch[0, 0, 0]), int(parts[2][0])
     _, _, _, found = cascadice("--samples", f"{used},{idle}", "--level", "gossip")
     assert found["forgotten"]["uses"][0] >= 1
     assert found["forgotten"]["uses"][1] == 0
@@ -90,7 +91,7 @@ def test_samples_that_were_used_and_one_that_was_not(recorded, cascadice):
 
 
 def test_an_exact_certificate_says_what_was_left_out(recorded, cascadice):
-    batch = next(open_recording(recorded, quiet=True).rounds()).drawn.batch[1, 0].tolist()
+    batch = next(open_recording(recorded, quiet=True).rounds()).draw.batch[1, 0].tolist()
     _, _, _, all_rounds = cascadice("--participant", "1")
     assert any(
         said.endswith("run without the updates of participant 1 in rounds 0 to 5") for said in all_rounds["findings"]
@@ -104,7 +105,7 @@ def test_an_exact_certificate_says_what_was_left_out(recorded, cascadice):
 
 
 def test_an_auc_of_few_samples_says_so(recorded, cascadice):
-    batch = next(open_recording(recorded, quiet=True).rounds()).drawn.batch[:, 0].flatten().tolist()
+    batch = next(open_recording(recorded, quiet=True).rounds()).draw.batch[:, 0].flatten().tolist()
     for samples, few in (
         (batch[:1], "; it rests on 1 sample only"),
         (batch[:9], "; it rests on 9 samples only"),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from cascadice.applications.groups import ALONE, affinity, find_groups, rand_index
+from cascadice.applications.choose.groups import ALONE, affinity, find_groups, rand_index
 
 NODES = 18
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cascadice_experiments import incentives
+from cascadice_experiments.fleets import apart, fleet
+from cascadice_experiments.incentives import QUALITIES, WRONG, Setting, coalitions, made, mislabelled, retrained, roles
 from torch.testing import assert_close
 
 from cascadice import data, influence
-from cascadice.applications.ledger import by_shares
+from cascadice.applications.reward.ledger import by_shares
+from cascadice.applications.reward.picture import draw_study
 from cascadice.engine import Behaviour, evaluate, simulate
-from cascadice.experiments import incentives
-from cascadice.experiments.fleets import apart, fleet
-from cascadice.experiments.incentives import QUALITIES, WRONG, Setting, coalitions, made, mislabelled, retrained, roles
-from cascadice.report.reward import draw_study
 
 SMALL = Setting(players=3, crowd=5, rounds=3, hops=(1, 2), seeds=(300, 301), per_node=64, hidden=8, judged=50)
 
@@ -83,8 +83,8 @@ def test_ledgers_of_a_fleet_are_those_of_its_networks(digits):
     networks = [made(SMALL, *digits, roles(3, seed), seed) for seed in SMALL.seeds]
     found = incentives.ledgers(networks, SMALL)
     for one, mine in zip(networks, found["shares, 1 hop"], strict=True):
-        judge = influence.judge(one, one.data.test.subset(torch.arange(50)))
-        slow = sum(by_shares(one, [done], judge).participants for done in simulate(one, SMALL.rounds))
+        evaluation = influence.evaluate_on(one, one.data.test.subset(torch.arange(50)))
+        slow = sum(by_shares(one, [done], evaluation).participants for done in simulate(one, SMALL.rounds))
         assert_close(mine, slow.double(), rtol=1e-3, atol=1e-6)
     assert found["samples held"].shape == apart(fleet(networks).initial.theta[:, 0], 2).shape
 

@@ -9,19 +9,29 @@ from influence.cases import CLOSE, data, small, smooth
 from torch.testing import assert_close
 
 from cascadice import influence, topology
-from cascadice.applications import ledger as ledgers
-from cascadice.applications.ledger import ALL, CHAIN, Entry, by_horizon, by_round, by_shares, enter, read_ledger, totals
+from cascadice.applications.reward import ledger as ledgers
+from cascadice.applications.reward.ledger import (
+    ALL,
+    CHAIN,
+    Entry,
+    by_horizon,
+    by_round,
+    by_shares,
+    enter,
+    read_ledger,
+    totals,
+)
 from cascadice.engine import Behaviour, mix, play, simulate
-from cascadice.engine.execution import local_work
+from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw
-from cascadice.influence.judging import values
+from cascadice.influence.evaluation import values
 
 NOTE = {"run": "cafe", "kind": "shares, 1 hop"}
 SHARED = {"mixing": topology.build("ring", 4)(0), "init": "shared", "q": [0.25] * 4}
 
 
-def mean_loss(network, judge, participants):
-    each = values(network, judge, participants.theta, participants.buffers, range(network.nodes))
+def mean_loss(network, evaluation, participants):
+    each = values(network, evaluation, participants.theta, participants.buffers, range(network.nodes))
     return (network.weights * each).sum().double()
 
 
@@ -38,11 +48,11 @@ def replayed(network, rounds):
 @pytest.mark.parametrize("hops", [1, 3])
 def test_efficiency_shares_sum_to_what_the_work_of_the_round_changed(hops):
     network = small()
-    judge, rounds = influence.judge(network), list(simulate(network, 2 + hops))[2:]
-    found = by_shares(network, rounds, judge, points=4).participants
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 2 + hops))[2:]
+    found = by_shares(network, rounds, evaluation, points=4).participants
     without = replayed(network, rounds)
     change = sum(
-        mean_loss(network, judge, done.after) - mean_loss(network, judge, other)
+        mean_loss(network, evaluation, done.after) - mean_loss(network, evaluation, other)
         for done, other in zip(rounds, without, strict=True)
     )
     assert_close(found.sum(), change, rtol=1e-7, atol=1e-9)
@@ -51,55 +61,56 @@ def test_efficiency_shares_sum_to_what_the_work_of_the_round_changed(hops):
 
 def test_efficiency_of_a_run_work_and_gossip_add_up_to_the_change_of_the_loss(tmp_path):
     network = small()
-    judge, rounds = influence.judge(network), list(simulate(network, 6))
-    enter(tmp_path, NOTE, (by_shares(network, [done], judge, points=4) for done in rounds))
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 6))
+    enter(tmp_path, NOTE, (by_shares(network, [done], evaluation, points=4) for done in rounds))
     gossip = sum(
-        mean_loss(network, judge, mix(done.W, done.before)) - mean_loss(network, judge, done.before) for done in rounds
+        mean_loss(network, evaluation, mix(done.W, done.before)) - mean_loss(network, evaluation, done.before)
+        for done in rounds
     )
-    change = mean_loss(network, judge, rounds[-1].after) - mean_loss(network, judge, rounds[0].before)
+    change = mean_loss(network, evaluation, rounds[-1].after) - mean_loss(network, evaluation, rounds[0].before)
     assert_close(by_round(read_ledger(tmp_path)).sum() + gossip, change, rtol=1e-7, atol=1e-9)
     assert gossip.abs() > 1e-4
 
 
 def test_it_is_shares_without_what_a_step_does_to_oneself_before_gossip():
     network = small()
-    judge, rounds = influence.judge(network), list(simulate(network, 5))[2:]
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 5))[2:]
     first = rounds[0]
     direct = network.weights * (
-        values(network, judge, first.half.theta, {}, range(4))
-        - values(network, judge, first.before.theta, {}, range(4))
+        values(network, evaluation, first.half.theta, {}, range(4))
+        - values(network, evaluation, first.before.theta, {}, range(4))
     )
-    whole = influence.shares(network, rounds, judge, points=4)
-    assert_close(by_shares(network, rounds, judge, points=4).participants, whole - direct, rtol=1e-7, atol=1e-10)
+    whole = influence.shares(network, rounds, evaluation, points=4)
+    assert_close(by_shares(network, rounds, evaluation, points=4).participants, whole - direct, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_samples_sum_to_their_participant_where_nothing_else_moves_it(optimizer):
     network = small(optimizer=optimizer)
-    judge, rounds = influence.judge(network), list(simulate(network, 3))
-    entry = by_shares(network, rounds[:1], judge, samples=True)  # old momentum is 0 in the first round
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 3))
+    entry = by_shares(network, rounds[:1], evaluation, samples=True)  # old momentum is 0 in the first round
     assert_close(entry.samples.sum(1), entry.participants, **CLOSE)
-    assert torch.equal(entry.drawn, rounds[0].drawn.batch.flatten(1))
+    assert torch.equal(entry.draw, rounds[0].draw.batch.flatten(1))
 
 
 def test_symmetry_the_same_data_at_the_same_place_in_the_graph_earn_the_same():
     part = list(range(12)), list(range(12, 24))
     # batches of everything: the order in which they are drawn does not matter
     network = small(**SHARED, partition=[part[0], part[1], part[0], part[1]], batch_size=12)
-    judge, rounds = influence.judge(network), list(simulate(network, 4))
-    a, b, c, d = by_shares(network, rounds, judge).participants
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 4))
+    a, b, c, d = by_shares(network, rounds, evaluation).participants
     assert_close(a, c, **CLOSE)
     assert_close(b, d, **CLOSE)
     assert abs(a - b) > 1e-4
-    first = [*by_horizon(network, reversed(rounds), judge)][-1].participants
+    first = [*by_horizon(network, reversed(rounds), evaluation)][-1].participants
     assert_close(first[0], first[2], **CLOSE)
 
 
 def test_null_player_a_free_rider_is_entered_with_nothing(tmp_path):
     network = small(behaviours=[Behaviour("free-rider", (2,))])
-    judge, rounds = influence.judge(network), list(simulate(network, 3))
-    enter(tmp_path / "shares", NOTE, [by_shares(network, rounds, judge, samples=True)])
-    enter(tmp_path / "horizon", NOTE, by_horizon(network, reversed(rounds), judge, samples=True))
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 3))
+    enter(tmp_path / "shares", NOTE, [by_shares(network, rounds, evaluation, samples=True)])
+    enter(tmp_path / "horizon", NOTE, by_horizon(network, reversed(rounds), evaluation, samples=True))
     for folder in ("shares", "horizon"):
         rows = read_ledger(tmp_path / folder).rows
         mine = rows["value"][rows["participant"] == 2]
@@ -114,7 +125,7 @@ def test_additivity_over_measures():
     test = network.data.test
 
     def found(measure):
-        return by_shares(network, rounds, influence.judge(network, test, measure), samples=True)
+        return by_shares(network, rounds, influence.evaluate_on(network, test, measure), samples=True)
 
     def margin(outputs, y):
         return influence.measures.negative_margin(outputs, y)
@@ -127,13 +138,13 @@ def test_additivity_over_measures():
 
 def test_the_horizon_is_that_of_the_sweep_and_names_its_samples():
     network = small()
-    judge, rounds = influence.judge(network), list(simulate(network, 4))
-    scored = {s.t: s for s in influence.full_horizon(network, reversed(rounds), judge)}
-    for entry in by_horizon(network, reversed(rounds), judge, samples=True):
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 4))
+    scored = {s.t: s for s in influence.full_horizon(network, reversed(rounds), evaluation)}
+    for entry in by_horizon(network, reversed(rounds), evaluation, samples=True):
         assert_close(entry.participants, scored[entry.round].participants, rtol=0, atol=0)
         assert_close(entry.samples, scored[entry.round].samples, rtol=0, atol=0)
-        assert torch.equal(entry.drawn, rounds[entry.round].drawn.batch.flatten(1))
-    assert {entry.samples for entry in by_horizon(network, reversed(rounds), judge)} == {None}
+        assert torch.equal(entry.draw, rounds[entry.round].draw.batch.flatten(1))
+    assert {entry.samples for entry in by_horizon(network, reversed(rounds), evaluation)} == {None}
 
 
 def made_up(t, nodes=3, batch=4):
@@ -160,7 +171,7 @@ def test_totals_are_those_of_a_slow_sum(folder):
         assert value == pytest.approx(float(entries[t].participants.sum()))
     samples = totals(found, "sample")
     for sample, uses, value in zip(samples["sample"], samples["entries"], samples["value"], strict=True):
-        here = [entry.drawn == sample for entry in entries]
+        here = [entry.draw == sample for entry in entries]
         assert uses == sum(int(there.sum()) for there in here)
         assert value == pytest.approx(
             sum(float(e.samples[there].sum()) for e, there in zip(entries, here, strict=True))
@@ -292,4 +303,4 @@ def test_questions_that_cannot_be_answered(tmp_path, folder):
 def test_recordings_of_another_network_are_refused():
     network, other = small(), small(smooth(width=5))
     with pytest.raises(ValueError, match="parameters"):
-        by_shares(other, list(simulate(network, 1)), influence.judge(other, data().test))
+        by_shares(other, list(simulate(network, 1)), influence.evaluate_on(other, data().test))

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
-from cascadice import influence, runs
-from cascadice.applications.ledger import by_shares, read_ledger, totals
+from cascadice import influence
+from cascadice.applications.reward.ledger import by_shares, read_ledger, totals
 from cascadice.cli import main
-from cascadice.recordings import open_recording
+from cascadice.runs import train as runs
+from cascadice.runs.recordings import open_recording
 
 RUN = ["--nodes", "4", "--model-options", "hidden=[8]", "--per-node", "64", "--batch-size", "32", "--lr", "0.2"]
 
@@ -64,8 +65,11 @@ def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
     assert ledger.note["run"] == told["run"]
     assert ledger.seal == told["seal"]
     run = open_recording(recorded)
-    judge, rounds = influence.judge(run.network, run.network.data.test.subset(torch.arange(40))), list(run.rounds())
-    slow = torch.stack([by_shares(run.network, rounds[t : t + 2], judge).participants for t in range(5)])
+    evaluation, rounds = (
+        influence.evaluate_on(run.network, run.network.data.test.subset(torch.arange(40))),
+        list(run.rounds()),
+    )
+    slow = torch.stack([by_shares(run.network, rounds[t : t + 2], evaluation).participants for t in range(5)])
     torch.testing.assert_close(torch.tensor(told["contributions"], dtype=torch.float64), slow)
     net = -torch.tensor(totals(ledger, "participant")["value"]).clamp(max=0)
     torch.testing.assert_close(torch.tensor(told["payments"], dtype=torch.float64), 1000 * net / net.sum())

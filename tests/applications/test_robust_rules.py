@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from cascadice import topology
-from cascadice.applications import robust
+from cascadice.engine.exchange import robust
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw
 

@@ -8,8 +8,8 @@ from influence.cases import CLOSE, FEATURES, NODES, small, smooth, window
 from torch import nn
 
 from cascadice import learning_rates, optimizers
-from cascadice.applications.removals import part_of
-from cascadice.applications.unlearning import LEVELS, Removal, advantage, distance, forget, losses, repair
+from cascadice.applications.forget.idea import LEVELS, Removal, advantage, distance, forget, losses, repair
+from cascadice.applications.forget.removals import part_of
 from cascadice.engine import Behaviour, Participants, evaluate, load, mix, module_of, simulate
 
 ROUNDS = 3
@@ -19,15 +19,15 @@ PARTICIPANT, BATCH = Removal(nodes=(1,)), Removal(nodes=(2,), rounds=range(3, 4)
 
 def some_samples(rounds, node=1, count=2):
     """A few samples of one participant's first batch, whoever else draws them and whenever."""
-    return Removal(samples=tuple(rounds[0].drawn.batch[node, 0, :count].tolist()))
+    return Removal(samples=tuple(rounds[0].draw.batch[node, 0, :count].tolist()))
 
 
 def trained_with(network, rounds, removal, alpha):
     """Algorithm 1 again, participant by participant by plain autograd, with the weight α on what is forgotten."""
     now = rounds[0].before
     for done in rounds:
-        part = part_of(removal, done.drawn, network.nodes)
-        inputs = load(network, done.drawn)
+        part = part_of(removal, done.draw, network.nodes)
+        inputs = load(network, done.draw)
         rows = []
         for k in range(network.nodes):
             theta, state = now.theta[k], {name: value[k] for name, value in now.state.items()}
@@ -153,7 +153,7 @@ def test_gossip_of_whole_updates_needs_no_data():
     found = forget(network, rounds, PARTICIPANT, "gossip").participants
     unreadable = replace(network.data.train, x=torch.full_like(network.data.train.x, torch.nan))
     blind = replace(network, data=replace(network.data, train=unreadable))
-    parts = ((done, part_of(PARTICIPANT, done.drawn, NODES)) for done in rounds)
+    parts = ((done, part_of(PARTICIPANT, done.draw, NODES)) for done in rounds)
     torch.testing.assert_close(LEVELS["gossip"].correct(blind, parts, 1), found, **CLOSE)
     # that the rounds are this network's is looked at once, with data
     with pytest.raises(ValueError, match="made again, must end where it did"):
@@ -199,7 +199,7 @@ def test_only_whom_it_reached_is_touched(level):
 def test_the_only_sample_of_a_batch_is_the_whole_update(level):
     network = small(batch_size=1)
     rounds = window(network, ROUNDS)
-    drawn = tuple(int(done.drawn.batch[1, 0, 0]) for done in rounds)
+    drawn = tuple(int(done.draw.batch[1, 0, 0]) for done in rounds)
     samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), level)
     whole = forget(network, rounds, PARTICIPANT, level)
     torch.testing.assert_close(samples.participants.theta, whole.participants.theta, **CLOSE)
@@ -211,7 +211,7 @@ def test_counts_what_was_left_out():
     rounds = list(simulate(network, 9))  # three epochs
     removal = some_samples(rounds, count=3)
     found = forget(network, rounds, removal, "gossip")
-    drawn = torch.stack([done.drawn.batch for done in rounds]).flatten()
+    drawn = torch.stack([done.draw.batch for done in rounds]).flatten()
     assert found.uses.tolist() == [int((drawn == sample).sum()) for sample in removal.samples]
     assert found.updates == 0
     assert int(found.uses.min()) >= 2
@@ -228,7 +228,7 @@ def test_samples_of_those_who_do_not_work_are_not_used():
 def test_dropout_replays_with_its_masks_and_has_no_derivative():
     network = small(smooth(nn.Dropout(0.5)), strategy="loop", batch_size=1)
     rounds = window(network, ROUNDS)
-    drawn = tuple(int(done.drawn.batch[1, 0, 0]) for done in rounds)
+    drawn = tuple(int(done.draw.batch[1, 0, 0]) for done in rounds)
     samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), "replay").participants.theta
     torch.testing.assert_close(samples, forget(network, rounds, PARTICIPANT, "replay").participants.theta, **CLOSE)
     with pytest.raises(ValueError, match=r"draws at random \(dropout\) are not defined"):
@@ -315,7 +315,7 @@ def test_what_is_not_there_cannot_be_forgotten(removal, message):
 def test_samples_that_nobody_drew_are_not_forgotten():
     network = small()
     rounds = window(network, 2)
-    drawn = {int(i) for done in rounds for i in done.drawn.batch.flatten()}
+    drawn = {int(i) for done in rounds for i in done.draw.batch.flatten()}
     spared = min(set(range(48)) - drawn)
     with pytest.raises(ValueError, match="nobody used any of these samples in rounds 2 to 3: nothing to forget"):
         forget(network, rounds, Removal(samples=(spared,)))

@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from cascadice_experiments import unlearning
+from cascadice_experiments.unlearning import DISTANCES, LEVELS, Setting, cases, made, measure
 from pyarrow import parquet
 
 from cascadice import data
-from cascadice.applications.unlearning import distance, forget, trace
+from cascadice.applications.forget.idea import distance, forget, trace
 from cascadice.engine import simulate
-from cascadice.experiments import unlearning
-from cascadice.experiments.unlearning import DISTANCES, LEVELS, Setting, cases, made, measure
 
 TINY = Setting(activation="gelu", nodes=4, rounds=4, seeds=2, short=2, repairs=1, batch_size=8, first_seed=100)
 
@@ -47,7 +47,7 @@ def test_a_network_of_the_fleet_is_as_alone(points):
             (found,) = [p for p in points if (p["kind"], p["span"], p["level"], p["seed"]) == (*case[:2], name, 101)]
             left = distance(people[name], rounds[-1].after, people["replay"])
             assert found["distance"] == pytest.approx(left, rel=0.02, abs=1e-3)
-            members = network.data.train.subset(unlearning.samples_of(case.removal, [r.drawn for r in rounds], 4))
+            members = network.data.train.subset(unlearning.samples_of(case.removal, [r.draw for r in rounds], 4))
             judged = trace(network, people[name], members)
             assert found["membership"] == pytest.approx(float(judged.membership.mean()), abs=0.01)
             assert found["eval_loss"] == pytest.approx(float(judged.loss.mean()), rel=1e-3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from cascadice.data.corruption import KINDS, Corruption, check, corrupt, parse
+from cascadice.data.corruption import CORRUPTIONS, Corruption, check, corrupt, parse
 
 
 def batch(rows: int = 4, steps: int = 2, size: int = 50, classes: int = 5) -> tuple[Tensor, Tensor]:
@@ -25,7 +25,7 @@ def test_nothing_to_do_returns_the_same_objects() -> None:
         assert same_y is y
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CORRUPTIONS)
 def test_only_the_named_rows_change_and_inputs_never(kind: str) -> None:
     x, y = batch()
     before = x.clone(), y.clone()
@@ -40,7 +40,7 @@ def test_only_the_named_rows_change_and_inputs_never(kind: str) -> None:
     assert bad_y.dtype == y.dtype
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CORRUPTIONS)
 @settings(deadline=None, max_examples=30)
 @given(present=st.lists(st.integers(0, 3), unique=True, min_size=1), t=st.integers(0, 3))
 def test_a_participant_is_corrupted_alike_wherever_it_is_computed(kind: str, present: list[int], t: int) -> None:

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_map
 
 from cascadice import topology
 from cascadice.data.corruption import Corruption
-from cascadice.engine.behaviour import KINDS, Behaviour, conduct
-from cascadice.engine.execution import local_work
+from cascadice.engine.behaviours import BEHAVIOURS, Behaviour, conduct
+from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
 
@@ -102,7 +102,7 @@ def test_what_the_absent_hold_reaches_nobody():
     assert torch.equal(one.after.theta[[0, 1, 3]], other.after.theta[[0, 1, 3]])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BEHAVIOURS)
 def test_only_in_the_rounds_named(kind):
     usual = {"optimizer": "momentum", "mixing": "alone", "nodes": 4}
     bent = list(simulate(make(behaviours=[Behaviour(kind, (2,), rounds=range(2, 4))], **usual), 6))

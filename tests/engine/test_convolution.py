@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from cascadice.engine.convolution import TwiceDifferentiated, _Convolution
+from cascadice.engine.fast.convolution import TwiceDifferentiated, _Convolution
 
 FORMS = {
     "padded": {"padding": 1},

@@ -71,7 +71,7 @@ def test_batch_statistics_travel_and_counts_stay():
     modules = oracles.modules_of(net)
     helpers = [SGD(module.parameters()) for module in modules]
     for done in simulate(net, 4):
-        for module, helper, batches in zip(modules, helpers, done.drawn.batch, strict=True):
+        for module, helper, batches in zip(modules, helpers, done.draw.batch, strict=True):
             oracles.step(net, module, helper, batches[0], 0.1)
         oracles.gossip(done.W, modules)
         torch.testing.assert_close(done.after.theta, oracles.rows_of(modules), **CLOSE)
@@ -95,7 +95,7 @@ def test_alone_is_plain_training():
     module = oracles.modules_of(net)[0]
     helper = Adam(module.parameters())
     for done in simulate(net, 10):
-        oracles.step(net, module, helper, done.drawn.batch[0, 0], 0.01)
+        oracles.step(net, module, helper, done.draw.batch[0, 0], 0.01)
         torch.testing.assert_close(done.after.theta, oracles.rows_of([module]), **CLOSE)
 
 
@@ -151,7 +151,7 @@ def row(done, template, images, j):
     """Participant j's parameters after its own step in this round, in float64."""
     nn.utils.vector_to_parameters(done.before.theta[j].double(), template.double().parameters())
     template.zero_grad()
-    x, y = images.train.take(done.drawn.batch[j, 0])
+    x, y = images.train.take(done.draw.batch[j, 0])
     nn.functional.cross_entropy(template(x), y).backward()
     stepped = [(p - 0.1 * p.grad).detach().reshape(-1) for p in template.parameters()]
     return torch.cat(stepped)

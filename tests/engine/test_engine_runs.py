@@ -84,7 +84,7 @@ def test_a_window_leaves_the_network_as_it_was():
 def test_a_round_says_what_happened():
     done = last(make(), 2)
     assert torch.equal(done.update, done.half.theta - done.before.theta)
-    assert torch.equal(done.W, done.drawn.W)
+    assert torch.equal(done.W, done.draw.W)
     assert done.t == 1
     assert torch.equal(mix(done.W, done.half).theta, done.after.theta)
 

@@ -12,7 +12,7 @@ from engine.cases import CLOSE, MODELS, equal, last, make, model, perceptron
 from torch import nn
 
 from cascadice import optimizers
-from cascadice.engine.execution import local_work
+from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
 from cascadice.optimizers import OPTIMIZERS

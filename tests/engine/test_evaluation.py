@@ -1,4 +1,4 @@
-"""Evaluation is what a hand-written loop over modules and samples finds."""
+"""Metrics is what a hand-written loop over modules and samples finds."""
 
 import oracles
 import pytest

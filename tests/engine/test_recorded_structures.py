@@ -1,7 +1,7 @@
 import torch
 from torch.utils._pytree import tree_flatten
 
-from cascadice.engine.graphs import tensors
+from cascadice.engine.fast.cuda_graphs import tensors
 from cascadice.engine.learner import Participants
 
 

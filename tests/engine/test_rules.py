@@ -28,14 +28,14 @@ def test_no_rule_is_the_rule_that_gives_the_w_that_was_drawn():
 def test_the_chosen_w_is_used_and_kept_in_the_round(strategy, window):
     net = make(strategy=strategy)
     for done in simulate(net, 3, rule=by_norm, window=window):
-        expected = by_norm(done.drawn._replace(W=net.mixing(done.t)), done.before, done.half)
+        expected = by_norm(done.draw._replace(W=net.mixing(done.t)), done.before, done.half)
         assert_close(done.W, expected, **CLOSE)
         assert_close(done.after.theta, done.W @ done.half.theta, **CLOSE)
         topology.check(done.W)
 
 
 def test_a_rule_sees_what_misbehaviour_made_of_the_updates():
-    from cascadice.engine.behaviour import Behaviour
+    from cascadice.engine.behaviours import Behaviour
 
     net = make(behaviours=[Behaviour("noise-sender", (1,), strength=4.0)])
     seen = []

@@ -5,10 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-
-from cascadice.configuration import Config, build
-from cascadice.engine import simulate
-from cascadice.experiments.figures import (
+from cascadice_experiments.figures import (
     alignments,
     anomalies,
     beyond,
@@ -18,15 +15,18 @@ from cascadice.experiments.figures import (
     mislabelled,
     networks,
 )
-from cascadice.experiments.figures.alignments import Panel
-from cascadice.experiments.figures.anomalies import Attack
-from cascadice.experiments.figures.cascades import Probe
-from cascadice.experiments.figures.costs import Cost
-from cascadice.experiments.figures.intervals import bootstrap
-from cascadice.experiments.figures.mislabelled import Mislabelled
-from cascadice.experiments.figures.registry import ALIGNMENTS, ANOMALIES, BEYOND, CASCADES, FIGURES
-from cascadice.experiments.figures.results import Means, Mixing, Result
+from cascadice_experiments.figures.alignments import Panel
+from cascadice_experiments.figures.anomalies import Attack
+from cascadice_experiments.figures.cascades import Probe
+from cascadice_experiments.figures.costs import Cost
+from cascadice_experiments.figures.intervals import bootstrap
+from cascadice_experiments.figures.mislabelled import Mislabelled
+from cascadice_experiments.figures.registry import ALIGNMENTS, ANOMALIES, BEYOND, CASCADES, FIGURES
+from cascadice_experiments.figures.results import Means, Mixing, Result
+
+from cascadice.engine import simulate
 from cascadice.influence import agreement
+from cascadice.runs.config import Config, build
 
 # every figure of the paper, by its label there; one that is printed twice has none the second time
 PAPER = {
@@ -185,11 +185,11 @@ def test_exchanging_a_batch_is_drawing_another():
         for one in (network, replace(network, batches=lambda t: other.expand(5, 1, -1)))
     )
     for j in (0, 3):
-        batch = usual.drawn.batch.clone()
+        batch = usual.draw.batch.clone()
         batch[j] = other
         plain = next(simulate(replace(network, batches=lambda t, b=batch: b), 4, start=3, participants=last.after))
         made = cascades._exchanged(usual, given, j)
-        assert torch.equal(made.drawn.batch, plain.drawn.batch)
+        assert torch.equal(made.draw.batch, plain.draw.batch)
         torch.testing.assert_close(made.after.theta, plain.after.theta)
         torch.testing.assert_close(made.half.theta, plain.half.theta)
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from cascadice_experiments.figures import alignments, intervals, pages, registry, reproduction, scatter
+from cascadice_experiments.figures.alignments import FIRST, PATH, Panel
+from cascadice_experiments.figures.reproduction import Request, plain, reproduce
+from cascadice_experiments.figures.results import Figure, Result
 from pyarrow import parquet
 
 import cascadice
 from cascadice.cli import main
-from cascadice.configuration import Config
-from cascadice.experiments.figures import alignments, intervals, pages, registry, reproduction, scatter
-from cascadice.experiments.figures.alignments import FIRST, PATH, Panel
-from cascadice.experiments.figures.reproduction import Request, plain, reproduce
-from cascadice.experiments.figures.results import Figure, Result
+from cascadice.runs.config import Config
 
 SMALL = Config(nodes=4, model_options=("hidden=[8]",), batch_size=16, lr=0.5, epochs=None, rounds=12)
 

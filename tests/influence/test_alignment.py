@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cascadice_experiments import alignment
+from cascadice_experiments.alignment import ESTIMATORS, SETTINGS, Setting, configured
 from influence.cases import small, window
 
-from cascadice.experiments import alignment
-from cascadice.experiments.alignment import ESTIMATORS, SETTINGS, Setting, configured
-from cascadice.influence import judge
+from cascadice.influence import evaluate_on
 
 FIRST, ONE, TWO = "first order", "path-integrated, 1 point", "path-integrated, 2 points"
 
@@ -85,7 +85,7 @@ def test_a_device_is_used():
 
 def test_fewer_hops_are_measured_on_the_way():
     network = small()
-    rounds, yardstick = window(network, 3), judge(network)
+    rounds, yardstick = window(network, 3), evaluate_on(network)
     found = alignment.scores(network, rounds, yardstick)
     for name, estimate in ESTIMATORS.items():
         for hops in (1, 2, 3):

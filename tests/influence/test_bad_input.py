@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from influence.cases import CLOSE, NODES, data, small, smooth, window
-from influence.oracles import losses as losses_of
+from oracles import losses as losses_of
 from torch import nn
 
 from cascadice import losses, optimizers
 from cascadice.engine import Behaviour, simulate
 from cascadice.influence import (
+    evaluate_on,
     first_order,
     hops_from,
-    judge,
     measures,
     path_integrated,
     path_integrated_samples,
@@ -49,7 +49,7 @@ EVERY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 def refused(reason, way, network, rounds, **options):
     with pytest.raises(ValueError, match=reason) as caught:
-        way(network, rounds, judge(network), **options)
+        way(network, rounds, evaluate_on(network), **options)
     assert "\n" not in str(caught.value)
 
 
@@ -175,20 +175,20 @@ def test_rounding_is_no_reason_to_refuse(optimizer):
     """Recorded by a loop and replayed in a sweep, in single precision."""
     network = small(optimizer=optimizer, dtype="float32", strategy="loop", lr=0.05)
     rounds = window(network, 2, start=10)
-    assert truth(replace(network, strategy="vmap"), rounds, judge(network)).total.isfinite().all()
+    assert truth(replace(network, strategy="vmap"), rounds, evaluate_on(network)).total.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["free-rider", "noise-sender", "absent"])
 def test_who_did_nothing_is_not_asked_to_do_it_again(kind):
     network = small(behaviours=[Behaviour(kind, (0, 1))])
     rounds = window(network, 1)
-    truth(network, rounds, judge(network))
+    truth(network, rounds, evaluate_on(network))
     refused("of participant 2 in round 2, made again", truth, replace(network, data=data(60)), rounds)
 
 
 def test_nobody_did_anything():
     network = small(behaviours=[Behaviour("free-rider", tuple(range(NODES)))])
-    assert not truth(network, window(network, 2), judge(network)).value.any()
+    assert not truth(network, window(network, 2), evaluate_on(network)).value.any()
 
 
 @EVERY_WAY
@@ -214,14 +214,14 @@ NOT_TENSORS = {"float": (lambda o, t: o.mean().item(), "float"), "None": (lambda
 @pytest.mark.parametrize(("measure", "kind"), NOT_TENSORS.values(), ids=NOT_TENSORS)
 def test_a_measure_must_give_a_tensor(measure, kind):
     with pytest.raises(TypeError, match=rf"must give a tensor; found {kind}\. Leave out \.item\(\)"):
-        judge(small(), measure=measure)
+        evaluate_on(small(), measure=measure)
 
 
 def test_a_measure_must_give_a_number():
     with pytest.raises(
         ValueError, match=r"must give a number; at the initial parameters it is nan.*no evaluation sample has"
     ):
-        judge(small(), measure=measures.on_class(99))
+        evaluate_on(small(), measure=measures.on_class(99))
 
 
 def test_a_measure_must_give_a_number_on_every_set():
@@ -229,7 +229,7 @@ def test_a_measure_must_give_a_number_on_every_set():
     targets = network.data.train.y
     sets = [network.data.train.subset((targets == min(k, 2)).nonzero()[:5, 0]) for k in range(NODES)]
     with pytest.raises(ValueError, match="must give a number"):
-        judge(network, sets, measures.on_class(0))
+        evaluate_on(network, sets, measures.on_class(0))
 
 
 DERIVATIVES = {name: WAYS[name] for name in WAYS if "truth" not in name} | {"reverse gossip": reverse_gossip}
@@ -240,7 +240,7 @@ def test_accuracy_has_no_derivative(way):
     network = small()
     rounds = window(network, 1)
     for strategy in ("loop", "vmap"):
-        judged = judge(network := replace(network, strategy=strategy), measure=losses.accuracy)
+        judged = evaluate_on(network := replace(network, strategy=strategy), measure=losses.accuracy)
         with pytest.raises(ValueError, match=r"has no derivative .*accuracy has none.*Use the ground truth"):
             way(network, rounds, judged)
 
@@ -248,7 +248,7 @@ def test_accuracy_has_no_derivative(way):
 def test_accuracy_has_a_truth():
     network = small(lr=3.0)
     rounds = window(network, 2)
-    found = truth(network, rounds, judge(network, measure=losses.accuracy), [1]).value
+    found = truth(network, rounds, evaluate_on(network, measure=losses.accuracy), [1]).value
     before, half = (
         losses_of(network, people, measure=losses.accuracy)[1] for people in (rounds[0].before, rounds[0].half)
     )
@@ -261,7 +261,7 @@ def test_accuracy_has_a_truth():
 
 def test_one_hop_of_dropout_needs_no_derivative_of_a_step():
     network = small(smooth(nn.Dropout(0.5)), strategy="loop", lr=0.1)
-    rounds, judged = window(network, 1), judge(network)
+    rounds, judged = window(network, 1), evaluate_on(network)
     true = truth(network, rounds, judged).value
     torch.testing.assert_close(path_integrated(network, rounds, judged, points=5).value, true, **CLOSE)
     error = (first_order(network, rounds, judged).value - true).abs().max()

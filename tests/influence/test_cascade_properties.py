@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influence.cases import CLOSE, NODES, data, directed, small, window
-from influence.oracles import batch_of, loss_of
+from oracles import batch_of, loss_of
 from torch.func import grad
 
 from cascadice.engine import simulate
-from cascadice.influence import by_participant, first_order, judge, path_integrated, reverse_gossip, truth
+from cascadice.influence import by_participant, evaluate_on, first_order, path_integrated, reverse_gossip, truth
 
 WAYS = pytest.mark.parametrize("way", [truth, first_order, path_integrated])
 
@@ -17,7 +17,7 @@ WAYS = pytest.mark.parametrize("way", [truth, first_order, path_integrated])
 @WAYS
 def test_nothing_leaves_those_who_talk_to_nobody(way):
     network = small(mixing=torch.eye(NODES, dtype=torch.float64))
-    value = way(network, window(network, 3), judge(network)).value
+    value = way(network, window(network, 3), evaluate_on(network)).value
     alone = torch.eye(NODES, dtype=torch.bool)
     assert not value[:, ~alone].any()
     assert value[:, alone].abs().min() > 0
@@ -26,7 +26,7 @@ def test_nothing_leaves_those_who_talk_to_nobody(way):
 @WAYS
 def test_in_a_complete_network_of_equal_models_everyone_gains_alike(way):
     network = small(mixing=torch.full((NODES, NODES), 1 / NODES, dtype=torch.float64), init="shared")
-    hops = way(network, list(simulate(network, 2)), judge(network)).value
+    hops = way(network, list(simulate(network, 2)), evaluate_on(network)).value
     torch.testing.assert_close(hops[1], hops[1][:, :1].expand(-1, NODES), **CLOSE)
     assert hops[1].abs().min() > 0
 
@@ -35,7 +35,7 @@ def test_in_a_complete_network_of_equal_models_everyone_gains_alike(way):
 def test_only_the_light_cone_is_touched(way):
     network = small(nodes=5, q=[0.2] * 5, mixing=chain(5), optimizer="adam", lr=0.05)
     rounds = window(network, 3)
-    value = way(network, rounds, judge(network)).value
+    value = way(network, rounds, evaluate_on(network)).value
     reached = torch.eye(5, dtype=torch.float64)
     for hop in range(4):
         reached = reached if hop == 0 else rounds[hop - 1].W @ reached
@@ -60,8 +60,8 @@ def test_renaming_participants_renames_the_cascade(order, seed):
     def cascades(who):
         network = small(mixing=W[who][:, who], q=q[who], batches=batches[:, who], init=theta[who], optimizer="momentum")
         rounds = list(simulate(network, 2))
-        swept = by_participant(rounds[0], reverse_gossip(network, rounds, judge(network)))
-        return [way(network, rounds, judge(network)).value for way in (truth, first_order)], swept
+        swept = by_participant(rounds[0], reverse_gossip(network, rounds, evaluate_on(network)))
+        return [way(network, rounds, evaluate_on(network)).value for way in (truth, first_order)], swept
 
     (plain, total), (renamed, renamed_total) = cascades(torch.arange(NODES)), cascades(order)
     torch.testing.assert_close(renamed_total, total[order], **CLOSE)
@@ -75,7 +75,7 @@ def test_one_participant_is_tracin():
     rounds = window(network, 1)
     test, first = network.data.test, rounds[0]
     slope = grad(lambda theta: loss_of(network, *batch_of(network, first, 0), theta))(first.before.theta[0])
-    found = first_order(network, rounds, judge(network)).value[:, 0, 0]
+    found = first_order(network, rounds, evaluate_on(network)).value[:, 0, 0]
     for value, theta in zip(found, (first.before.theta[0], first.after.theta[0]), strict=True):
         judged = grad(lambda at: loss_of(network, test.x, test.y, at))(theta)
         torch.testing.assert_close(value, -network.lr(0) * judged @ slope, **CLOSE)

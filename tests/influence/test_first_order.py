@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from influence.cases import CLOSE, NODES, changing, directed, small, smooth, window
-from influence.oracles import by_paths, slope_in_scale
+from oracles import by_paths, slope_in_scale
 from torch import nn
 
 from cascadice import learning_rates, losses, optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, simulate
-from cascadice.influence import by_participant, first_order, judge, reverse_gossip, truth
+from cascadice.influence import by_participant, evaluate_on, first_order, reverse_gossip, truth
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-15}
 MIXINGS = {"changing": changing(), "directed": directed(4), "ring": topology.uniform(topology.graphs.ring(NODES))}
@@ -19,7 +19,7 @@ MIXINGS = {"changing": changing(), "directed": directed(4), "ring": topology.uni
 
 def swept(network, rounds, judged=None):
     """The total of every participant by one sweep backwards."""
-    return by_participant(rounds[0], reverse_gossip(network, rounds, judged or judge(network)))
+    return by_participant(rounds[0], reverse_gossip(network, rounds, judged or evaluate_on(network)))
 
 
 @pytest.mark.parametrize("mixing", MIXINGS.values(), ids=MIXINGS)
@@ -27,7 +27,7 @@ def test_first_order_is_the_sum_over_all_paths(mixing):
     network = small(mixing=mixing, q=[0.1, 0.2, 0.3, 0.4], lr=0.8)
     rounds = window(network, 3)
     expected = by_paths(network, rounds)
-    torch.testing.assert_close(first_order(network, rounds, judge(network)).value, expected, **TIGHT)
+    torch.testing.assert_close(first_order(network, rounds, evaluate_on(network)).value, expected, **TIGHT)
     torch.testing.assert_close(swept(network, rounds), expected.sum((0, 2)), **TIGHT)
 
 
@@ -40,7 +40,7 @@ def test_halving_the_rate_quarters_the_error(rule, activation):
     for lr in (4e-3, 2e-3):
         network = replace(trained, lr=learning_rates.constant(lr))
         rounds = list(simulate(network, 7, start=3, participants=start))
-        true, estimate = (way(network, rounds, judge(network)).value for way in (truth, first_order))
+        true, estimate = (way(network, rounds, evaluate_on(network)).value for way in (truth, first_order))
         error.append((true - estimate).abs().amax((1, 2)))
         size.append(true.abs().amax((1, 2)))
     ratio = error[0] / error[1]
@@ -67,7 +67,7 @@ def test_first_order_is_the_derivative_in_the_scale_of_the_update(rule):
     """Of parameters and state, for every optimizer; the first hop is differentiated where the update is done."""
     network = small(optimizer=rule, lr=0.05)
     rounds = window(network, 3)
-    found = first_order(network, rounds, judge(network), [0, 2]).value[1:]
+    found = first_order(network, rounds, evaluate_on(network), [0, 2]).value[1:]
     expected = torch.stack([slope_in_scale(network, rounds, source) for source in (0, 2)], dim=1)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-11)
 
@@ -90,7 +90,7 @@ NETWORKS = {name: {"optimizer": rule, "lr": 0.05} for name, rule in RULES.items(
 def test_backwards_is_forwards(options):
     network = small(**options)
     rounds = window(network, 3)
-    found = first_order(network, rounds, judge(network))
+    found = first_order(network, rounds, evaluate_on(network))
     assert found.kind == "first order"
     assert found.total.abs().max() > 1e-6
     torch.testing.assert_close(swept(network, rounds), found.total, **TIGHT)
@@ -99,14 +99,14 @@ def test_backwards_is_forwards(options):
 def test_backwards_is_forwards_with_sets_and_measures_of_ones_own():
     network = small()
     sets = [network.data.test.subset(torch.tensor([k, 6 - k])) for k in range(NODES)]
-    rounds, judged = window(network, 3), judge(network, sets, losses.mse)
+    rounds, judged = window(network, 3), evaluate_on(network, sets, losses.mse)
     torch.testing.assert_close(swept(network, rounds, judged), first_order(network, rounds, judged).total, **TIGHT)
 
 
 def test_one_hop_and_no_further():
     network = small(optimizer="momentum")
     rounds = window(network, 1)
-    found = first_order(network, rounds, judge(network))
+    found = first_order(network, rounds, evaluate_on(network))
     assert found.value.shape == (2, NODES, NODES)
     torch.testing.assert_close(swept(network, rounds), found.total, **TIGHT)
 
@@ -114,7 +114,9 @@ def test_one_hop_and_no_further():
 def test_backwards_is_forwards_without_self_loops():
     network = small(mixing=torch.eye(NODES, dtype=torch.float64).roll(1, 0), optimizer="momentum")
     rounds = window(network, 3)
-    torch.testing.assert_close(swept(network, rounds), first_order(network, rounds, judge(network)).total, **TIGHT)
+    torch.testing.assert_close(
+        swept(network, rounds), first_order(network, rounds, evaluate_on(network)).total, **TIGHT
+    )
 
 
 def test_a_linear_model_with_a_linear_measure_has_no_error():
@@ -125,7 +127,7 @@ def test_a_linear_model_with_a_linear_measure_has_no_error():
 
     network = small(nn.Linear(6, 3), loss=linear, lr=2.0)
     rounds = window(network, 3)
-    true, estimate = (way(network, rounds, judge(network)).value for way in (truth, first_order))
+    true, estimate = (way(network, rounds, evaluate_on(network)).value for way in (truth, first_order))
     assert true.abs().max() > 0.1
     torch.testing.assert_close(estimate, true, rtol=1e-11, atol=1e-13)
 
@@ -141,7 +143,7 @@ LOCAL = {"optimizer": "adam", "lr": 0.05, "local_steps": 2}
 
 def everything(network):
     rounds = window(network, 3)
-    ways = [way(network, rounds, judge(network)).value for way in (truth, first_order)]
+    ways = [way(network, rounds, evaluate_on(network)).value for way in (truth, first_order)]
     return (*ways, swept(network, rounds))
 
 

@@ -18,12 +18,14 @@ HOPS, ROUNDS = 2, 4
 
 def found(name, **options):
     network = make(name, lr=0.3, **options)
-    judge = influence.judge(network)
+    evaluation = influence.evaluate_on(network)
     rounds = simulate(network, ROUNDS, window=HOPS, taped=True)
-    scored = list(influence.watch(network, rounds, judge, hops=HOPS, kinds=["first-order", "shares"], samples=True))
+    scored = list(
+        influence.score_rounds(network, rounds, evaluation, hops=HOPS, kinds=["first-order", "shares"], samples=True)
+    )
     kept = list(simulate(network, ROUNDS))
-    true = influence.truth(network, kept[:HOPS], judge).value
-    horizon = list(influence.full_horizon(network, reversed(kept), judge))
+    true = influence.truth(network, kept[:HOPS], evaluation).value
+    horizon = list(influence.full_horizon(network, reversed(kept), evaluation))
     return [
         *(value.cpu() for one in scored for value in (*one.samples.values(), *one.participants.values())),
         *(one.samples.cpu() for one in horizon),

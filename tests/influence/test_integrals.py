@@ -3,7 +3,7 @@
 import pytest
 import torch
 from influence.cases import CLOSE, NODES, small, smooth, window
-from influence.oracles import along, batch_of, loss_of, losses
+from oracles import along, batch_of, loss_of, losses
 from torch import nn
 from torch.func import grad
 
@@ -13,8 +13,8 @@ from cascadice.engine import Behaviour, mix, simulate
 from cascadice.influence import (
     Cascade,
     by_participant,
+    evaluate_on,
     first_order,
-    judge,
     path_integrated,
     path_integrated_samples,
     reverse_gossip,
@@ -24,7 +24,7 @@ from cascadice.influence import (
     with_error,
 )
 from cascadice.influence.cascades import gauss_legendre
-from cascadice.influence.integrated import scaled
+from cascadice.influence.shares import scaled
 
 ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)
 
@@ -53,7 +53,7 @@ SMOOTH = {
 @pytest.mark.parametrize("options", SMOOTH.values(), ids=SMOOTH)
 def test_each_point_brings_the_integral_ten_times_nearer_to_the_truth(options):
     network = small(**options)
-    rounds, judged = window(network, 3), judge(network)
+    rounds, judged = window(network, 3), evaluate_on(network)
     true = truth(network, rounds, judged).value
     found = [path_integrated(network, rounds, judged, points=m) for m in POINTS[:4]]
     assert found[1].kind == "path-integrated, 2 points"
@@ -65,7 +65,7 @@ def test_each_point_brings_the_integral_ten_times_nearer_to_the_truth(options):
 @pytest.mark.parametrize("options", SMOOTH.values(), ids=SMOOTH)
 def test_each_point_brings_the_shares_ten_times_nearer_to_what_was_achieved(options):
     network = small(**options)
-    rounds, judged = window(network, 3), judge(network)
+    rounds, judged = window(network, 3), evaluate_on(network)
     change = achieved(network, rounds)
     gaps = [float((shares(network, rounds, judged, points=m).sum() - change).abs()) for m in POINTS]
     assert_falls_tenfold(gaps, visible=1e-8)
@@ -85,7 +85,9 @@ def test_shares_add_up_whatever_participants_do(options):
     network = small(lr=0.1, **options)
     rounds = window(network, 3)
     change = achieved(network, rounds)
-    torch.testing.assert_close(shares(network, rounds, judge(network), points=5).sum(), change, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(
+        shares(network, rounds, evaluate_on(network), points=5).sum(), change, rtol=1e-9, atol=1e-13
+    )
 
 
 def test_shares_are_the_integral_of_what_each_update_is_worth():
@@ -98,13 +100,13 @@ def test_shares_are_the_integral_of_what_each_update_is_worth():
             nudge = step * (torch.arange(NODES) == j).double()
             wide, narrow = (along(network, rounds, alpha + sign * nudge) for sign in (1, -1))
             expected[j] += weight * (network.q * (wide - narrow)).sum() / (2 * step)
-    found = shares(network, rounds, judge(network), points=4)
+    found = shares(network, rounds, evaluate_on(network), points=4)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-10)
 
 
 def test_who_does_nothing_has_no_share():
     network = small(behaviours=[Behaviour("free-rider", (1,))])
-    found = shares(network, window(network, 2), judge(network))
+    found = shares(network, window(network, 2), evaluate_on(network))
     assert found[1] == 0
     assert found[[0, 2, 3]].abs().min() > 0
 
@@ -136,13 +138,13 @@ def test_a_samples_part_is_the_integral_of_what_its_term_is_worth(only):
         half, ends = scaled(network, rounds, alpha, only)[0].half, []
         for sign in (1, -1):
             theta = half.theta.clone()
-            theta[j] -= sign * nudge * rounds[0].drawn.lr / 4 * slope
+            theta[j] -= sign * nudge * rounds[0].draw.lr / 4 * slope
             ends.append(judged_sum(network, rounds, half._replace(theta=theta)))
         expected += weight * (ends[0] - ends[1]) / (2 * nudge)
     if only is None:
-        found = shares_of_samples(network, rounds, judge(network))[j, i]
+        found = shares_of_samples(network, rounds, evaluate_on(network))[j, i]
     else:
-        found = path_integrated_samples(network, rounds, judge(network), only)[i]
+        found = path_integrated_samples(network, rounds, evaluate_on(network), only)[i]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
 
 
@@ -157,7 +159,7 @@ LINEAR = {
 def test_parts_of_samples_add_up(options):
     """To the share of their participant, and to the integral of its update; momentum has none of its own at rest."""
     network = small(**options)
-    rounds, judged = window(network, 3, start=0 if "optimizer" in options else 2), judge(network)
+    rounds, judged = window(network, 3, start=0 if "optimizer" in options else 2), evaluate_on(network)
     found = shares_of_samples(network, rounds, judged)
     assert found.shape == (NODES, 4)
     torch.testing.assert_close(found.sum(1), shares(network, rounds, judged), **CLOSE)
@@ -168,10 +170,10 @@ def test_parts_of_samples_add_up(options):
 
 def test_what_old_momentum_does_belongs_to_no_sample():
     network = small(optimizer="momentum", lr=0.1)
-    rounds, judged = window(network, 3), judge(network)
+    rounds, judged = window(network, 3), evaluate_on(network)
     first, momentum = rounds[0], rounds[0].before.state["momentum"]
     carried_on = first.before._replace(
-        theta=first.before.theta - first.drawn.lr * 0.9 * momentum, state={"momentum": 0.9 * momentum}
+        theta=first.before.theta - first.draw.lr * 0.9 * momentum, state={"momentum": 0.9 * momentum}
     )
     without_data, left = first._replace(half=carried_on), 0.0
     for alpha, weight in gauss_legendre(2):
@@ -186,7 +188,7 @@ def test_what_old_momentum_does_belongs_to_no_sample():
 @pytest.mark.parametrize("options", [SMOOTH["gelu"], SMOOTH["adamw"]], ids=["gelu", "adamw"])
 def test_the_error_of_an_integral_is_known_from_one_point_more(options):
     network = small(**options)
-    rounds, judged = window(network, 2), judge(network)
+    rounds, judged = window(network, 2), evaluate_on(network)
     true = truth(network, rounds, judged).value
     for points in (1, 2):
         value, error = with_error(lambda m: path_integrated(network, rounds, judged, points=m), points)
@@ -201,7 +203,7 @@ def test_the_error_of_an_integral_is_known_from_one_point_more(options):
 @pytest.mark.parametrize("options", [SMOOTH["sgd"], SMOOTH["momentum"]], ids=["sgd", "momentum"])
 def test_the_error_of_shares_bounds_their_gap(options):
     network = small(**options)
-    rounds, judged = window(network, 2), judge(network)
+    rounds, judged = window(network, 2), evaluate_on(network)
     change = achieved(network, rounds)
     for points in (1, 2):
         value, error = with_error(lambda m: shares(network, rounds, judged, m), points)
@@ -219,11 +221,11 @@ def one(way):
 def test_a_quadrature_needs_a_point(way):
     network = small()
     with pytest.raises(ValueError, match="at least 1 point; found 0"):
-        way(network, window(network, 1), judge(network), points=0)
+        way(network, window(network, 1), evaluate_on(network), points=0)
 
 
 @pytest.mark.parametrize("way", [shares_of_samples, one(path_integrated_samples)])
 def test_batch_norm_has_no_parts_of_samples(way):
     network = small(smooth(nn.BatchNorm1d(4)))
     with pytest.raises(ValueError, match="'2' is a BatchNorm"):
-        way(network, window(network, 1), judge(network), points=1)
+        way(network, window(network, 1), evaluate_on(network), points=1)

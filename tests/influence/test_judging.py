@@ -3,13 +3,13 @@
 import pytest
 import torch
 from influence.cases import CLOSE, NODES, small, smooth, window
-from influence.oracles import losses
+from oracles import losses
 from torch import nn
 
 from cascadice.data import Samples
 from cascadice.engine import module_of
-from cascadice.influence import first_order, judge, measures, path_integrated, reverse_gossip, shares, truth
-from cascadice.influence.judging import slopes, values
+from cascadice.influence import evaluate_on, first_order, measures, path_integrated, reverse_gossip, shares, truth
+from cascadice.influence.evaluation import slopes, values
 from cascadice.losses import cross_entropy, mse
 
 CASCADES = pytest.mark.parametrize("way", [truth, first_order, path_integrated])
@@ -30,7 +30,7 @@ MEASURES = {
 def test_values_and_slopes_are_those_of_ordinary_modules(measure, own, strategy):
     network = small(strategy=strategy)
     sets = [network.data.train.subset(torch.arange(k, k + 9)) for k in (range(NODES) if own else [0] * NODES)]
-    judged, people = judge(network, sets if own else sets[0], measure), network.initial
+    judged, people = evaluate_on(network, sets if own else sets[0], measure), network.initial
     expected = losses(network, people, sets, measure)
     torch.testing.assert_close(values(network, judged, people.theta, {}, range(NODES)), expected, **CLOSE)
     found, slope = slopes(network, judged, people.theta[[2, 0]], {}, [2, 0])
@@ -55,7 +55,7 @@ def test_measures_by_hand():
 
 def test_a_group_must_speak_of_every_sample():
     with pytest.raises(ValueError, match=r"each of 7 evaluation samples whether it belongs; found shape \[9\]"):
-        judge(small(), measure=measures.gap(INSIDE))
+        evaluate_on(small(), measure=measures.gap(INSIDE))
 
 
 def test_evaluation_data_must_be_what_the_model_takes():
@@ -63,33 +63,33 @@ def test_evaluation_data_must_be_what_the_model_takes():
     test = network.data.test
     other = Samples(torch.zeros(5, 7, dtype=test.x.dtype), test.y[:5])
     with pytest.raises(ValueError, match=r"must be what the model takes; it cannot take \[5, 7\] of torch.float64: "):
-        judge(network, other)
+        evaluate_on(network, other)
 
 
 def test_evaluation_data_must_not_be_empty():
     network = small()
     nothing = network.data.test.subset(torch.arange(0))
     with pytest.raises(ValueError, match=r"must have one size, at least 1; found \[0\]"):
-        judge(network, nothing)
+        evaluate_on(network, nothing)
 
 
 def test_sets_must_be_equally_large():
     network = small()
     sets = [network.data.test.subset(torch.arange(1 + k % 2)) for k in range(NODES)]
     with pytest.raises(ValueError, match=r"must have one size, at least 1; found \[1, 2\]"):
-        judge(network, sets)
+        evaluate_on(network, sets)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_there_must_be_a_set_for_each_participant(count):
     network = small()
     with pytest.raises(ValueError, match=f"each of 4 participants; found {count}"):
-        judge(network, [network.data.test] * count)
+        evaluate_on(network, [network.data.test] * count)
 
 
 def test_a_measure_must_be_scalar():
     with pytest.raises(ValueError, match=r"must give a scalar; found shape \(7, 3\).*mean"):
-        judge(small(), measure=lambda outputs, targets: outputs)
+        evaluate_on(small(), measure=lambda outputs, targets: outputs)
 
 
 @CASCADES
@@ -97,7 +97,7 @@ def test_a_measure_must_be_scalar():
 def test_sources_must_be_participants(way, source):
     network = small()
     with pytest.raises(ValueError, match=f"sources must be from 0 to 3; found {source}"):
-        way(network, window(network, 1), judge(network), [0, source])
+        way(network, window(network, 1), evaluate_on(network), [0, source])
 
 
 ROUNDS = [truth, first_order, path_integrated, reverse_gossip, shares]
@@ -108,18 +108,18 @@ def test_rounds_must_follow_one_another(way):
     network = small()
     rounds = window(network, 3)
     with pytest.raises(ValueError, match=r"rounds must follow one another; found \[2, 4\]"):
-        way(network, [rounds[0], rounds[2]], judge(network))
+        way(network, [rounds[0], rounds[2]], evaluate_on(network))
 
 
 @pytest.mark.parametrize("way", ROUNDS)
 def test_there_must_be_a_round(way):
     network = small()
     with pytest.raises(ValueError, match="at least one round is needed"):
-        way(network, [], judge(network))
+        way(network, [], evaluate_on(network))
 
 
 @pytest.mark.parametrize("way", [first_order, path_integrated, reverse_gossip, shares])
 def test_dropout_has_no_derivatives(way):
     network = small(smooth(nn.Dropout(0.5)), strategy="loop")
     with pytest.raises(ValueError, match=r"draws at random \(dropout\).*use the ground truth"):
-        way(network, window(network, 2), judge(network))
+        way(network, window(network, 2), evaluate_on(network))

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cascadice import models
 from cascadice.engine import load, module_of, simulate
-from cascadice.influence import Sensitivity, by_sample, judge, reverse_gossip
-from cascadice.influence.judging import slopes
+from cascadice.influence import Adjoint, by_sample, evaluate_on, reverse_gossip
+from cascadice.influence.evaluation import slopes
 
 SAMPLES, TESTS, ROUNDS = 60, 9, 3
 CLOSE = {"rtol": 1e-5, "atol": 1e-12}
@@ -36,10 +36,10 @@ def alone(request):
 
 def direct(network, done):
     """Reverse gossip over this round, less what arrives at hop 1."""
-    yardstick = judge(network)
+    yardstick = evaluate_on(network)
     both = reverse_gossip(network, [done], yardstick)
     _, hop_1 = slopes(network, yardstick, done.after.theta, done.after.buffers, [0])
-    return Sensitivity(both.theta - hop_1, both.state)
+    return Adjoint(both.theta - hop_1, both.state)
 
 
 def ours(network, rounds):
@@ -47,7 +47,7 @@ def ours(network, rounds):
     found = torch.zeros(SAMPLES, dtype=torch.float64)
     for done in rounds:
         scores = by_sample(network, done, direct(network, done))
-        found.index_add_(0, done.drawn.batch[0, 0], scores[0])
+        found.index_add_(0, done.draw.batch[0, 0], scores[0])
     return found
 
 
@@ -58,7 +58,7 @@ def test_captum(alone, tmp_path, at_once):
     rounds = list(simulate(alone, ROUNDS))
     for done in rounds:
         model = module_of(alone, done.before, 0)
-        torch.save({"model": model.state_dict(), "lr": done.drawn.lr}, tmp_path / f"{done.t}.pt")
+        torch.save({"model": model.state_dict(), "lr": done.draw.lr}, tmp_path / f"{done.t}.pt")
     train, test = alone.data.train, alone.data.test
     tracin = influence.TracInCP(
         model,
@@ -92,17 +92,17 @@ def test_kronfluence(alone, tmp_path, benchmark_peers):
         "scores", "identity", queries, samples, TESTS, per_device_train_batch_size=17, score_args=score
     )
     theirs = analysis.load_pairwise_scores("scores")["all_modules"][0]
-    torch.testing.assert_close(ours(alone, [done]), -done.drawn.lr / SAMPLES * theirs, **CLOSE)
+    torch.testing.assert_close(ours(alone, [done]), -done.draw.lr / SAMPLES * theirs, **CLOSE)
 
 
 @pytest.mark.parametrize("library", ["captum", "kronfluence"])
 def test_what_is_timed(alone, benchmark_peers, library):
     pytest.importorskip(library, reason=f"{library} {WITHOUT}")
     *_, done = simulate(alone, ROUNDS)
-    inputs, test = load(alone, done.drawn), alone.data.test
+    inputs, test = load(alone, done.draw), alone.data.test
     model = module_of(alone, done.before, 0)
     setup = getattr(benchmark_peers, f"{library}_scores")
-    scores = setup(model, inputs.x[0, 0], inputs.y[0, 0], test.x, test.y, done.drawn.lr)
+    scores = setup(model, inputs.x[0, 0], inputs.y[0, 0], test.x, test.y, done.draw.lr)
     wanted = by_sample(alone, done, direct(alone, done))[0]
     for _ in range(2):  # calls leave nothing behind
         torch.testing.assert_close(scores(), wanted, **CLOSE)

@@ -6,22 +6,22 @@ from engine.cases import make
 from influence import cases
 
 from cascadice.engine import Behaviour, module_of, simulate
-from cascadice.influence import first_order, judge, own_data, proximal, proximity
-from cascadice.influence.judging import slopes
+from cascadice.influence import evaluate_on, first_order, own_data, proximal, proximity
+from cascadice.influence.evaluation import slopes
 from cascadice.influence.proximity import in_turn, products
 
 equal = torch.testing.assert_close
 
 
 def judged(network, size=6):
-    return judge(network, own_data(network, size))
+    return evaluate_on(network, own_data(network, size))
 
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("strategy", ["vmap", "loop"])
 def test_influence_is_the_proximal_entry_of_the_cascade(own, strategy):
     network = cases.small(strategy=strategy)
-    yardstick = judged(network) if own else judge(network)
+    yardstick = judged(network) if own else evaluate_on(network)
     for done in simulate(network, 3):
         found = proximity(network, done, yardstick)
         equal(found.influence, proximal(first_order(network, [done], yardstick)), **cases.CLOSE)
@@ -105,10 +105,10 @@ def test_turns_average_to_the_whole():
 
 def test_turns_need_samples_of_ones_own():
     with pytest.raises(ValueError, match=r"samples of each participant; found one set for all"):
-        in_turn(judge(cases.small()), 0, 3)
+        in_turn(evaluate_on(cases.small()), 0, 3)
 
 
 @pytest.mark.parametrize("size", [0, 7])
 def test_a_turn_is_no_more_than_the_judge_has(size):
-    with pytest.raises(ValueError, match=rf"size must be in 1\.\.6, the samples of the judge; found {size}"):
+    with pytest.raises(ValueError, match=rf"size must be in 1\.\.6, the samples of the evaluation; found {size}"):
         in_turn(judged(cases.small()), 0, size)

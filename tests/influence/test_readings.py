@@ -17,9 +17,9 @@ from cascadice.influence import (
     by_receiver,
     by_sample,
     contributions,
+    evaluate_on,
     extremes,
     first_order,
-    judge,
     neighbourhood_reciprocity,
     one_hop,
     proximal,
@@ -29,7 +29,7 @@ from cascadice.influence import (
     sample_contributions,
     truth,
 )
-from cascadice.influence.judging import slopes
+from cascadice.influence.evaluation import slopes
 from cascadice.influence.readings import Agreement
 
 NODES, HOPS = 5, 3
@@ -91,7 +91,7 @@ def test_a_cascade_without_hops_has_no_neighbours():
 def test_proximal_influence_is_definition_4():
     network = cases.small()
     rounds = cases.window(network, 1)
-    jury, done = judge(network), rounds[0]
+    jury, done = evaluate_on(network), rounds[0]
     _, slope = slopes(network, jury, done.after.theta, done.after.buffers, range(network.nodes))
     found = proximal(first_order(network, rounds, jury))
     for j in range(network.nodes):
@@ -131,7 +131,7 @@ def test_reciprocity_of_pairs_and_neighbourhoods(seed, nodes):
 def test_accumulate_sums_rounds():
     network = cases.small()
     rounds = list(simulate(network, 5))
-    jury = judge(network)
+    jury = evaluate_on(network)
     made = [truth(network, rounds[t : t + 2], jury, sources=[2, 0]) for t in range(4)]
     total = accumulate(iter(made))
     assert (total.kind, total.t, total.sources) == ("truth", 0, (2, 0))
@@ -172,14 +172,14 @@ def test_contributions_sum_rounds_in_double_precision():
 def test_sample_contributions_are_a_loop_over_all_draws():
     network = cases.small()
     rounds = list(simulate(network, 9))
-    jury = judge(network)
+    jury = evaluate_on(network)
     scored = [(done, by_sample(network, done, reverse_gossip(network, [done], jury))) for done in rounds]
     size = len(network.data.train)
     found = sample_contributions(iter(scored), size)
     value, uses = [0.0] * size, [0] * size
     for done, scores in scored:
         for k in range(network.nodes):
-            for place, sample in enumerate(done.drawn.batch[k, 0].tolist()):
+            for place, sample in enumerate(done.draw.batch[k, 0].tolist()):
                 value[sample] += float(scores[k, place])
                 uses[sample] += 1
     equal(found.value, torch.tensor(value, dtype=torch.float64), **cases.CLOSE)
@@ -190,7 +190,7 @@ def test_sample_contributions_are_a_loop_over_all_draws():
 
 def test_a_sample_drawn_twice_in_a_round_counts_twice():
     done = next(simulate(cases.small(), 1))
-    done = done._replace(drawn=done.drawn._replace(batch=torch.tensor([[[3, 3]], [[0, 3]]])))
+    done = done._replace(draw=done.draw._replace(batch=torch.tensor([[[3, 3]], [[0, 3]]])))
     found = sample_contributions([(done, torch.tensor([[1.0, 2.0], [4.0, 8.0]]))], 5)
     assert found.value.tolist() == [4, 0, 0, 11, 0]
     assert found.uses.tolist() == [1, 0, 0, 3, 0]

@@ -8,8 +8,10 @@ from influence.cases import CLOSE, small
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import influence, topology
-from cascadice.engine import Behaviour, execution, graphs, simulate
-from cascadice.influence import reverse
+from cascadice.engine import Behaviour, simulate
+from cascadice.engine.fast import cuda_graphs as graphs
+from cascadice.engine.fast import rows as execution
+from cascadice.influence import reverse_gossip as reverse
 
 
 class Replayed:
@@ -52,10 +54,10 @@ def recording(monkeypatch):
 
 
 def found(network, rounds=14, hops=2):
-    yardstick = influence.judge(network)
+    yardstick = influence.evaluate_on(network)
     live = simulate(network, rounds, window=hops, taped=True)
     ways = {"kinds": ["first-order", "shares"], "samples": True}
-    scored = list(influence.watch(network, live, yardstick, hops=hops, **ways))
+    scored = list(influence.score_rounds(network, live, yardstick, hops=hops, **ways))
     swept = list(influence.full_horizon(network, reversed(list(simulate(network, rounds))), yardstick))
     return [
         *(value for one in scored for value in (*one.samples.values(), *one.participants.values())),
@@ -99,7 +101,7 @@ def test_a_horizon_is_one_graph_whatever_the_rates_and_the_matrices(recording):
     schedule = topology.one_peer_exponential(4)
     away = Behaviour("free-rider", (1,), range(2, 4))
     network = small(lr=lambda t: 0.1 / (1 + t), mixing=schedule, behaviours=[away])
-    rounds, yardstick = list(simulate(network, 6)), influence.judge(network)
+    rounds, yardstick = list(simulate(network, 6)), influence.evaluate_on(network)
     expected = list(influence.full_horizon(network, reversed(rounds), yardstick))
     again = replace(network, strategy="compile")
     recording.clear()

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten
 from cascadice import topology
 from cascadice.data import Samples
 from cascadice.engine import draw, load, simulate
-from cascadice.influence import by_sample, first_order, judge, path_integrated, reverse_gossip, shares, truth
+from cascadice.influence import by_sample, evaluate_on, first_order, path_integrated, reverse_gossip, shares, truth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -47,10 +47,10 @@ def test_rounds_are_those_of_the_engine(ours, kind, options, numbered):
     assert [done.t for done in found] == list(range(ROUNDS))
     for done, ours in zip(found, expected, strict=True):
         if numbered:
-            assert torch.equal(done.drawn.batch, ours.drawn.batch)
-        same(load(recorder.network, done.drawn), load(network, ours.drawn))
+            assert torch.equal(done.draw.batch, ours.draw.batch)
+        same(load(recorder.network, done.draw), load(network, ours.draw))
         assert torch.equal(done.W, ours.W)
-        assert done.drawn.lr == ours.drawn.lr
+        assert done.draw.lr == ours.draw.lr
         same(done[1:5], ours[1:5])
 
 
@@ -59,14 +59,14 @@ def test_influence_is_that_of_the_engine():
     recorder = Loop(network, lr=0.1, momentum=0.9).run()
     watched, rounds, expected = recorder.network, recorder.rounds[2:], list(simulate(network, ROUNDS))[2:]
     for kind in (truth, first_order, path_integrated):
-        found = kind(watched, rounds, judge(watched)).value
-        torch.testing.assert_close(found, kind(network, expected, judge(network)).value, **CLOSE)
+        found = kind(watched, rounds, evaluate_on(watched)).value
+        torch.testing.assert_close(found, kind(network, expected, evaluate_on(network)).value, **CLOSE)
         assert found.abs().min(0).values.max() > 1e-6
     torch.testing.assert_close(
-        shares(watched, rounds, judge(watched)), shares(network, expected, judge(network)), **CLOSE
+        shares(watched, rounds, evaluate_on(watched)), shares(network, expected, evaluate_on(network)), **CLOSE
     )
     scores = [
-        by_sample(net, its[0], reverse_gossip(net, its, judge(net)))
+        by_sample(net, its[0], reverse_gossip(net, its, evaluate_on(net)))
         for net, its in ((watched, rounds), (network, expected))
     ]
     torch.testing.assert_close(*scores, **CLOSE)
@@ -83,7 +83,7 @@ def test_schedulers_of_the_learning_rate_are_followed():
         for scheduler in schedulers:
             scheduler.step()
     for done, ours in zip(recorder.rounds, simulate(network, ROUNDS), strict=True):
-        assert done.drawn.lr == pytest.approx(ours.drawn.lr, rel=1e-12)
+        assert done.draw.lr == pytest.approx(ours.draw.lr, rel=1e-12)
         same(done[1:5], ours[1:5])
 
 
@@ -101,7 +101,7 @@ def test_the_learning_rate_is_the_one_stepped_with_whatever_follows():
     loop.local = stepped_at_once
     for t in range(3):
         loop.round(recorder, t)
-    assert [done.drawn.lr for done in recorder.rounds] == [0.3, 0.15, 0.075]
+    assert [done.draw.lr for done in recorder.rounds] == [0.3, 0.15, 0.075]
 
 
 def test_participants_may_have_rates_of_their_own():
@@ -111,14 +111,14 @@ def test_participants_may_have_rates_of_their_own():
     for optimizer, rate in zip(loop.optimizers, rates.tolist(), strict=True):
         optimizer.param_groups[0]["lr"] = torch.tensor(rate, dtype=torch.float64)
     found, expected = loop.run(verify=1).rounds, list(simulate(network, ROUNDS))
-    torch.testing.assert_close(found[0].drawn.lr, rates, **EXACT)
+    torch.testing.assert_close(found[0].draw.lr, rates, **EXACT)
     same(found[-1][1:5], expected[-1][1:5])
 
 
 def test_clipping_is_replayed_where_told():
     loop = Loop(small(), clip=0.05, lr=0.3)
     watched = loop.run(verify=ROUNDS)
-    found = truth(watched.network, watched.rounds[1:3], judge(watched.network))
+    found = truth(watched.network, watched.rounds[1:3], evaluate_on(watched.network))
     assert found.value.abs().max() > 1e-6
 
 
@@ -146,10 +146,10 @@ def test_a_window_keeps_its_rounds_and_their_batches_only(numbered):
         kept = recorder.rounds
         assert [done.t for done in kept] == list(range(max(0, t - 2), t + 1))
         for done in kept:
-            same(load(recorder.network, done.drawn), load(network, expected[done.t].drawn))
+            same(load(recorder.network, done.draw), load(network, expected[done.t].draw))
     assert len(recorder.network.data.train) <= (48 if numbered else 4 * NODES * 4)
-    found = truth(recorder.network, recorder.rounds, judge(recorder.network)).value
-    torch.testing.assert_close(found, truth(network, expected[6:], judge(network)).value, **CLOSE)
+    found = truth(recorder.network, recorder.rounds, evaluate_on(recorder.network)).value
+    torch.testing.assert_close(found, truth(network, expected[6:], evaluate_on(network)).value, **CLOSE)
 
 
 def test_batches_may_shrink_from_round_to_round():
@@ -161,7 +161,7 @@ def test_batches_may_shrink_from_round_to_round():
             for k in range(NODES):
                 x, y = inputs[t].x[k, 0, :size], inputs[t].y[k, 0, :size]
                 step(k, x, y, loop.local(k, x, y))
-        seen = load(recorder.network, recorder.rounds[-1].drawn)
+        seen = load(recorder.network, recorder.rounds[-1].draw)
         assert torch.equal(seen.x, inputs[t].x[:, :, :size])
         assert torch.equal(seen.y, inputs[t].y[:, :, :size])
 
@@ -211,12 +211,12 @@ def test_the_test_data_are_the_users():
     loop = plain()
     x, y = batch(loop, 0)
     recorder = loop.run(2, test=Samples(x, y))
-    assert torch.equal(judge(recorder.network).x, x)
+    assert torch.equal(evaluate_on(recorder.network).x, x)
     loop = plain()
     recorder = loop.run(2, test=None)
-    assert torch.equal(judge(recorder.network, Samples(x, y)).x, x)
+    assert torch.equal(evaluate_on(recorder.network, Samples(x, y)).x, x)
     with pytest.raises(ValueError, match="evaluation"):
-        judge(recorder.network)
+        evaluate_on(recorder.network)
 
 
 @pytest.mark.parametrize("momentum", [0, 0.9])

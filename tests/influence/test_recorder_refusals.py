@@ -8,9 +8,9 @@ from influence.own_loops import Loop, batch, plain
 from torch import nn
 
 from cascadice.engine import DivergedError
-from cascadice.engine.foreign import settings
+from cascadice.engine.sample_buffer import SampleBuffer
+from cascadice.engine.torch_optim import settings
 from cascadice.influence import Recorder
-from cascadice.influence.shelf import Shelf
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -265,7 +265,7 @@ X, Y = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
     ],
 )
 def test_refuses_batches_that_are_not(x, y, index, error, message):
-    shelf = Shelf(torch.device("cpu"))
+    shelf = SampleBuffer(torch.device("cpu"))
     shelf.put(X, Y)
     with pytest.raises(error, match=message):
         shelf.put(x, y, index)
@@ -273,7 +273,7 @@ def test_refuses_batches_that_are_not(x, y, index, error, message):
 
 @pytest.mark.parametrize("later", [(torch.stack([X[0], X[1] + 1]), Y), (X, Y + torch.tensor([0, 1]))], ids=["x", "y"])
 def test_refuses_a_number_that_stands_for_two_samples(later):
-    shelf = Shelf(torch.device("cpu"))
+    shelf = SampleBuffer(torch.device("cpu"))
     shelf.put(X, Y, [4, 9])
     shelf.put(X, Y, torch.tensor([4, 9]))
     assert len(shelf.samples) == 10

@@ -4,30 +4,30 @@ import pytest
 import torch
 from engine import cases as engine_cases
 from influence.cases import CLOSE, NODES, small, smooth, window
-from influence.oracles import batch_of, loss_of
+from oracles import batch_of, loss_of
 from torch import nn
 from torch.func import grad
 
 from cascadice import losses, optimizers
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, load
-from cascadice.influence import by_participant, by_sample, first_order, judge, reverse_gossip, truth
+from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth
 
 
 def scored(network, hops=2):
     rounds = window(network, hops)
-    worth = reverse_gossip(network, rounds, judge(network))
+    worth = reverse_gossip(network, rounds, evaluate_on(network))
     return rounds[0], worth, by_sample(network, rounds[0], worth)
 
 
 def materialised(network, first, worth):
     """A_jᵀ (−η/B ∇ℓ_i), gradient by gradient."""
-    found = torch.zeros(first.drawn.batch.shape[0], first.drawn.batch.shape[2], dtype=torch.float64)
+    found = torch.zeros(first.draw.batch.shape[0], first.draw.batch.shape[2], dtype=torch.float64)
     for j in range(network.nodes):
         x, y = batch_of(network, first, j)
         for i in range(len(y)):
             slope = grad(lambda theta, at=slice(i, i + 1), x=x, y=y: loss_of(network, x[at], y[at], theta))
-            found[j, i] = -first.drawn.lr / len(y) * worth.theta[j] @ slope(first.before.theta[j])
+            found[j, i] = -first.draw.lr / len(y) * worth.theta[j] @ slope(first.before.theta[j])
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_score_is_the_derivative_in_the_weight_of_the_sample(rule):
         each = torch.stack([slope(first.before.theta[j]) for slope in slopes])
 
         def judged(extra, each=each, own=own, j=j, i=i):
-            lr = torch.tensor(first.drawn.lr, dtype=torch.float64)
+            lr = torch.tensor(first.draw.lr, dtype=torch.float64)
             delta, state = rule.update(each.mean(0) + extra * each[i] / len(each), own, first.before.theta[j], lr)
             return worth.theta[j] @ delta + sum((worth.state[name][j] * state[name]).sum() for name in state)
 
@@ -102,19 +102,19 @@ def test_samples_of_the_dishonest_count_as_they_were_used(behaviour):
 def test_batch_norm_has_no_scores_of_samples_but_of_participants():
     network = small(smooth(nn.BatchNorm1d(4)))
     rounds = window(network, 2)
-    worth = reverse_gossip(network, rounds, judge(network))
+    worth = reverse_gossip(network, rounds, evaluate_on(network))
     with pytest.raises(ValueError, match=r"'2' is a BatchNorm: .* depend on the whole batch.* use GroupNorm"):
         by_sample(network, rounds[0], worth)
     assert by_participant(rounds[0], worth).isfinite().all()
     for way in (truth, first_order):
-        assert way(network, rounds, judge(network)).value[0].abs().sum(1).min() > 0
+        assert way(network, rounds, evaluate_on(network)).value[0].abs().sum(1).min() > 0
 
 
 def test_in_several_local_steps_a_score_is_the_derivative_in_the_weight_of_the_sample():
     network = small(local_steps=3)
     first, worth, found = scored(network)
     assert found.shape == (NODES, 3 * 4)
-    inputs = load(network, first.drawn)
+    inputs = load(network, first.draw)
 
     def after(weights, j):
         theta = first.before.theta[j]
@@ -127,7 +127,7 @@ def test_in_several_local_steps_a_score_is_the_derivative_in_the_weight_of_the_s
                     ]
                 ).mean()
             )
-            theta = theta - first.drawn.lr * slope(theta)
+            theta = theta - first.draw.lr * slope(theta)
         return worth.theta[j] @ theta
 
     for j in range(NODES):

@@ -6,13 +6,13 @@ import pytest
 import torch
 from engine import cases as engine_cases
 from influence.cases import CLOSE, NODES, small, smooth, window
-from influence.oracles import batch_of, losses
+from oracles import batch_of, losses
 from torch import nn
 
 from cascadice import learning_rates, optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, mix, module_of, simulate
-from cascadice.influence import by_sample, cascades, judge, reverse_gossip, truth, truth_of_samples
+from cascadice.influence import by_sample, cascades, evaluate_on, reverse_gossip, truth, truth_of_samples
 
 HOPS, SOURCE = 3, 1
 
@@ -27,7 +27,7 @@ def half_without(network, first, source, place):
     slope, theta = torch.cat([piece.flatten() for piece in pieces]), first.before.theta[source]
     own = {name: value[source] for name, value in first.before.state.items()}
     delta, state = network.learner.optimizer.update(slope, own, theta, rate(first, source))
-    taken, factor = (part[source] for part in first.drawn.conduct) if first.drawn.conduct else (1.0, 1.0)
+    taken, factor = (part[source] for part in first.draw.conduct) if first.draw.conduct else (1.0, 1.0)
     half = first.half._replace(
         theta=first.half.theta.clone(), state={n: v.clone() for n, v in first.half.state.items()}
     )
@@ -38,7 +38,7 @@ def half_without(network, first, source, place):
 
 
 def rate(first, source):
-    lr = first.drawn.lr
+    lr = first.draw.lr
     return lr[source] if isinstance(lr, torch.Tensor) else torch.tensor(lr, dtype=torch.float64)
 
 
@@ -55,7 +55,7 @@ def retrained_without(network, rounds, source, place):
 
 
 def same(network, rounds, source=SOURCE, samples=(0, 3)):
-    found = truth_of_samples(network, rounds, judge(network), source, samples)
+    found = truth_of_samples(network, rounds, evaluate_on(network), source, samples)
     expected = torch.stack([retrained_without(network, rounds, source, place) for place in samples], dim=1)
     torch.testing.assert_close(found.value, expected, **CLOSE)
     return found
@@ -91,7 +91,7 @@ def test_truth_of_samples_of_other_models(name):
 @pytest.mark.parametrize("kind", ["free-rider", "noise-sender"])
 def test_samples_that_were_not_used_have_no_influence(kind):
     network = small(behaviours=[Behaviour(kind, (SOURCE,))])
-    found = truth_of_samples(network, window(network, HOPS), judge(network), SOURCE)
+    found = truth_of_samples(network, window(network, HOPS), evaluate_on(network), SOURCE)
     assert found.value.abs().max() < 1e-15
 
 
@@ -99,25 +99,25 @@ def test_samples_that_were_not_used_have_no_influence(kind):
 def test_the_only_sample_of_a_batch_is_the_whole_update(strategy):
     network = small(batch_size=1, strategy=strategy)
     rounds = window(network, HOPS)
-    found = truth_of_samples(network, rounds, judge(network), SOURCE)
-    torch.testing.assert_close(found.value, truth(network, rounds, judge(network), [SOURCE]).value, **CLOSE)
+    found = truth_of_samples(network, rounds, evaluate_on(network), SOURCE)
+    torch.testing.assert_close(found.value, truth(network, rounds, evaluate_on(network), [SOURCE]).value, **CLOSE)
 
 
 def test_dropout_keeps_its_masks():
     """In a batch of one: without its sample a step is none, whatever the masks; in later rounds they are the same."""
     network = small(smooth(nn.Dropout(0.5)), strategy="loop", batch_size=1)
     rounds = window(network, HOPS)
-    found = truth_of_samples(network, rounds, judge(network), SOURCE)
-    torch.testing.assert_close(found.value, truth(network, rounds, judge(network), [SOURCE]).value, **CLOSE)
+    found = truth_of_samples(network, rounds, evaluate_on(network), SOURCE)
+    torch.testing.assert_close(found.value, truth(network, rounds, evaluate_on(network), [SOURCE]).value, **CLOSE)
 
 
 def test_dropout_of_the_others_is_as_it_was():
     """To first order in the rate the parts add up to the whole, which masks drawn anew would not."""
     network = small(smooth(nn.Dropout(0.5)), strategy="loop", lr=1e-5)
     rounds = window(network, HOPS)
-    parts = truth_of_samples(network, rounds, judge(network), SOURCE).value.sum(1)
+    parts = truth_of_samples(network, rounds, evaluate_on(network), SOURCE).value.sum(1)
     torch.testing.assert_close(
-        parts, truth(network, rounds, judge(network), [SOURCE]).value[:, 0], rtol=1e-3, atol=1e-12
+        parts, truth(network, rounds, evaluate_on(network), [SOURCE]).value[:, 0], rtol=1e-3, atol=1e-12
     )
 
 
@@ -127,7 +127,7 @@ def test_halving_the_rate_quarters_the_error_of_scores(rule):
     start, errors, size = list(simulate(trained, 3))[-1].after, [], 0.0
     for lr in (4e-3, 2e-3):
         network = replace(trained, lr=learning_rates.constant(lr))
-        rounds, judged = list(simulate(network, 6, start=3, participants=start)), judge(network)
+        rounds, judged = list(simulate(network, 6, start=3, participants=start)), evaluate_on(network)
         true = truth_of_samples(network, rounds, judged, SOURCE).total
         errors.append(true - by_sample(network, rounds[0], reverse_gossip(network, rounds, judged))[SOURCE])
         size = true.abs().max()
@@ -139,7 +139,7 @@ def test_halving_the_rate_quarters_the_error_of_scores(rule):
 
 def test_all_samples_or_some_in_any_number_at_once(monkeypatch):
     network = small(optimizer="momentum")
-    rounds, judged = window(network, HOPS), judge(network)
+    rounds, judged = window(network, HOPS), evaluate_on(network)
     all_of_them = truth_of_samples(network, rounds, judged, SOURCE)
     assert all_of_them.samples == (0, 1, 2, 3)
     monkeypatch.setattr(cascades, "MEMORY", 1)
@@ -149,7 +149,7 @@ def test_all_samples_or_some_in_any_number_at_once(monkeypatch):
 
 def test_only_the_light_cone_is_touched():
     network = small(mixing=torch.eye(NODES, dtype=torch.float64).roll(1, 0))
-    value = truth_of_samples(network, window(network, 2), judge(network), 0).value
+    value = truth_of_samples(network, window(network, 2), evaluate_on(network), 0).value
     for hop in range(3):
         assert (value[hop].abs().amin(0) > 0).tolist() == [k == hop for k in range(NODES)]
 
@@ -157,17 +157,17 @@ def test_only_the_light_cone_is_touched():
 def test_batch_norm_is_refused_with_the_reason():
     network = small(smooth(nn.BatchNorm1d(4)))
     with pytest.raises(ValueError, match=r"'2' is a BatchNorm: .* depend on the whole batch.* use GroupNorm"):
-        truth_of_samples(network, window(network, 1), judge(network), 0)
+        truth_of_samples(network, window(network, 1), evaluate_on(network), 0)
 
 
 def test_several_local_steps_are_refused():
     network = small(local_steps=2)
     with pytest.raises(ValueError, match=r"needs one local step a round; found 2\. Remove participants"):
-        truth_of_samples(network, window(network, 1), judge(network), 0)
+        truth_of_samples(network, window(network, 1), evaluate_on(network), 0)
 
 
 @pytest.mark.parametrize("place", [-1, 4])
 def test_samples_must_be_in_the_batch(place):
     network = small()
     with pytest.raises(ValueError, match=f"places in the batch, from 0 to 3; found {place}"):
-        truth_of_samples(network, window(network, 1), judge(network), 0, [0, place])
+        truth_of_samples(network, window(network, 1), evaluate_on(network), 0, [0, place])

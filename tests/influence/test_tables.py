@@ -20,8 +20,8 @@ from cascadice.influence import (
     Table,
     by_sample,
     concatenate,
+    evaluate_on,
     first_order,
-    judge,
     load_array,
     parts,
     read_note,
@@ -75,7 +75,7 @@ def test_a_row_for_each_entry_that_is_not_zero_and_for_each_direct_effect():
 def test_the_table_of_a_real_cascade_holds_all_of_it():
     network = cases.small()
     rounds = cases.window(network, 2)
-    made = first_order(network, rounds, judge(network), sources=[3, 1])
+    made = first_order(network, rounds, evaluate_on(network), sources=[3, 1])
     table = table_of(made)
     back = torch.zeros_like(made.value)
     for row in rows(table):
@@ -88,10 +88,10 @@ def test_the_table_of_a_real_cascade_holds_all_of_it():
 def test_a_cascade_of_samples_names_them():
     network = cases.small()
     rounds = cases.window(network, 1)
-    made = truth_of_samples(network, rounds, judge(network), 2, samples=[3, 1])
-    with pytest.raises(ValueError, match=r"needs to be told which: sample=round.drawn.batch\[source, 0, list\("):
+    made = truth_of_samples(network, rounds, evaluate_on(network), 2, samples=[3, 1])
+    with pytest.raises(ValueError, match=r"needs to be told which: sample=round.draw.batch\[source, 0, list\("):
         table_of(made)
-    drawn = rounds[0].drawn.batch[2, 0]
+    drawn = rounds[0].draw.batch[2, 0]
     table = table_of(made, sample=drawn[list(made.samples)].tolist())
     assert set(table.source.tolist()) == {2}
     for s, place in enumerate((3, 1)):
@@ -109,9 +109,9 @@ def test_scores_of_participants():
 def test_scores_of_samples_name_them_by_their_place_in_the_training_data():
     network = cases.small()
     done = list(simulate(network, 2))[-1]
-    found = by_sample(network, done, reverse_gossip(network, [done], judge(network)))
+    found = by_sample(network, done, reverse_gossip(network, [done], evaluate_on(network)))
     expected = [
-        (1, k, int(done.drawn.batch[k, 0, place]), -1, -1, "first order", float(found[k, place]))
+        (1, k, int(done.draw.batch[k, 0, place]), -1, -1, "first order", float(found[k, place]))
         for k in range(network.nodes)
         for place in range(found.shape[1])
     ]
@@ -211,7 +211,7 @@ def test_round_trip_is_exact(tmp_path_factory, content):
 def test_a_folder_of_influence(tmp_path):
     network = cases.small()
     rounds = list(simulate(network, 3))
-    jury = judge(network)
+    jury = evaluate_on(network)
     for done in rounds:
         write_part(tmp_path / "new" / "folder", table_of(truth(network, [done], jury)), done.t, NOTE)
     folder = tmp_path / "new" / "folder"

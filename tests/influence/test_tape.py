@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from cascadice import optimizers
 from cascadice.engine import Behaviour, draw, load, simulate
+from cascadice.engine.fast.tape import eager_along, generic_along, pure_along
 from cascadice.engine.learner import eager_step
 from cascadice.engine.networks import known_layers
-from cascadice.engine.tape import eager_along, generic_along, pure_along
-from cascadice.influence import by_participant, by_sample, first_order, full_horizon, judge, reverse_gossip
-from cascadice.influence.reverse import Slopes
+from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, full_horizon, reverse_gossip
+from cascadice.influence.reverse_gossip import Slopes
 
 
 class Doubled(nn.Module):
@@ -98,11 +98,11 @@ UNKNOWN = {"parameters used elsewhere": Borrowing, "a parameter outside layers":
 def test_where_layers_are_not_enough_scores_still_add_up(make, strategy):
     network = small(make(), strategy=strategy)
     rounds = window(network, 2)
-    worth = reverse_gossip(network, rounds, judge(network))
+    worth = reverse_gossip(network, rounds, evaluate_on(network))
     found = by_sample(network, rounds[0], worth)
     torch.testing.assert_close(found.sum(1), by_participant(rounds[0], worth), **CLOSE)
     if make is not in_place or strategy == "loop":  # inside torch.func what is changed in place is a sum of its own
-        assert known_layers(network, rounds[0].drawn) is None
+        assert known_layers(network, rounds[0].draw) is None
 
 
 def test_layers_are_verified_for_each_strategy():
@@ -128,7 +128,7 @@ def test_training_goes_on_after_a_pass_that_was_interrupted():
 
 def test_known_slopes_are_not_confused_with_those_of_another_place():
     network, known = small(), Slopes()
-    rounds, yardstick = window(network, 1), judge(network)
+    rounds, yardstick = window(network, 1), evaluate_on(network)
     for scale in (0.5, 2.0):
         direct = scale * rounds[0].before.theta
         expected = reverse_gossip(network, rounds, yardstick, direct=direct).theta
@@ -159,7 +159,7 @@ def test_a_taped_round_has_the_same_parameters_and_scores(rule, strategy, compil
     assert all(done.tape for done in taped)
     for one, other in zip(plain, taped, strict=True):
         torch.testing.assert_close(one.after.theta, other.after.theta, **CLOSE)
-    worth = reverse_gossip(network, taped[2:], judge(network))
+    worth = reverse_gossip(network, taped[2:], evaluate_on(network))
     found = by_sample(network, taped[2], worth)
     torch.testing.assert_close(found, by_sample(network, plain[2], worth), **CLOSE)
     assert found.shape == (NODES, 4)
@@ -168,7 +168,7 @@ def test_a_taped_round_has_the_same_parameters_and_scores(rule, strategy, compil
 def test_taped_rounds_keep_their_tapes_in_a_window():
     network = small()
     everything = list(simulate(network, 5, taped=True))
-    worth = reverse_gossip(network, everything[2:4], judge(network))
+    worth = reverse_gossip(network, everything[2:4], evaluate_on(network))
     expected = by_sample(network, everything[2], worth)
     kept = []
     for done in simulate(network, 5, taped=True, window=1):
@@ -181,7 +181,7 @@ def test_taped_rounds_keep_their_tapes_in_a_window():
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_the_full_horizon_is_the_last_hop_of_the_first_order(rule, strategy):
     network = small(optimizer=rule, strategy=strategy)
-    rounds, yardstick = list(simulate(network, 4)), judge(network)
+    rounds, yardstick = list(simulate(network, 4)), evaluate_on(network)
     found = {scored.t: scored for scored in full_horizon(network, reversed(rounds), yardstick)}
     assert sorted(found) == [0, 1, 2, 3]
     for t, scored in found.items():
@@ -197,4 +197,4 @@ def test_the_full_horizon_goes_back_one_by_one():
     network = small()
     rounds = list(simulate(network, 4))
     with pytest.raises(ValueError, match=r"must go back one by one; found 0 after 3"):
-        list(full_horizon(network, [rounds[3], rounds[0]], judge(network)))
+        list(full_horizon(network, [rounds[3], rounds[0]], evaluate_on(network)))

@@ -6,13 +6,13 @@ import pytest
 import torch
 from engine import cases as engine_cases
 from influence.cases import CLOSE, NODES, directed, small, smooth, window
-from influence.oracles import losses, retrained
+from oracles import losses, retrained
 from torch import nn
 
 from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, simulate
-from cascadice.influence import cascades, judge, truth
+from cascadice.influence import cascades, evaluate_on, truth
 
 HOPS = 3
 NETWORKS = {
@@ -37,7 +37,7 @@ NETWORKS = {
 
 
 def same(network, rounds, sources=range(NODES), **judged):
-    found = truth(network, rounds, judge(network, judged.get("sets"), judged.get("measure")), sources)
+    found = truth(network, rounds, evaluate_on(network, judged.get("sets"), judged.get("measure")), sources)
     expected = torch.stack([retrained(network, rounds, source, **judged) for source in sources], dim=1)
     torch.testing.assert_close(found.value, expected, **CLOSE)
     return found
@@ -67,7 +67,7 @@ def test_truth_of_dropout_replays_the_same_masks():
     network = small(smooth(nn.Dropout(0.5)), strategy="loop")
     rounds = window(network, HOPS)
     found = same(network, rounds)
-    assert torch.equal(found.value, truth(network, rounds, judge(network)).value)
+    assert torch.equal(found.value, truth(network, rounds, evaluate_on(network)).value)
 
 
 def test_truth_of_a_run_from_the_first_round():
@@ -80,7 +80,7 @@ def test_truth_with_evaluation_data_of_ones_own():
     test = network.data.test
     sets = [test.subset(torch.tensor([k, k + 2, 6])) for k in range(NODES)]
     found = same(network, window(network, HOPS), sets=sets)
-    shared = truth(network, window(network, HOPS), judge(network))
+    shared = truth(network, window(network, HOPS), evaluate_on(network))
     assert not torch.allclose(found.value, shared.value)
 
 
@@ -97,7 +97,7 @@ def test_truth_of_a_measure_that_is_not_the_training_loss():
 
 def test_some_sources_in_the_order_asked_and_in_any_number_at_once(monkeypatch):
     network = small(optimizer="momentum")
-    rounds, judged = window(network, HOPS), judge(network)
+    rounds, judged = window(network, HOPS), evaluate_on(network)
     everyone = truth(network, rounds, judged).value
     some = truth(network, rounds, judged, [3, 1])
     assert some.sources == (3, 1)
@@ -131,4 +131,4 @@ def test_negative_is_helpful():
     network = replace(network, data=replace(network.data, test=network.data.train))
     rounds = list(simulate(network, 1))
     assert losses(network, rounds[0].after).mean() < losses(network, rounds[0].before).mean()
-    assert truth(network, rounds, judge(network)).value[0].sum() < 0
+    assert truth(network, rounds, evaluate_on(network)).value[0].sum() < 0

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from cascadice import losses, optimizers
 from cascadice.data.corruption import Corruption
 from cascadice.engine import draw, load
-from cascadice.engine.execution import choose
-from cascadice.influence import by_participant, by_sample, first_order, judge, reverse_gossip, truth, watch
+from cascadice.engine.fast.rows import choose
+from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, score_rounds, truth
 
 BOTH = pytest.mark.parametrize("strategy", ["loop", "vmap"])
 
@@ -83,7 +83,7 @@ def built(model):
 @pytest.mark.parametrize("model", [ZeroHead, Attention, Folded])
 def test_samples_add_up_and_backwards_is_forwards(model, strategy, one_thread):
     network = small(built(model), strategy=strategy)
-    rounds, judged = window(network, 3), judge(network)
+    rounds, judged = window(network, 3), evaluate_on(network)
     worth = reverse_gossip(network, rounds, judged)
     whole = by_participant(rounds[0], worth)
     assert_close(by_sample(network, rounds[0], worth).sum(1), whole, rtol=1e-9, atol=1e-13)
@@ -93,7 +93,7 @@ def test_samples_add_up_and_backwards_is_forwards(model, strategy, one_thread):
 def test_convolutions_that_are_no_layers(one_thread):
     # the kernel is a mean over the batch, so samples have no parts of their own; participants have
     network = small(built(Convolved), strategy="loop", init="shared")
-    rounds, judged = window(network, 3), judge(network)
+    rounds, judged = window(network, 3), evaluate_on(network)
     backwards = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
     assert_close(first_order(network, rounds, judged).total, backwards.double(), rtol=1e-9, atol=1e-13)
 
@@ -102,7 +102,7 @@ def test_convolutions_that_are_no_layers(one_thread):
 @pytest.mark.parametrize("rule", [optimizers.adam(), optimizers.adamw(), optimizers.momentum()])
 def test_three_hops_in_single_precision(rule, strategy, one_thread):
     network = small(optimizer=rule, lr=0.01, dtype="float32", strategy=strategy)
-    rounds, judged = window(network, 3), judge(network)
+    rounds, judged = window(network, 3), evaluate_on(network)
     backwards = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
     assert_close(first_order(network, rounds, judged).total, backwards.double().cpu(), rtol=1e-3, atol=1e-6)
 
@@ -117,7 +117,7 @@ NO_MEAN = {
 @pytest.mark.parametrize("loss", NO_MEAN.values(), ids=NO_MEAN)
 def test_a_loss_that_is_no_mean_has_no_scores_of_samples_but_of_participants(loss):
     network = small(built(ZeroHead), loss=loss, lr=0.01)
-    rounds, judged = window(network, 1), judge(network, measure=losses.cross_entropy)
+    rounds, judged = window(network, 1), evaluate_on(network, measure=losses.cross_entropy)
     worth = reverse_gossip(network, rounds, judged)
     assert by_participant(rounds[0], worth).isfinite().all()
     with pytest.raises(ValueError, match=r"parts of a loss that is the mean of its samples' losses; this one is not"):
@@ -128,21 +128,21 @@ def test_a_model_that_can_be_trained_but_not_judged_side_by_side_is_looped(monke
     network = small()
     inputs = load(network, draw(network, 0))
     assert choose(network.learner, network.initial, inputs) == "vmap"
-    monkeypatch.setattr(network.learner.judging, "forward", lambda x: x.sum().item())  # vmap has no rule for .item()
+    monkeypatch.setattr(network.learner.evaluating, "forward", lambda x: x.sum().item())  # vmap has no rule for .item()
     assert choose(network.learner, network.initial, inputs) == "loop"
 
 
 def test_a_recording_in_which_others_had_other_labels():
     mirrored = small(corruptions=[Corruption("mirror-labels", (1, 2, 3))])
     with pytest.raises(ValueError, match=r"participant 1 in round 2, made again, must end where it did"):
-        truth(small(), window(mirrored, 1), judge(small()))
+        truth(small(), window(mirrored, 1), evaluate_on(small()))
 
 
 @pytest.mark.parametrize("kind", ["truth", "first-order", "path-integrated"])
 def test_over_zero_hops_is_what_updates_did_to_those_who_made_them(kind):
     network = small()
-    rounds, judged = window(network, 2), judge(network)
-    none, one = (list(watch(network, rounds, judged, hops=hops, kinds=[kind])) for hops in (0, 1))
+    rounds, judged = window(network, 2), evaluate_on(network)
+    none, one = (list(score_rounds(network, rounds, judged, hops=hops, kinds=[kind])) for hops in (0, 1))
     assert len(none) == len(one) == 2
     for home, out in zip(none, one, strict=True):
         assert home.cascades[0].value.shape[0] == 1

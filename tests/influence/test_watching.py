@@ -4,15 +4,16 @@ import pytest
 import torch
 from influence.cases import CLOSE, NODES, small
 
-from cascadice import influence, store
+from cascadice import influence
 from cascadice.engine import simulate
+from cascadice.runs import store
 
 HOPS, ROUNDS = 2, 6
-ALL_KINDS = tuple(influence.KINDS)
+ALL_KINDS = tuple(influence.ESTIMATORS)
 
 
 def all_of(network, rounds, **options):
-    found = influence.watch(network, rounds, influence.judge(network), hops=HOPS, **options)
+    found = influence.score_rounds(network, rounds, influence.evaluate_on(network), hops=HOPS, **options)
     return influence.concatenate([influence.table(one) for one in found])
 
 
@@ -37,9 +38,9 @@ def test_live_in_a_window_and_from_a_recording(tmp_path, samples):
 
 def test_what_is_watched_is_what_is_computed_by_hand():
     network, yardstick = small(), None
-    yardstick = influence.judge(network)
+    yardstick = influence.evaluate_on(network)
     rounds = list(simulate(network, ROUNDS))
-    found = list(influence.watch(network, rounds, yardstick, hops=HOPS, kinds=ALL_KINDS, samples=True, every=2))
+    found = list(influence.score_rounds(network, rounds, yardstick, hops=HOPS, kinds=ALL_KINDS, samples=True, every=2))
     assert [one.round.t for one in found] == [0, 2, 4]
     here = rounds[2:4]
     worth = influence.reverse_gossip(network, here, yardstick)
@@ -55,11 +56,11 @@ def test_what_is_watched_is_what_is_computed_by_hand():
 
 def test_each_evaluation_gradient_is_found_once(monkeypatch):
     network = small()
-    yardstick, asked = influence.judge(network), []
+    yardstick, asked = influence.evaluate_on(network), []
     slopes = influence.reverse.weighted_slopes
     monkeypatch.setattr(influence.reverse, "weighted_slopes", lambda *a: asked.append(a) or slopes(*a))
     rounds = simulate(network, ROUNDS, window=3, taped=True)
-    list(influence.watch(network, rounds, yardstick, hops=3, samples=True))
+    list(influence.score_rounds(network, rounds, yardstick, hops=3, samples=True))
     assert len(asked) == ROUNDS + 1
 
 
@@ -67,8 +68,8 @@ def test_some_sources_only():
     network = small()
     found = all_of(network, simulate(network, 3), kinds=["truth", "first-order", "path-integrated"], sources=[2])
     assert set(found.columns["source"]) == {2}
-    scored = influence.watch(
-        network, simulate(network, 3), influence.judge(network), kinds=["truth"], samples=True, sources=[2]
+    scored = influence.score_rounds(
+        network, simulate(network, 3), influence.evaluate_on(network), kinds=["truth"], samples=True, sources=[2]
     )
     for one in scored:
         assert one.samples["truth"].isnan().any(1).tolist() == [k != 2 for k in range(NODES)]
@@ -87,7 +88,7 @@ BAD = {
 def test_bad_input(options, message):
     network = small()
     with pytest.raises(ValueError, match=message):
-        list(influence.watch(network, simulate(network, 3), influence.judge(network), **options))
+        list(influence.score_rounds(network, simulate(network, 3), influence.evaluate_on(network), **options))
 
 
 def test_first_order_of_samples_of_some_sources():
@@ -101,18 +102,18 @@ def test_nothing_to_look_at():
     network = small()
     for options in ({"kinds": []}, {"sources": []}):
         with pytest.raises(ValueError, match=r"at least one kind and one source"):
-            list(influence.watch(network, simulate(network, 3), influence.judge(network), **options))
+            list(influence.score_rounds(network, simulate(network, 3), influence.evaluate_on(network), **options))
     with pytest.raises(ValueError, match=r"at least one round is needed"):
-        list(influence.full_horizon(network, [], influence.judge(network)))
+        list(influence.full_horizon(network, [], influence.evaluate_on(network)))
 
 
 @pytest.mark.parametrize("samples", [False, True])
 def test_rounds_of_another_network(samples):
     network, other = small(), small(optimizer="momentum")
-    rounds, yardstick = list(simulate(network, 3)), influence.judge(other)
+    rounds, yardstick = list(simulate(network, 3)), influence.evaluate_on(other)
     with pytest.raises(ValueError, match=r"must be of this network, .* with state momentum; found"):
-        list(influence.watch(other, rounds, yardstick, samples=samples))
+        list(influence.score_rounds(other, rounds, yardstick, samples=samples))
     with pytest.raises(ValueError, match=r"must be of this network"):
         list(influence.full_horizon(other, reversed(rounds), yardstick))
     with pytest.raises(ValueError, match=r"follow one another"):
-        list(influence.watch(network, rounds[::-1], influence.judge(network)))
+        list(influence.score_rounds(network, rounds[::-1], influence.evaluate_on(network)))

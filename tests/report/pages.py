@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from cascadice import runs
-from cascadice.configuration import fingerprint
-from cascadice.inquiry import ask
-from cascadice.questions import Question
-from cascadice.recipes import demo
+from cascadice.runs import train as runs
+from cascadice.runs.config import fingerprint
+from cascadice.runs.inquiry import ask
+from cascadice.runs.questions import Question
+from cascadice.runs.recipes import demo
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 CONFIG = replace(

@@ -2,16 +2,18 @@ import matplotlib
 import pytest
 import torch
 
-from cascadice.engine import Evaluation
-from cascadice.findings import findings
+from cascadice.engine import Metrics
 from cascadice.influence import Cascade, concatenate, table_of, table_of_participants
-from cascadice.report.influence import draw
-from cascadice.store import Measures
+from cascadice.pictures.influence import draw
+from cascadice.runs.store import RoundMetrics
+from cascadice.runs.summary import findings
 
 
 def found(*kinds, nodes=5, known=None):
     value = torch.randn(3, nodes, nodes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    seen = Measures(2, torch.ones(nodes), torch.tensor(0.0), Evaluation(torch.ones(nodes), torch.full((nodes,), 0.875)))
+    seen = RoundMetrics(
+        2, torch.ones(nodes), torch.tensor(0.0), Metrics(torch.ones(nodes), torch.full((nodes,), 0.875))
+    )
     tables = [table_of(Cascade(kind, 2, tuple(range(nodes)), value)) for kind in kinds]
     tables.append(table_of_participants("shares, 2 points", 2, value[0, 0]))
     return findings(concatenate(tables), nodes, [seen], known)

@@ -15,12 +15,14 @@ import torch
 from report import browser
 from report.pages import CONFIG
 
-from cascadice import runs, store
+from cascadice import files
 from cascadice.cli import main
 from cascadice.engine.simulation import DivergedError
-from cascadice.questions import Question
 from cascadice.report import live
 from cascadice.report.page import collect, page
+from cascadice.runs import store
+from cascadice.runs import train as runs
+from cascadice.runs.questions import Question
 
 SECONDS = 20  # before a test gives up
 PAUSE = live.pause
@@ -170,7 +172,7 @@ def test_other_machines_cannot_reach_it(tmp_path):
 
 
 def test_addresses_differ(tmp_path):
-    store.write_json(tmp_path / "config.json", {})
+    files.write_json(tmp_path / "config.json", {})
     tokens = set()
     for _ in range(3):
         with live.serving(tmp_path, 1) as address:
@@ -217,7 +219,7 @@ def test_a_run_that_cannot_be_read_is_told_and_nothing_else_happens(tmp_path, ca
         assert "holds no run" in text
         with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as rude:
             rude.sendall(b"nonsense\r\n\r\n")
-        store.write_json(tmp_path / "config.json", {})
+        files.write_json(tmp_path / "config.json", {})
         assert get(address + "data")[0] == 200
     assert capfd.readouterr().err == ""
 
@@ -304,7 +306,7 @@ def test_however_the_run_ends_its_page_says_so(monkeypatch, tmp_path, stop, stat
 
 def test_where_nobody_looked_nobody_is_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(live, "LINGER", SECONDS)
-    store.write_json(tmp_path / "run" / "config.json", {})
+    files.write_json(tmp_path / "run" / "config.json", {})
     with live.serving(tmp_path / "run", 1):
         start = time.monotonic()
     assert time.monotonic() - start < live.LINGER
@@ -383,7 +385,7 @@ def test_the_page_updates_in_a_browser_without_being_loaded_again(monkeypatch, t
 
 
 def test_the_page_says_when_nobody_answers(tmp_path, tab):
-    store.write_json(tmp_path / "config.json", {})
+    files.write_json(tmp_path / "config.json", {})
     with live.serving(tmp_path, 1) as address:
         tab.open(Address(address))
         tab.js("window.fetch = () => Promise.reject(new Error('gone'))")

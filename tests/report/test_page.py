@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report.pages import CONFIG, HOSTILE, ask_everything, tell, train
 
-from cascadice import store
+from cascadice import files
 from cascadice.cli import main
-from cascadice.configuration import build, fingerprint, to_json
 from cascadice.engine import simulate
-from cascadice.findings import read as read_findings
 from cascadice.influence import Cascade, concatenate, read_table, table_of
 from cascadice.influence.tables import write_part
 from cascadice.report.page import collect, mixing, page, samples
 from cascadice.report.page.numbers import evenly, plain, short
 from cascadice.report.page.writing import LARGEST, json_in_html
+from cascadice.runs import store
+from cascadice.runs.config import build, fingerprint, to_json
+from cascadice.runs.summary import read as read_findings
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_the_network_is_the_one_of_each_round_and_its_hops(tmp_path):
 def test_the_network_of_a_recorded_round_is_the_one_that_was_used(bare):
     alone = torch.eye(6)
     (done,) = simulate(build(CONFIG), 1)
-    store.record(bare, done._replace(drawn=done.drawn._replace(W=alone)))
+    store.record(bare, done._replace(draw=done.draw._replace(W=alone)))
     found = collect(bare)["mixing"]
     (place,) = found["of"]["0"]
     assert found["matrices"][place]["receiver"] == found["matrices"][place]["source"] == list(range(6))
@@ -193,7 +194,7 @@ def test_a_run_that_was_not_recorded_must_be_trained_again(bare):
 
 
 def test_a_run_that_has_only_just_begun_has_a_page(tmp_path):
-    store.write_json(tmp_path / "config.json", to_json(CONFIG))
+    files.write_json(tmp_path / "config.json", to_json(CONFIG))
     data = collect(tmp_path)
     assert data["training"] is None
     assert data["notes"] == ["Nothing was measured yet: metrics are written with the first checkpoint."]
@@ -265,7 +266,7 @@ def test_collecting_changes_nothing_and_is_the_same_each_time(asked):
 
 def test_too_much_is_summed_up_within_the_largest_page(tmp_path):
     config, nodes = replace(CONFIG, nodes=96, corruptions=(), behaviours=(), topology="complete"), 96
-    store.write_json(tmp_path / "config.json", to_json(config))
+    files.write_json(tmp_path / "config.json", to_json(config))
     note = {"run": fingerprint(config)}
     draw = torch.Generator().manual_seed(0)
     sums = np.zeros(nodes)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cascadice.report.partition import draw
+from cascadice.pictures.partition import draw
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

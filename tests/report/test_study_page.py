@@ -46,7 +46,7 @@ TABLES = {
 
 @pytest.fixture
 def make(tmp_path):
-    """What `python -m cascadice.experiments.STUDY --out` leaves."""
+    """What `python -m cascadice_experiments.STUDY --out` leaves."""
 
     def made(study, **more):
         (tmp_path / "result.json").write_text(json.dumps({"experiment": study, "results": RESULTS.get(study), **more}))

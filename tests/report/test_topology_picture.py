@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cascadice import topology
-from cascadice.report.topology import draw
+from cascadice.pictures.topology import draw
 
 PNG, SVG = b"\x89PNG", b"<?xml"
 

@@ -1,15 +1,15 @@
 import pytest
 import torch
 
-from cascadice.engine import Evaluation
-from cascadice.report.training import LINES_UP_TO, draw
-from cascadice.store import Measures
+from cascadice.engine import Metrics
+from cascadice.pictures.training import LINES_UP_TO, draw
+from cascadice.runs.store import RoundMetrics
 
 
 def measures(nodes, rounds=5, seen=2):
     steps = torch.arange(1, nodes + 1) / nodes
     return [
-        Measures(t, steps / (t + 1), steps[0], Evaluation(steps, steps) if t % seen == 0 else None)
+        RoundMetrics(t, steps / (t + 1), steps[0], Metrics(steps, steps) if t % seen == 0 else None)
         for t in range(rounds)
     ]
 
@@ -37,7 +37,7 @@ def test_one_round_alone_and_no_evaluation_can_be_drawn(tmp_path):
     draw(measures(2, rounds=1), tmp_path / "one.svg")
     unseen = [m._replace(evaluation=None) for m in measures(2)]
     draw(unseen, tmp_path / "unseen.svg")
-    regression = [m._replace(evaluation=Evaluation(torch.ones(2), torch.full((2,), torch.nan))) for m in measures(2)]
+    regression = [m._replace(evaluation=Metrics(torch.ones(2), torch.full((2,), torch.nan))) for m in measures(2)]
     draw(regression, tmp_path / "regression.svg")
     assert "not evaluated" in (tmp_path / "unseen.svg").read_text()
 

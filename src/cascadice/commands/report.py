@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     text = (
         "the folder that `cascadice run` wrote, or `cascadice reproduce` (one figure's, or that of all), "
-        "or `python -m cascadice.experiments.STUDY --out`"
+        "or `python -m cascadice_experiments.STUDY --out`"
     )
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
@@ -46,12 +46,12 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _write_study(folder: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
-    from cascadice import store
+    from cascadice import files
     from cascadice.report.page import REPORT, page_of_results
     from cascadice.report.studies import collect_study
 
     data, path = collect_study(folder), folder / REPORT if out is None else out
-    with store.aside(path) as draft:
+    with files.aside(path) as draft:
         draft.write_text(page_of_results(data), encoding="utf-8")
     return path, data
 
@@ -65,8 +65,8 @@ def _by_name(results: list[dict[str, Any]]) -> list[str]:
 
 def _holds_results(folder: Path) -> bool:
     """Whether results are in the folder, and no run; a folder with neither is a mistake."""
-    from cascadice.folders import CONFIG
     from cascadice.report.page.results import places
+    from cascadice.runs.folder import CONFIG
 
     if (folder / CONFIG).exists():
         return False
@@ -77,7 +77,8 @@ def _holds_results(folder: Path) -> bool:
 
 def _what_is_there(folder: Path) -> str:
     """Of a folder with nothing to show: why, and what to do."""
-    from cascadice.experiments.figures.pages import MANIFEST
+    from cascadice_experiments.figures.pages import MANIFEST
+
     from cascadice.report.page.results import GOES_ON, unfinished
 
     if begun := unfinished(folder):

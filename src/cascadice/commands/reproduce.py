@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cascadice.names import lookup
 
 if TYPE_CHECKING:
-    from cascadice.experiments.figures.reproduction import Outcome
-    from cascadice.experiments.figures.results import Figure, Mixing
+    from cascadice_experiments.figures.reproduction import Outcome
+    from cascadice_experiments.figures.results import Figure, Mixing
 
 FAILED, SKIPPED = 1, 3  # exit codes
 LEAST = 3  # participants
@@ -32,10 +32,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
+    from cascadice_experiments.figures.registry import FIGURES
+    from cascadice_experiments.figures.reproduction import Request, reproduce
     from rich.console import Console
-
-    from cascadice.experiments.figures.registry import FIGURES
-    from cascadice.experiments.figures.reproduction import Request, reproduce
 
     console = Console(quiet=args.quiet)
 
@@ -67,7 +66,8 @@ def _check_device(device: str) -> None:
 
 
 def _mixing(args: argparse.Namespace, chosen: Mapping[str, "Figure"]) -> "Mixing | None":
-    from cascadice.experiments.figures.results import Mixing
+    from cascadice_experiments.figures.results import Mixing
+
     from cascadice.topology import read_csv
 
     if args.mixing is None:

@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from cascadice import seeds
+from cascadice.intervals import parse_interval
 from cascadice.names import lookup
-from cascadice.spells import parse_spell
 
 Row = tuple[Tensor, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
 
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     description: str
 
 
-KINDS: Mapping[str, Kind] = {
+CORRUPTIONS: Mapping[str, Kind] = {
     "permute-labels": Kind(_permute_labels, "no strength", 0, "labels permuted within each batch"),
     "flip-labels": Kind(_flip_labels, "a probability", 1, "each label, with this probability, becomes another class"),
     "mirror-labels": Kind(
@@ -63,7 +63,7 @@ class Corruption:
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        kind = lookup(KINDS, self.kind, "corruption")
+        kind = lookup(CORRUPTIONS, self.kind, "corruption")
         if not self.nodes or min(self.nodes) < 0:
             raise ValueError(f"{self.kind} must name participants, numbered from 0; found {self.nodes}.")
         if kind.most and not (0 <= self.strength <= kind.most and math.isfinite(self.strength)):
@@ -98,7 +98,9 @@ def corrupt(
         for c in corruptions:
             if c.applies(t, node):
                 _check_possible(c, x, y, classes)
-                rows_x[row], rows_y[row] = KINDS[c.kind].apply(rows_x[row], rows_y[row], c.strength, classes, draw)
+                rows_x[row], rows_y[row] = CORRUPTIONS[c.kind].apply(
+                    rows_x[row], rows_y[row], c.strength, classes, draw
+                )
     return _restacked(x, before_x, rows_x), _restacked(y, before_y, rows_y)
 
 
@@ -115,8 +117,8 @@ def parse(text: str) -> Corruption:
     >>> parse("flip-labels:3,5:0.5@10-20")
     Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
-    kind, nodes, strength, rounds = parse_spell(text, "corruption")
-    if strength is not None and lookup(KINDS, kind, "corruption").most == 0:
+    kind, nodes, strength, rounds = parse_interval(text, "corruption")
+    if strength is not None and lookup(CORRUPTIONS, kind, "corruption").most == 0:
         raise ValueError(f"{kind} takes no strength; found '{strength:g}' in {text!r}.")
     return Corruption(kind, nodes, rounds, 1.0 if strength is None else strength)
 

@@ -1,20 +1,20 @@
 """Algorithm 1 of the paper: participants that train locally and gossip, one pure round at a time."""
 
 from cascadice.engine.assembly import network
-from cascadice.engine.behaviour import Behaviour
-from cascadice.engine.execution import STRATEGIES
+from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.fast.rows import STRATEGIES
 from cascadice.engine.learner import Learner, Participants
 from cascadice.engine.networks import Network, draw, load, module_of
 from cascadice.engine.rounds import Draw, Round, consensus, mix
-from cascadice.engine.simulation import DivergedError, Evaluation, evaluate, play, simulate
+from cascadice.engine.simulation import DivergedError, Metrics, evaluate, play, simulate
 
 __all__ = [
     "STRATEGIES",
     "Behaviour",
     "DivergedError",
     "Draw",
-    "Evaluation",
     "Learner",
+    "Metrics",
     "Network",
     "Participants",
     "Round",

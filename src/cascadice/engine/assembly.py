@@ -18,9 +18,9 @@ from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
-from cascadice.engine import behaviour
-from cascadice.engine.behaviour import Behaviour
-from cascadice.engine.execution import STRATEGIES, Local, choose, seeded
+from cascadice.engine import behaviours as behaviour
+from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.fast.rows import STRATEGIES, Local, choose, seeded
 from cascadice.engine.learner import Learner, Participants, flatten, forward, learner, unflatten
 from cascadice.engine.networks import Network, draw, load
 from cascadice.losses import Loss, cross_entropy

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from cascadice.engine.reel import Reel, Tape
+from cascadice.engine.fast.hooks import Reel, Tape
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
@@ -35,7 +35,7 @@ class Learner:
     """
 
     training: nn.Module
-    judging: nn.Module
+    evaluating: nn.Module
     loss: Loss
     optimizer: Optimizer
     compute: torch.dtype | None = None
@@ -48,7 +48,7 @@ class Learner:
 
     def twin(self) -> "Learner":
         """The same learner with modules of its own."""
-        return replace(self, training=deepcopy(self.training), judging=deepcopy(self.judging))
+        return replace(self, training=deepcopy(self.training), evaluating=deepcopy(self.evaluating))
 
 
 def learner(model: nn.Module, loss: Loss, optimizer: Optimizer, compute: torch.dtype | None = None) -> Learner:
@@ -241,6 +241,6 @@ def score(
     learner: Learner, mine: Participants, x: Tensor, y: Tensor, measures: tuple[Callable[[Tensor, Tensor], Tensor], ...]
 ) -> tuple[Tensor, ...]:
     """Each measure of one participant's outputs on (x, y), in evaluation mode."""
-    tensors = {**dict(unflatten(learner.judging, mine.theta)), **mine.buffers}
-    output = forward(learner.judging, tensors, x, learner.compute)
+    tensors = {**dict(unflatten(learner.evaluating, mine.theta)), **mine.buffers}
+    output = forward(learner.evaluating, tensors, x, learner.compute)
     return tuple(measure(output, y) for measure in measures)

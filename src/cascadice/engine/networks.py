@@ -16,12 +16,12 @@ from cascadice.data import DataSet, corruption
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
-from cascadice.engine import behaviour
-from cascadice.engine.behaviour import Behaviour
-from cascadice.engine.execution import Local
+from cascadice.engine import behaviours as behaviour
+from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.fast.rows import Local
+from cascadice.engine.fast.tape import Layers, layered
 from cascadice.engine.learner import Conduct, Learner, Participants, unflatten
 from cascadice.engine.rounds import Draw
-from cascadice.engine.tape import Layers, layered
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Te
 
 def module_of(network: Network, participants: Participants, k: int) -> nn.Module:
     """Participant k's model as an ordinary module, in evaluation mode."""
-    module = deepcopy(network.learner.judging)
+    module = deepcopy(network.learner.evaluating)
     values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
     with torch.no_grad():  # not load_state_dict, which knows nothing of buffers that are not saved
         for name, own in (*module.named_parameters(), *module.named_buffers()):

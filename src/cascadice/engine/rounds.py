@@ -22,12 +22,12 @@ class Draw(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Everything one communication round consumed (`drawn`, `before`) and produced (`half`, `after`, `loss`).
+    """Everything one communication round consumed (`draw`, `before`) and produced (`half`, `after`, `loss`).
 
     `tape` is what its training passes left behind if they were taped: it makes scores of samples cheap.
     """
 
-    drawn: Draw
+    draw: Draw
     before: Participants
     half: Participants
     after: Participants
@@ -37,12 +37,12 @@ class Round(NamedTuple):
     @property
     def t(self) -> int:
         """The number of this round, from 0."""
-        return self.drawn.t
+        return self.draw.t
 
     @property
     def W(self) -> Float[Tensor, "n n"]:
         """`W[k, j]`: the weight k gave to what it received from j."""
-        return self.drawn.W
+        return self.draw.W
 
     @property
     def update(self) -> Float[Tensor, "n d"]:
@@ -50,7 +50,7 @@ class Round(NamedTuple):
         return self.half.theta - self.before.theta
 
 
-Rule = Callable[[Draw, Participants, Participants], Tensor | Participants]
+MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]
 """(drawn, before, half) -> the W to gossip by, seen what everybody sends; or, of a rule that is no average, the result.
 
 `drawn.W` says who hears whom. Influence reads a round's W, so it knows nothing of a rule that is no average.
@@ -58,7 +58,7 @@ Rule = Callable[[Draw, Participants, Participants], Tensor | Participants]
 
 
 def gossiped(
-    drawn: Draw, before: Participants, half: Participants, rule: Rule | None, room: Participants | None
+    drawn: Draw, before: Participants, half: Participants, rule: MixingRule | None, room: Participants | None
 ) -> tuple[Draw, Participants]:
     """What was drawn, with the W that was used, and the participants after gossip."""
     chosen = drawn.W if rule is None else rule(drawn, before, half)

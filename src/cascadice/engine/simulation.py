@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
-from cascadice.engine import behaviour
-from cascadice.engine.capture import captured, captures
-from cascadice.engine.execution import Room, Work, local_work, make_room, over_rows
+from cascadice.engine import behaviours as behaviour
+from cascadice.engine.fast.captured_rounds import captured, captures
+from cascadice.engine.fast.rows import Room, Work, local_work, make_room, over_rows
+from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants, score
 from cascadice.engine.networks import Network, draw, draws_inside, known_layers, load
-from cascadice.engine.rounds import Draw, Round, Rule, gossiped
-from cascadice.engine.tape import Layers
+from cascadice.engine.rounds import Draw, MixingRule, Round, gossiped
 from cascadice.losses import accuracy
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def simulate(
     participants: Participants | None = None,
     window: int | None = None,
     taped: bool = False,
-    rule: Rule | None = None,
+    rule: MixingRule | None = None,
 ) -> Iterator[Round]:
     """Algorithm 1: yield rounds `start` … `rounds` − 1 (for ever if None).
 
@@ -87,7 +87,7 @@ def play(
     drawn: Draw,
     before: Participants,
     room: Room | None = None,
-    rule: Rule | None = None,
+    rule: MixingRule | None = None,
 ) -> Round:
     """One round, a pure function of what was drawn and of the participants before it; `work` does the local part."""
     half, loss, tape = work(before, partial(load, network, drawn), room)
@@ -100,7 +100,7 @@ def play(
 
 
 def _player(
-    network: Network, layers: Layers | None, rule: Rule | None
+    network: Network, layers: Layers | None, rule: MixingRule | None
 ) -> Callable[[Draw, Participants, Room | None], Round]:
     """`play`, captured where that pays and where nothing is drawn or decided on the way."""
     plain = partial(play, network, local_work(network.strategy, network.learner, layers), rule=rule)
@@ -126,16 +126,14 @@ def _kept(structure: T) -> T:
     return kept
 
 
-class Evaluation(NamedTuple):
+class Metrics(NamedTuple):
     """How good each participant's model is; accuracy is NaN where targets are not classes."""
 
     loss: Float[Tensor, " n"]
     accuracy: Float[Tensor, " n"]
 
 
-def evaluate(
-    network: Network, participants: Participants, samples: Samples | None = None, chunk: int = 512
-) -> Evaluation:
+def evaluate(network: Network, participants: Participants, samples: Samples | None = None, chunk: int = 512) -> Metrics:
     """Loss and accuracy of every participant on `samples` (the test data). Cost: a forward pass each."""
     samples = network.data.test if samples is None else samples
     if len(samples) == 0:
@@ -150,4 +148,4 @@ def evaluate(
             part = torch.stack(over_rows(score, network.strategy, network.learner, x, y, measures)(participants))
             totals.append(part * (len(index) / len(samples)))
     loss, *rest = torch.stack(totals).sum(0)
-    return Evaluation(loss, rest[0] if rest else torch.full_like(loss, torch.nan))
+    return Metrics(loss, rest[0] if rest else torch.full_like(loss, torch.nan))

@@ -11,16 +11,17 @@
 | fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
 | how far an integral is from converged | `with_error` |
 | what each link carried, as its receiver can judge it | `proximity` with `own_data` |
-| any of these, as rounds come by | `watch` |
+| any of these, as rounds come by | `score_rounds` |
 | any of these, of a training loop of your own | `Recorder` |
 """
 
+from cascadice.engine.recorder import Recorder
 from cascadice.influence import measures
 from cascadice.influence.cascades import Cascade, first_order, hops_from, path_integrated, truth, truth_of_samples
-from cascadice.influence.integrated import path_integrated_samples, shares, shares_of_samples, with_error
-from cascadice.influence.judging import Judge, judge
+from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
+from cascadice.influence.evaluation import Evaluation, evaluate_on
 from cascadice.influence.proximity import Proximity, own_data, proximity
-from cascadice.influence.pulling import Sensitivity
+from cascadice.influence.pulling import Adjoint
 from cascadice.influence.readings import (
     Agreement,
     Contributions,
@@ -38,8 +39,8 @@ from cascadice.influence.readings import (
     reciprocity,
     sample_contributions,
 )
-from cascadice.influence.recorder import Recorder
-from cascadice.influence.reverse import Scored, by_participant, by_sample, full_horizon, reverse_gossip
+from cascadice.influence.reverse_gossip import HorizonScores, by_participant, by_sample, full_horizon, reverse_gossip
+from cascadice.influence.shares import path_integrated_samples, shares, shares_of_samples, with_error
 from cascadice.influence.tables import (
     Table,
     concatenate,
@@ -53,20 +54,19 @@ from cascadice.influence.tables import (
     table_of_samples,
     write_part,
 )
-from cascadice.influence.watching import KINDS, Found, table, watch
 
 __all__ = [
-    "KINDS",
+    "ESTIMATORS",
+    "Adjoint",
     "Agreement",
     "Cascade",
     "Contributions",
+    "Evaluation",
     "Extremes",
-    "Found",
-    "Judge",
+    "HorizonScores",
     "Proximity",
     "Recorder",
-    "Scored",
-    "Sensitivity",
+    "RoundInfluence",
     "Table",
     "accumulate",
     "agreement",
@@ -76,11 +76,11 @@ __all__ = [
     "by_sample",
     "concatenate",
     "contributions",
+    "evaluate_on",
     "extremes",
     "first_order",
     "full_horizon",
     "hops_from",
-    "judge",
     "load_array",
     "measures",
     "neighbourhood_reciprocity",
@@ -98,6 +98,7 @@ __all__ = [
     "reverse_gossip",
     "sample_contributions",
     "save_array",
+    "score_rounds",
     "shares",
     "shares_of_samples",
     "table",
@@ -106,7 +107,6 @@ __all__ = [
     "table_of_samples",
     "truth",
     "truth_of_samples",
-    "watch",
     "with_error",
     "write_part",
 ]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.func import jvp
 from torch.utils._pytree import tree_map
 
-from cascadice.engine import behaviour
-from cascadice.engine.execution import Local, local_work, over_rows, seeded
+from cascadice.engine import behaviours as behaviour
+from cascadice.engine.fast.rows import Local, local_work, over_rows, seeded
+from cascadice.engine.fast.tape import twice_differentiable
 from cascadice.engine.learner import Learner, Participants, forward, local_steps, unflatten
 from cascadice.engine.networks import Network, load
 from cascadice.engine.rounds import Round
-from cascadice.engine.tape import twice_differentiable
 from cascadice.influence.measures import per_sample
 from cascadice.optimizers import State
 from cascadice.topology import links
@@ -100,7 +100,7 @@ def without_samples(network: Network, first: Round, source: int, places: Sequenc
 
     Cost: a step for each sample.
     """
-    mine, inputs = tree_map(lambda tensor: tensor[source], first.before), load(network, first.drawn, [source])
+    mine, inputs = tree_map(lambda tensor: tensor[source], first.before), load(network, first.draw, [source])
     x, y, lr, conduct = tree_map(lambda tensor: tensor[0], inputs[:4])
     size = y.shape[1]
     chosen = torch.tensor(places, device=x.device)
@@ -209,7 +209,7 @@ def _is_mean(network: Network) -> bool:
     x, y = train.take(torch.arange(min(8, len(train)), device=network.device))
     x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
     theta, _, buffers = tree_map(lambda tensor: tensor[0], network.initial)
-    outputs = forward(learner.judging, {**dict(unflatten(learner.judging, theta)), **buffers}, x, learner.compute)
+    outputs = forward(learner.evaluating, {**dict(unflatten(learner.evaluating, theta)), **buffers}, x, learner.compute)
     # no two alike, as those of a model that has not learnt may be
     outputs = outputs + torch.arange(outputs.numel(), device=outputs.device).cos().view(outputs.shape).to(outputs)
     whole, each = learner.loss(outputs, y), per_sample(learner.loss)(outputs, y)
@@ -223,10 +223,10 @@ OTHER = "Build the network that was recorded: the same model, data, loss, optimi
 
 def check_replays(network: Network, done: Round, many: int = SOME) -> None:
     """The local work of some participants, made again, must end where it did. Cost: a step of each."""
-    taken = done.drawn.conduct[0] if done.drawn.conduct else torch.ones(network.nodes)
+    taken = done.draw.conduct[0] if done.draw.conduct else torch.ones(network.nodes)
     worked = (taken == taken.max()).nonzero().flatten()
     nodes = worked[torch.linspace(0, len(worked) - 1, min(many, len(worked))).round().long()].to(done.loss.device)
-    last, held = int(done.drawn.batch.max()), len(network.data.train)
+    last, held = int(done.draw.batch.max()), len(network.data.train)
     if last >= held:
         raise ValueError(f"round {done.t} drew sample {last}; the network has {held}. {OTHER}")
     still: Participants = tree_map(lambda tensor: torch.zeros_like(tensor[nodes]), done.before)
@@ -251,4 +251,4 @@ def row_strategy(network: Network, rows: int | None = None) -> str:
 
 
 def _fetch(network: Network, done: Round, nodes: Sequence[int]) -> Callable[[list[int] | None], Local]:
-    return lambda rows: load(network, done.drawn, nodes if rows is None else [nodes[row] for row in rows])
+    return lambda rows: load(network, done.draw, nodes if rows is None else [nodes[row] for row in rows])

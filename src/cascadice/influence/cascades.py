@@ -22,7 +22,7 @@ from cascadice.influence.carrying import (
     spread,
     without_samples,
 )
-from cascadice.influence.judging import Judge, slopes, values
+from cascadice.influence.evaluation import Evaluation, slopes, values
 
 MEMORY = 2**30  # bytes of parameters carried at once; more cases together are faster
 
@@ -46,7 +46,9 @@ class Cascade(NamedTuple):
         return self.value.sum((0, 2))
 
 
-def truth(network: Network, rounds: Sequence[Round], judge: Judge, sources: Sequence[int] | None = None) -> Cascade:
+def truth(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | None = None
+) -> Cascade:
     """DICE-GT (Definitions 1 and 2): each source skips its local step, and its light cone is replayed.
 
         truth[0, j] = q_j (L(θ_j^{t+½}) − L(θ_j^t))        truth[h, k] = q_k (L(θ_k^{t+h}) − L(θ_{k∖j}^{t+h}))
@@ -58,13 +60,13 @@ def truth(network: Network, rounds: Sequence[Round], judge: Judge, sources: Sequ
     chosen = check_sources(network, rounds, sources)
 
     def entries(group: list[int]) -> Entries:
-        return _losses(network, rounds, judge, _updates(rounds[0], group, -1.0))
+        return _losses(network, rounds, evaluation, _updates(rounds[0], group, -1.0))
 
     return Cascade("truth", rounds[0].t, tuple(chosen), _collected(network, rounds, chosen, entries))
 
 
 def truth_of_samples(
-    network: Network, rounds: Sequence[Round], judge: Judge, source: int, samples: Sequence[int] | None = None
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, samples: Sequence[int] | None = None
 ) -> Cascade:
     """The truth for single samples of a source's batch, by their places in it (all): one term fewer in its step.
 
@@ -75,7 +77,7 @@ def truth_of_samples(
     """
     check_sources(network, rounds, [source])
     check_samples_are_apart(network)
-    _, steps, size = rounds[0].drawn.batch.shape
+    _, steps, size = rounds[0].draw.batch.shape
     if steps != 1:
         raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")
     places = list(range(size)) if samples is None else list(samples)
@@ -84,14 +86,14 @@ def truth_of_samples(
             raise ValueError(f"samples must be places in the batch, from 0 to {size - 1}; found {place}.")
 
     def entries(group: list[int]) -> Entries:
-        return _losses(network, rounds, judge, without_samples(network, rounds[0], source, group))
+        return _losses(network, rounds, evaluation, without_samples(network, rounds[0], source, group))
 
     value = _collected(network, rounds, places, entries)
     return Cascade("truth", rounds[0].t, (source,) * len(places), value, tuple(places))
 
 
 def first_order(
-    network: Network, rounds: Sequence[Round], judge: Judge, sources: Sequence[int] | None = None
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | None = None
 ) -> Cascade:
     """DICE-E (Proposition 1, Theorem 2), pushed forward: one tangent a source, never a list of paths.
 
@@ -106,20 +108,24 @@ def first_order(
         first = rounds[0]
         change = _updates(first, group, 1.0)
         start, nodes = first.before.theta[change.nodes], change.nodes.tolist()
-        _, slope = slopes(network, judge, start, _at(first.half.buffers, change), nodes)
+        _, slope = slopes(network, evaluation, start, _at(first.half.buffers, change), nodes)
         yield 0, change, (slope * change.theta).sum(-1)
         everyone = list(range(network.nodes))
         for hop, done in enumerate(rounds, start=1):
             still = change._replace(theta=torch.zeros_like(change.theta), state=_zeros(change.state))
             change = spread(done.W, change if hop == 1 else push(network, done, still, change))
-            _, slope = slopes(network, judge, done.after.theta, done.after.buffers, everyone)
+            _, slope = slopes(network, evaluation, done.after.theta, done.after.buffers, everyone)
             yield hop, change, (slope[change.nodes] * change.theta).sum(-1)
 
     return Cascade("first order", rounds[0].t, tuple(chosen), _collected(network, rounds, chosen, entries))
 
 
 def path_integrated(
-    network: Network, rounds: Sequence[Round], judge: Judge, sources: Sequence[int] | None = None, points: int = 2
+    network: Network,
+    rounds: Sequence[Round],
+    evaluation: Evaluation,
+    sources: Sequence[int] | None = None,
+    points: int = 2,
 ) -> Cascade:
     """∫₀¹ Φ'(α) dα by Gauss–Legendre, Φ(α) = Σ q L with the source's update scaled by α: sums to the truth.
 
@@ -132,14 +138,14 @@ def path_integrated(
         for alpha, weight in places:
             away, change = _updates(first, group, alpha - 1), _updates(first, group, 1.0)
             at, nodes = first.half.theta[away.nodes] + away.theta, away.nodes.tolist()
-            _, slope = slopes(network, judge, at, _at(first.half.buffers, away), nodes)
+            _, slope = slopes(network, evaluation, at, _at(first.half.buffers, away), nodes)
             yield 0, change, weight * (slope * change.theta).sum(-1)
             for hop, done in enumerate(rounds, start=1):
                 if hop > 1:
                     change, away = push(network, done, away, change), replay(network, done, away)
                 change, away = spread(done.W, change), spread(done.W, away)
                 at, nodes = done.after.theta[away.nodes] + away.theta, away.nodes.tolist()
-                _, slope = slopes(network, judge, at, _at(done.after.buffers, away), nodes)
+                _, slope = slopes(network, evaluation, at, _at(done.after.buffers, away), nodes)
                 yield hop, change, weight * (slope * change.theta).sum(-1)
 
     kind, value = f"path-integrated, {points} points", _collected(network, rounds, chosen, entries)
@@ -166,18 +172,18 @@ Entries = Iterator[tuple[int, Carried, Tensor]]
 """(hop, pairs, a value for each pair), for a group of cases."""
 
 
-def _losses(network: Network, rounds: Sequence[Round], judge: Judge, gone: Carried) -> Entries:
+def _losses(network: Network, rounds: Sequence[Round], evaluation: Evaluation, gone: Carried) -> Entries:
     """What everyone's loss is more than if, after the first local step, `gone` had been added; replayed."""
-    yield 0, gone, _more(network, judge, rounds[0].half, gone)
+    yield 0, gone, _more(network, evaluation, rounds[0].half, gone)
     for hop, done in enumerate(rounds, start=1):
         gone = spread(done.W, gone if hop == 1 else replay(network, done, gone))
-        yield hop, gone, _more(network, judge, done.after, gone)
+        yield hop, gone, _more(network, evaluation, done.after, gone)
 
 
-def _more(network: Network, judge: Judge, here: Participants, gone: Carried) -> Tensor:
+def _more(network: Network, evaluation: Evaluation, here: Participants, gone: Carried) -> Tensor:
     own, buffers, nodes = here.theta[gone.nodes], _at(here.buffers, gone), gone.nodes.tolist()
-    kept = values(network, judge, own, buffers, nodes)
-    return kept - values(network, judge, own + gone.theta, buffers, nodes)
+    kept = values(network, evaluation, own, buffers, nodes)
+    return kept - values(network, evaluation, own + gone.theta, buffers, nodes)
 
 
 def _collected(

@@ -12,7 +12,7 @@ from cascadice.data import Samples
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.influence.cascades import check_form
-from cascadice.influence.judging import Judge, slopes
+from cascadice.influence.evaluation import Evaluation, slopes
 
 
 class Proximity(NamedTuple):
@@ -23,16 +23,16 @@ class Proximity(NamedTuple):
     cosine: Float[Tensor, "n n"]
 
 
-def proximity(network: Network, done: Round, judge: Judge) -> Proximity:
+def proximity(network: Network, done: Round, evaluation: Evaluation) -> Proximity:
     """Proximal influence (Definition 4) over every link of the round, and its direction without its size.
 
         influence[j, k] = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j        cosine[j, k] = cos(∇L(θ_k^{t+1}), Δ_j)
 
-    With `judge(network, own_data(network, size))`, k needs its own data and its neighbours' messages only. Cost: an
+    With `evaluate_on(network, own_data(network, size))`, k needs its own data and its neighbours' messages only. Cost: an
     evaluation gradient a participant, then one product of [n, d] matrices.
     """
     check_form(network, done)
-    _, slope = slopes(network, judge, done.after.theta, done.after.buffers, range(network.nodes))
+    _, slope = slopes(network, evaluation, done.after.theta, done.after.buffers, range(network.nodes))
     update = done.update
     inner = products(update, slope)
     lengths = torch.outer(norms(update), norms(slope))
@@ -56,7 +56,7 @@ def norms(rows: Tensor) -> Float[Tensor, " n"]:
 
 
 def own_data(network: Network, size: int) -> list[Samples]:
-    """`size` samples of each participant's own training data, drawn by the network's seed: what it may judge by."""
+    """`size` samples of each participant's own training data, drawn by the network's seed: what it may evaluate on."""
     if network.partition is None:
         raise ValueError("participants must have data of their own; this network was given batches. Pass a partition.")
     least = min(len(part) for part in network.partition)
@@ -69,15 +69,15 @@ def own_data(network: Network, size: int) -> list[Samples]:
     return found
 
 
-def in_turn(judge: Judge, t: int, size: int) -> Judge:
-    """The judge of round t: `size` of everybody's samples, others in each round, until all have had their turn.
+def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
+    """The evaluation of round t: `size` of everybody's samples, others in each round, until all have had their turn.
 
     Judged by the same few in every round, what those few happen to have in common with a neighbour's data adds up.
     """
-    if not judge.own:
-        raise ValueError("the judge must have samples of each participant; found one set for all. Use own_data.")
-    there = judge.x.shape[1]
+    if not evaluation.own:
+        raise ValueError("the evaluation must have samples of each participant; found one set for all. Use own_data.")
+    there = evaluation.x.shape[1]
     if not 1 <= size <= there:
-        raise ValueError(f"size must be in 1..{there}, the samples of the judge; found {size}.")
-    taken = torch.arange(t * size, (t + 1) * size, device=judge.x.device) % there
-    return judge if size == there else replace(judge, x=judge.x[:, taken], y=judge.y[:, taken])
+        raise ValueError(f"size must be in 1..{there}, the samples of the evaluation; found {size}.")
+    taken = torch.arange(t * size, (t + 1) * size, device=evaluation.x.device) % there
+    return evaluation if size == there else replace(evaluation, x=evaluation.x[:, taken], y=evaluation.y[:, taken])

@@ -13,12 +13,9 @@ from torch import Tensor
 from torch.func import vjp
 from torch.utils._pytree import tree_map
 
-from cascadice.engine.execution import each_row, over_rows, twin
-from cascadice.engine.learner import Learner, Participants, gradient, pure_step
-from cascadice.engine.networks import Network, known_layers, load, terms
-from cascadice.engine.reel import Tape
-from cascadice.engine.rounds import Draw, Round
-from cascadice.engine.tape import (
+from cascadice.engine.fast.hooks import Tape
+from cascadice.engine.fast.rows import each_row, over_rows, twin
+from cascadice.engine.fast.tape import (
     Along,
     Layers,
     eager_along,
@@ -28,12 +25,15 @@ from cascadice.engine.tape import (
     read,
     twice_differentiable,
 )
+from cascadice.engine.learner import Learner, Participants, gradient, pure_step
+from cascadice.engine.networks import Network, known_layers, load, terms
+from cascadice.engine.rounds import Draw, Round
 from cascadice.optimizers import Optimizer, State
 
 Factors = tuple[()] | tuple[Tensor, Tensor]
 
 
-class Sensitivity(NamedTuple):
+class Adjoint(NamedTuple):
     """A_j: how the judged sum changes with what participant j carries after its local step in the first round."""
 
     theta: Float[Tensor, "n d"]
@@ -41,10 +41,10 @@ class Sensitivity(NamedTuple):
 
 
 def pulled(
-    network: Network, done: Round, lam: Sensitivity, into: Tensor | None, score: bool, bend: bool
-) -> tuple[Sensitivity, Float[Tensor, "n samples"]]:
+    network: Network, done: Round, lam: Adjoint, into: Tensor | None, score: bool, bend: bool
+) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
     """λ through the local work of the round and, if asked, the scores of its samples on the way."""
-    layers = known_layers(network, done.drawn)
+    layers = known_layers(network, done.draw)
     learner = network.learner if layers is None else layers.learner
     shared = (_along(network.strategy, layers), score, bend)
     rows = over_rows(
@@ -54,14 +54,14 @@ def pulled(
         *shared,
         steady=True,
         into=torch.empty_like(lam.theta) if bend and into is None else into,
-        fetch=lambda rows: load(network, done.drawn, rows)[:4],
+        fetch=lambda rows: load(network, done.draw, rows)[:4],
     )
     with twice_differentiable():
-        found = rows(done.before, *lam, factors(network, done.drawn))
+        found = rows(done.before, *lam, factors(network, done.draw))
     if not bend:  # then there was one step, and only its scores are asked for
         return lam, found.clone()
     theta, state, scores = found
-    return Sensitivity(theta, {name: value.clone() for name, value in state.items()}), scores.clone()
+    return Adjoint(theta, {name: value.clone() for name, value in state.items()}), scores.clone()
 
 
 @lru_cache(maxsize=16)
@@ -144,10 +144,10 @@ def _worth(
     return worth, by_state, by_theta
 
 
-def from_tape(network: Network, first: Round, sensitivity: Sensitivity) -> Float[Tensor, "n samples"]:
-    layers = known_layers(network, first.drawn)
+def from_tape(network: Network, first: Round, sensitivity: Adjoint) -> Float[Tensor, "n samples"]:
+    layers = known_layers(network, first.draw)
     assert layers is not None
-    stacked = (*sensitivity, factors(network, first.drawn), *terms(network, first.drawn))
+    stacked = (*sensitivity, factors(network, first.draw), *terms(network, first.draw))
     if not isinstance(first.tape, list):
         found: Tensor = over_rows(read_row, network.strategy, layers.learner, layers, read, steady=True)(
             first.tape[0], *stacked

@@ -144,7 +144,7 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
 
 def samples_of(done: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
     """Which training sample each score of a round belongs to; the batches of local steps follow one another."""
-    drawn = done.drawn.batch.cpu()
+    drawn = done.draw.batch.cpu()
     if drawn.flatten(1).shape != scores.shape:
         raise ValueError(
             f"scores must be [participants, samples of the round]; found {list(scores.shape)} for "

@@ -1,7 +1,7 @@
 """One tidy table of influence, a row for each number: in memory as columns, on disk as Parquet parts, one a round.
 
 A folder of influence
-    influence.json           the settings: hops, kinds, points, judge
+    influence.json           the settings: hops, kinds, points, evaluation
     part-00000007.parquet    the rows of round 7; written aside, then renamed: all there or not at all
     NAME.safetensors         an array, where a table would be too big
 """
@@ -18,12 +18,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import store
+from cascadice import files
 from cascadice.engine.rounds import Round
+from cascadice.files import Folder
 from cascadice.influence.cascades import Cascade
 from cascadice.influence.readings import samples_of
 from cascadice.names import lookup
-from cascadice.store import Folder
 
 if TYPE_CHECKING:
     import pandas
@@ -112,12 +112,12 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
     """A row for each entry of a cascade that is not exactly 0, and for each source's direct effect, hop 0.
 
     `sample` is the training sample that each case stands for, where it is not the whole batch: one, or one a case.
-    A cascade of samples knows only their places in the batch: `round.drawn.batch[source, 0, list(cascade.samples)]`.
+    A cascade of samples knows only their places in the batch: `round.draw.batch[source, 0, list(cascade.samples)]`.
     """
     if cascade.samples is not None and sample == ALL:
         raise ValueError(
             "a cascade of single samples needs to be told which: "
-            "sample=round.drawn.batch[source, 0, list(cascade.samples)].tolist()."
+            "sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
         )
     value = cascade.value.detach().cpu().double().numpy().transpose(1, 0, 2)
     sources = np.array(cascade.sources, dtype=np.int64)
@@ -169,16 +169,16 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     if number < 0:
         raise ValueError(f"parts are numbered from 0, by round; found {number}.")
     place = Path(folder)
-    store.sweep(place)
+    files.sweep(place)
     if not (place / NOTE).exists():
-        store.write_json(place / NOTE, note)
+        files.write_json(place / NOTE, note)
     elif (found := read_note(place)) != dict(note):
         differs = next(name for name in (*note, *found) if note.get(name) != found.get(name))
         raise ValueError(
             f"{place} holds influence of other settings: {differs} is {found.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
-    with store.aside(place / f"part-{number:08d}.parquet") as draft:
+    with files.aside(place / f"part-{number:08d}.parquet") as draft:
         parquet.write_table(table.to_arrow(), draft)
 
 
@@ -193,7 +193,7 @@ def read_note(folder: Folder) -> dict[str, Any]:
     path = Path(folder) / NOTE
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there.")
-    return store.read_json(path)
+    return files.read_json(path)
 
 
 def read_table(folder: Folder) -> Table:
@@ -229,13 +229,13 @@ def _schema() -> "pyarrow.Schema":
 
 def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str]) -> None:
     """Keep a tensor under a name, all of it or nothing, with a checksum; `note` says what it is."""
-    store._write_tensors(_array_path(folder, name), {name: tensor}, {"note": json.dumps(dict(note))})
+    files.write_tensors(_array_path(folder, name), {name: tensor}, {"note": json.dumps(dict(note))})
 
 
 def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
     """A kept tensor, bit for bit, and its note."""
     path = _array_path(folder, name)
-    tensors, content = store._read_tensors(path, None)
+    tensors, content = files.read_tensors(path, None)
     if name not in tensors or "note" not in content:
         raise ValueError(f"{path} must hold an array kept under {name!r}; found {', '.join(tensors)}.")
     return tensors[name], json.loads(content["note"])

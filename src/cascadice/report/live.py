@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
-from cascadice import store
+from cascadice import files
 from cascadice.report.page import REPORT, collect, page, write
 from cascadice.report.page.numbers import Json
 
@@ -39,7 +39,7 @@ HEADERS = {
 
 
 @contextmanager
-def serving(folder: store.Folder, rounds: int, port: int = 0) -> Iterator[str]:
+def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
     """Serve the page of the run that is trained within, of so many rounds; its address, which is printed too.
 
     Port 0 is any that is free. However the run ends, its report is written, and pages that are open are told.

@@ -1,4 +1,4 @@
-"""What `python -m cascadice.experiments.STUDY --out DIR` measured, as plain data for the page of results."""
+"""What `python -m cascadice_experiments.STUDY --out DIR` measured, as plain data for the page of results."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cascadice
-from cascadice import store
+from cascadice import files
 from cascadice.report.page.samples import data_uri
 
 RESULT = "result.json"
@@ -21,7 +21,7 @@ def is_study(folder: Path) -> bool:
     if not (folder / RESULT).exists():
         return False
     try:
-        found = store.read_json(folder / RESULT)
+        found = files.read_json(folder / RESULT)
     except (ValueError, OSError):
         return False  # whoever shows results says what is wrong with it
     return found.get("experiment") in STUDIES and "title" not in found
@@ -29,7 +29,7 @@ def is_study(folder: Path) -> bool:
 
 def collect_study(folder: Path) -> dict[str, Any]:
     """The study's table and its figure; points are named, not shown."""
-    result = store.read_json(folder / RESULT)
+    result = files.read_json(folder / RESULT)
     name, measured = result["experiment"], result.get("results")
     if not isinstance(measured, list) or not all(isinstance(entry, dict) for entry in measured):
         raise ValueError(f"{folder / RESULT} must list its results; was it written by another program?")
@@ -40,7 +40,7 @@ def collect_study(folder: Path) -> dict[str, Any]:
         "name": name, "title": title, "claim": "", "shows": [], "columns": columns,
         "rows": rows if len(rows) <= SHOWN else [], "count": len(rows),
         "findings": [f"{len(rows)} rows: mean ± standard deviation, where something was repeated."],
-        "command": f"python -m cascadice.experiments.{name}", "made": "",
+        "command": f"python -m cascadice_experiments.{name}", "made": "",
         "points": _listing(columns, rows) if len(rows) > SHOWN else None,
         "picture": _picture(folder, name),
     }  # fmt: skip

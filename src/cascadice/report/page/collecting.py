@@ -4,17 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import cascadice
-from cascadice import store
-from cascadice.configuration import Config, fingerprint, to_json
-from cascadice.findings import Findings
-from cascadice.folders import CONFIG, MANIFEST, read_config
+from cascadice import files
+from cascadice.intervals import parse_interval
 from cascadice.report.page import asking, influences, mixing, samples, sections, training
 from cascadice.report.page.numbers import Json
 from cascadice.report.page.sentences import sentences
-from cascadice.spells import parse_spell
+from cascadice.runs import store
+from cascadice.runs.config import Config, fingerprint, to_json
+from cascadice.runs.folder import CONFIG, MANIFEST, read_config
+from cascadice.runs.summary import InfluenceSummary
 
 
-def collect(folder: store.Folder) -> Json:
+def collect(folder: files.Folder) -> Json:
     """What there is to show of the run in a folder, whether it has ended or not.
 
     Anything but its settings may be absent; what cannot be read is told in `notes`. Pure: the same folder, the same
@@ -24,7 +25,7 @@ def collect(folder: store.Folder) -> Json:
     if not (place / CONFIG).exists():
         raise ValueError(f"{place} holds no run: {CONFIG} is not there. Name the folder that `cascadice run` wrote.")
     config, notes = read_config(place), list[str]()
-    manifest = store.read_json(place / MANIFEST) if (place / MANIFEST).exists() else {}
+    manifest = files.read_json(place / MANIFEST) if (place / MANIFEST).exists() else {}
     measures = training.measures(place, notes)
     known, run = _known(config), fingerprint(config)
     nodes = int(manifest.get("nodes") or config.nodes or (len(measures[0].train_loss) if measures else 1))
@@ -71,7 +72,7 @@ def _known(config: Config) -> dict[int, str]:
     """What participants were told to do wrong, from the settings alone."""
     found: dict[int, list[str]] = {}
     for text in (*config.corruptions, *config.behaviours):
-        spell = parse_spell(text, "behaviour")
+        spell = parse_interval(text, "behaviour")
         for node in spell.nodes:
             found.setdefault(node, []).append(spell.kind)
     return {node: ", ".join(kinds) for node, kinds in found.items()}
@@ -79,7 +80,7 @@ def _known(config: Config) -> dict[int, str]:
 
 def _rounds_shown(asked: list[influences.Asked], length: int) -> list[int]:
     """The rounds whose network the page draws: those that were asked about, or some from all over the run."""
-    found: Findings | None = asked[0].findings if asked else None
+    found: InfluenceSummary | None = asked[0].findings if asked else None
     return list(found.rounds) if found is not None else list(range(max(length, 1)))
 
 

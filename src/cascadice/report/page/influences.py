@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cascadice.findings import Findings, findings
-from cascadice.folders import INFLUENCE
 from cascadice.influence import Table, concatenate, parts, read_note, read_table
 from cascadice.influence.tables import ALL, NOTE
 from cascadice.report.page.numbers import Json, evenly, plain, short
-from cascadice.store import Measures
+from cascadice.runs.folder import INFLUENCE
+from cascadice.runs.store import RoundMetrics
+from cascadice.runs.summary import InfluenceSummary, findings
 
 NETWORK_UP_TO = 64  # participants; of more, those with the most influence
 ENTRIES = 100_000  # of cascades
@@ -27,11 +27,11 @@ class Asked(NamedTuple):
     name: str
     note: dict[str, str]
     table: Table
-    findings: Findings
+    findings: InfluenceSummary
 
 
 def read(
-    folder: Path, run: str, nodes: int, measures: Sequence[Measures], known: dict[int, str], notes: list[str]
+    folder: Path, run: str, nodes: int, measures: Sequence[RoundMetrics], known: dict[int, str], notes: list[str]
 ) -> list[Asked]:
     """The influence of this run in its folder and those within, first the one that says most: whom it reached."""
     found = []
@@ -85,7 +85,7 @@ def influence(asked: Sequence[Asked], shown: Sequence[int]) -> Json | None:
     }
 
 
-def _cascades(rows: Table, found: Findings, shown: Sequence[int]) -> tuple[Json, list[int]]:
+def _cascades(rows: Table, found: InfluenceSummary, shown: Sequence[int]) -> tuple[Json, list[int]]:
     """kind -> columns; round −1 is the sum over all, receiver −1 everybody who is not drawn.
 
     Kinds are left out from the least trusted on, then rounds, until there is room.
@@ -138,7 +138,7 @@ def _strongest(columns: Columns, most: int = ENTRIES) -> Columns:
     return tuple(column[keep] for column in columns)
 
 
-def _points(found: Findings) -> Json | None:
+def _points(found: InfluenceSummary) -> Json | None:
     """Every update's influence by every kind, beside the truth."""
     if not found.agreements:
         return None

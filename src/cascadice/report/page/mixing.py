@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import store, topology
-from cascadice.configuration import Config, parse_behaviour, schedule
-from cascadice.engine import behaviour
+from cascadice import topology
+from cascadice.engine import behaviours as behaviour
 from cascadice.report.page.numbers import Json, evenly, short
+from cascadice.runs import store
+from cascadice.runs.config import Config, parse_behaviour, schedule
 
 ROUNDS = 60  # to choose from, at most
 LINKS = 60_000  # of all different matrices together

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cascadice_experiments.figures.pages import ERROR, PARTS, PICTURES, POINTS, RESULT, how, place, table
+
 import cascadice
-from cascadice import store
-from cascadice.experiments.figures.pages import ERROR, PARTS, PICTURES, POINTS, RESULT, how, place, table
+from cascadice import files
 from cascadice.report.page.numbers import Json, evenly, short
 from cascadice.report.page.samples import data_uri
 
@@ -16,7 +17,7 @@ PICTURE_BYTES = 5_500_000  # of all pictures together
 CELLS = 200_000  # of all tables of points together
 
 
-def collect_results(folder: store.Folder) -> Json:
+def collect_results(folder: files.Folder) -> Json:
     """What there is to show of a result in a folder, or of all results in the folders within.
 
     Anything of a result but its result.json may be absent; what cannot be read is told in `notes`.
@@ -61,7 +62,7 @@ def unfinished(folder: Path) -> str:
 def read(folder: Path, notes: list[str]) -> Json | None:
     """The result in a folder; why it cannot be shown is told in the notes."""
     try:
-        result = store.read_json(folder / RESULT)
+        result = files.read_json(folder / RESULT)
         if absent := [name for name in NEEDED if name not in result]:
             raise ValueError(f"its {RESULT} says nothing of {', '.join(absent)}; was it written by another program?")
     except (ValueError, OSError) as error:

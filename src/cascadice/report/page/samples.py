@@ -8,16 +8,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from cascadice.configuration import Config
 from cascadice.data import DataSet, load
-from cascadice.findings import Findings, Sampled
 from cascadice.report.page.numbers import Json
+from cascadice.runs.config import Config
+from cascadice.runs.summary import InfluenceSummary, Sampled
 
 MOST = 12  # on each side
 LETTERS = 48  # of a text
 
 
-def samples(config: Config, asked: Sequence[Findings], notes: list[str]) -> Json | None:
+def samples(config: Config, asked: Sequence[InfluenceSummary], notes: list[str]) -> Json | None:
     """The most helpful and the most harmful samples, of the kind most to be trusted."""
     found = next((one for one in asked if one.samples), None)
     if found is None:

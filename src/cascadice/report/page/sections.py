@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cascadice import store
+from cascadice import files
 from cascadice.report.page.numbers import Json, evenly, plain
 from cascadice.report.page.samples import data_uri
 
@@ -21,7 +21,7 @@ def read(folder: Path, run: str, notes: list[str]) -> list[Json]:
         if path.stem != path.parent.name or path.stem == "influence":
             continue
         try:
-            content = store.read_json(path)
+            content = files.read_json(path)
             if content.get("run") != run:
                 raise ValueError("it is of another run.")
             found.append(_section(path, content))

@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from cascadice.configuration import Config
-from cascadice.findings import Findings, ranked
-from cascadice.store import Measures
+from cascadice.runs.config import Config
+from cascadice.runs.store import RoundMetrics
+from cascadice.runs.summary import InfluenceSummary, ranked
 
 NAMED = 3  # helpers and harmers
 TOP = 20  # samples
 
 
 def sentences(
-    config: Config, nodes: int, rounds: int, measures: Sequence[Measures], asked: Sequence[Findings]
+    config: Config, nodes: int, rounds: int, measures: Sequence[RoundMetrics], asked: Sequence[InfluenceSummary]
 ) -> list[str]:
     """How good the network became, who helped and who harmed, how far it went, and how surely one knows."""
     found = [_training(config, nodes, rounds, measures)]
@@ -21,11 +21,11 @@ def sentences(
     return found + [text for one in asked for text in _samples(one)][:1]
 
 
-def _training(config: Config, nodes: int, rounds: int, measures: Sequence[Measures]) -> str:
+def _training(config: Config, nodes: int, rounds: int, measures: Sequence[RoundMetrics]) -> str:
     start = (
         f"{nodes} participants trained {config.model} on {config.data} together for {rounds} rounds, with no server."
     )
-    judged = next((m.evaluation for m in reversed(measures) if m.evaluation is not None), None)
+    judged = next((m.test for m in reversed(measures) if m.test is not None), None)
     if judged is None:
         return start
     named, values = ("accuracy", judged.accuracy) if not bool(judged.accuracy.isnan().any()) else ("loss", judged.loss)
@@ -33,11 +33,11 @@ def _training(config: Config, nodes: int, rounds: int, measures: Sequence[Measur
     return f"{start} Their test {named} is {float(values.mean()):.3f} on average, {spread}."
 
 
-def _name(node: int, found: Findings) -> str:
+def _name(node: int, found: InfluenceSummary) -> str:
     return f"participant {node}" + (f" ({found.known[node]})" if node in found.known else "")
 
 
-def _participants(found: Findings) -> list[str]:
+def _participants(found: InfluenceSummary) -> list[str]:
     totals = next(iter(found.participants.values()), None)
     if totals is None:
         return []
@@ -51,7 +51,7 @@ def _participants(found: Findings) -> list[str]:
     return texts
 
 
-def _distance(found: Findings) -> list[str]:
+def _distance(found: InfluenceSummary) -> list[str]:
     for values in found.by_hop.values():
         if len(values) > 1 and values[0] > 0:
             hops = [f"{value:.3g} ({value / values[0]:.0%}) at hop {hop}" for hop, value in enumerate(values)]
@@ -60,7 +60,7 @@ def _distance(found: Findings) -> list[str]:
     return []
 
 
-def _trust(found: Findings) -> list[str]:
+def _trust(found: InfluenceSummary) -> list[str]:
     if not found.agreements:
         return []
     named = [
@@ -69,7 +69,7 @@ def _trust(found: Findings) -> list[str]:
     return [f"Against the truth, update by update; {'; '.join(named)}."]
 
 
-def _samples(found: Findings) -> list[str]:
+def _samples(found: InfluenceSummary) -> list[str]:
     for kind, scored in found.samples.items():
         worst = [one for one in scored[: -TOP - 1 : -1] if one.value > 0]
         if worst:

@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cascadice import store
+from cascadice.pictures.training import LINES_UP_TO
 from cascadice.report.page.numbers import Json, evenly, short
-from cascadice.report.training import LINES_UP_TO
-from cascadice.store import Measures
+from cascadice.runs import store
+from cascadice.runs.store import RoundMetrics
 
 POINTS = 400  # along a curve
 
 
-def measures(folder: Path, notes: list[str]) -> list[Measures]:
+def measures(folder: Path, notes: list[str]) -> list[RoundMetrics]:
     """What the run measured so far."""
     if not (folder / store.METRICS).exists():
         notes.append("Nothing was measured yet: metrics are written with the first checkpoint.")
@@ -26,13 +26,13 @@ def measures(folder: Path, notes: list[str]) -> list[Measures]:
         return []
 
 
-def curves(found: Sequence[Measures]) -> Json | None:
+def curves(found: Sequence[RoundMetrics]) -> Json | None:
     """Loss and distance from consensus over the rounds, loss and accuracy on the test data where it was looked at."""
     if not found:
         return None
     some = [found[place] for place in evenly(len(found), POINTS)]
-    seen = [m for m in found if m.evaluation is not None]
-    judged = [(seen[place].t, seen[place].evaluation) for place in evenly(len(seen), POINTS)]
+    seen = [m for m in found if m.test is not None]
+    judged = [(seen[place].t, seen[place].test) for place in evenly(len(seen), POINTS)]
     accuracy = [(t, e.accuracy) for t, e in judged if e is not None and not bool(e.accuracy.isnan().any())]
     return {
         "loss": _curve([(m.t, m.train_loss) for m in some]),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from cascadice import store
+from cascadice import files
 from cascadice.report.page.collecting import collect
 from cascadice.report.page.numbers import Json
 from cascadice.report.page.results import collect_results
@@ -48,21 +48,21 @@ def _filled(text: str, slots: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], text)
 
 
-def write(folder: store.Folder, out: store.Folder | None = None) -> tuple[Path, Json]:
+def write(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
     """Write the page of the run in a folder into `out` (its report.html); the path, and what is on the page."""
     data = collect(folder)
     return _written(page(data), folder, out), data
 
 
-def write_results(folder: store.Folder, out: store.Folder | None = None) -> tuple[Path, Json]:
+def write_results(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
     """Write the page of what `cascadice reproduce` made into `out` (its report.html), as `write` does of a run."""
     data = collect_results(folder)
     return _written(page_of_results(data), folder, out), data
 
 
-def _written(text: str, folder: store.Folder, out: store.Folder | None) -> Path:
+def _written(text: str, folder: files.Folder, out: files.Folder | None) -> Path:
     path = Path(folder) / REPORT if out is None else Path(out)
-    with store.aside(path) as draft:
+    with files.aside(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return path
 

@@ -1,0 +1,103 @@
+"""Two regimes of the paper's alignment setting: own against shared initial parameters.
+
+The paper's plots come from networks in which every participant starts from its own random parameters. Averaging such
+models destroys what they know: the network stays near chance, where influence is nearly linear and easy to estimate.
+From shared parameters the same network learns. This trains both and prints how good they became.
+
+    python -m cascadice_experiments.regimes [--data-root DIR] [--out out/regimes] [--device cpu] [--json]
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cascadice import data
+from cascadice.runs.config import Config
+from cascadice.runs.recipes import paper
+from cascadice.runs.train import run
+
+INITS = ("own", "shared")
+BESIDE = Path("..", "shared", "data")  # packs that lie next to the repository
+
+
+def settings(source: str, root: str | None, device: str) -> list[Config]:
+    """MLP (5 epochs) and CNN (3: it is slower), each from own and from shared parameters; judged only at the end."""
+    if source == "digits":
+        small = replace(paper("mlp", "digits", "exponential", 16), per_node=None, batch_size=32, epochs=30.0)
+        bases = [small, replace(small, model="cnn")]
+    else:
+        bases = [paper("mlp", source, "exponential", 16), replace(paper("cnn", source, "exponential", 16), epochs=3.0)]
+    here = [replace(base, data_root=root, device=device, eval_every=sys.maxsize) for base in bases]
+    return [replace(config, init=init) for config in here for init in INITS]
+
+
+def find(root: str | None) -> tuple[str, str | None]:
+    """CIFAR-10 and where it is, or the digits that are always there."""
+    for place in (root, str(BESIDE)):
+        try:
+            data.load("cifar10", place)
+        except FileNotFoundError:
+            continue
+        return "cifar10", place
+    return "digits", None
+
+
+def measure(config: Config, out: Path) -> dict[str, Any]:
+    """Train one setting and read off how good and how far apart everybody is."""
+    done = run(config, out / f"{config.model}-{config.init}", overwrite=True, quiet=True)
+    assert done.last.test is not None
+    accuracy = done.last.test.accuracy
+    return {
+        "data": config.data,
+        "model": config.model,
+        "init": config.init,
+        "rounds": done.rounds,
+        "accuracy_mean": float(accuracy.mean()),
+        "accuracy_min": float(accuracy.min()),
+        "accuracy_max": float(accuracy.max()),
+        "consensus": float(done.last.consensus),
+        "seconds": done.seconds,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, print the table and, if asked, one JSON object last."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
+    parser.add_argument("--out", type=Path, default=Path("out/regimes"), metavar="DIR", help="folder for the runs")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    args = parser.parse_args(arguments)
+    try:
+        source, root = find(args.data_root)
+        if source == "digits":
+            print("CIFAR-10 was not found (--data-root, $CASCADICE_DATA, the cache, ../shared/data): using digits.")
+        results = [measure(config, args.out) for config in settings(source, root, args.device)]
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    _show(results)
+    if args.json:
+        print(json.dumps({"experiment": "regimes", "results": results}))
+    return 0
+
+
+def _show(results: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{results[0]['data']}, exponential graph of 16: test accuracy of the participants")
+    for column in ("model", "initial parameters", "mean", "least", "greatest", "consensus distance", "rounds", "s"):
+        table.add_column(column, justify="left" if column in ("model", "initial parameters") else "right")
+    for r in results:
+        scores = (f"{r[f'accuracy_{which}']:.3f}" for which in ("mean", "min", "max"))
+        table.add_row(r["model"], r["init"], *scores, f"{r['consensus']:.3g}", str(r["rounds"]), f"{r['seconds']:.1f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Detect participants that misbehave."""

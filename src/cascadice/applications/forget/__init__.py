@@ -1,0 +1,1 @@
+"""Forget data or participants."""

@@ -1,0 +1,314 @@
+"""How the same local work is done for all participants: in a vectorised sweep, one by one, or compiled.
+
+loop      plain autograd, participants sharded over threads with one intra-op thread each
+vmap      one vectorised sweep over all of them
+compile   the vectorised sweep compiled by torch.compile; on CUDA, whole rounds are also captured as graphs
+
+All three compute `local_steps`; they differ in rounding only. The automatic choice depends on nothing but model, batch
+and device, never on a stopwatch: a run must have the same bits the next time.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_map
+
+from cascadice.engine.fast.cuda_graphs import recorded
+from cascadice.engine.fast.hooks import Tape
+from cascadice.engine.fast.tape import Layers, taped_step
+from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps, score
+from cascadice.names import lookup
+
+R = TypeVar("R")
+
+# Parameters up to which one sweep beats a loop on CPU: benchmarks/training.py --strategies loop vmap
+SMALL = 2**18
+
+
+class Local(NamedTuple):
+    """The inputs of everybody's local work in one round."""
+
+    x: Tensor
+    y: Tensor
+    lr: Tensor
+    conduct: Conduct
+    seeds: tuple[int, ...]
+
+
+class Room(NamedTuple):
+    """Memory for the results of a round."""
+
+    half: Participants
+    after: Participants
+    loss: Tensor
+
+
+def make_room(like: Participants) -> Room:
+    """Room for the results of a round of participants like these; optimizer state stays put in gossip, so is shared."""
+    half, after = tree_map(torch.empty_like, (like, like._replace(state={})))
+    return Room(half, after._replace(state=half.state), like.theta.new_empty(len(like.theta)))
+
+
+Fetch = Callable[[list[int] | None], Local]
+"""The inputs of these rows of participants, of all if None. A loop fetches row by row, while they are in cache."""
+
+Work = Callable[[Participants, Fetch, Room | None], tuple[Participants, Tensor, Any]]
+"""(before, fetch, room) -> participants at t + ½, in `room` if given, their losses and, if asked for, their tapes."""
+
+
+class Strategy(NamedTuple):
+    """A way to do the local work."""
+
+    make: Callable[[Learner, Layers | None], Work]
+    description: str
+
+
+def choose(learner: Learner, before: Participants, inputs: Local) -> str:
+    """The fastest strategy for this model, batch and device that can run it."""
+    if learner.stochastic:
+        return "loop"
+    if before.theta.device.type == "cpu":
+        convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
+        if convolves or learner.size > SMALL:
+            return "loop"
+    if not _vectorises(learner, before, inputs):
+        return "loop"
+    return "vmap" if before.theta.device.type == "cpu" else "compile"
+
+
+def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
+    """Whether vmap can run the model: some have control flow that depends on values, or operations without a rule."""
+    two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
+    try:
+        with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
+            _vectorised(learner, None)(two, lambda rows: inputs, None)
+            with torch.no_grad():
+                vmap(lambda mine, x, y: score(learner, mine, x, y, (learner.loss,)))(
+                    two, inputs.x[:, 0], inputs.y[:, 0]
+                )
+    except Exception:
+        return False
+    return True
+
+
+def _vectorised(learner: Learner, layers: Layers | None) -> Work:
+    sweep = _sweep(learner, layers)
+    return lambda before, fetch, room: sweep(before, fetch(None), room)
+
+
+def _compiled(learner: Learner, layers: Layers | None) -> Work:
+    sweep = torch.compile(_sweep(learner, layers), dynamic=False)
+    return lambda before, fetch, room: sweep(before, fetch(None), room)
+
+
+def _sweep(
+    learner: Learner, layers: Layers | None
+) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor, Any]]:
+    def one(mine: Participants, x: Tensor, y: Tensor, lr: Tensor, conduct: Conduct) -> Any:
+        tapes: list[Tape] = []
+        step = None if layers is None else partial(taped_step, layers, tapes)
+        return *local_steps(learner, mine, x, y, lr, conduct, step=step), tuple(tapes)
+
+    everybody = vmap(one)
+
+    def sweep(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor, Any]:
+        done, loss, tapes = everybody(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
+        return (done, loss, tapes) if room is None else (*_put((done, loss), room.half, room.loss), tapes)
+
+    return sweep
+
+
+def _looped(learner: Learner, layers: Layers | None) -> Work:
+    steps: dict[int, tuple[Step, list[Tape]]] = {}
+    acting = learner if layers is None else layers.learner
+
+    def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor, Any]:
+        half, _, loss = make_room(before) if room is None else room
+
+        def work(worker: int, k: int) -> tuple[Tape, ...]:
+            own = twin(acting, worker)
+            if worker not in steps:
+                tapes: list[Tape] = []
+                steps[worker] = (eager_step(own, None if layers is None else tapes), tapes)
+            step, tapes = steps[worker]
+            tapes.clear()
+            mine, to = tree_map(lambda tensor: tensor[k], (before, half))
+            x, y, lr, conduct, seed = fetch([k])
+            with seeded(seed[0] if seed else None, loss.device):
+                done = local_steps(own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), step=step, into=to.theta)
+            _put(done, to, loss[k])
+            return tuple(tapes)
+
+        # torch's generator, which dropout draws from, is one for all threads
+        tapes = each_row(work, len(loss), loss.device, workers=1 if learner.stochastic else None)
+        return half, loss, () if layers is None else tapes
+
+    return run
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "loop": Strategy(_looped, "participants one by one, sharded over threads"),
+    "vmap": Strategy(_vectorised, "all participants in one vectorised sweep"),
+    "compile": Strategy(_compiled, "the vectorised sweep compiled (on CUDA: and rounds captured as graphs)"),
+}
+
+
+def local_work(strategy: str, learner: Learner, layers: Layers | None = None) -> Work:
+    """Everybody's `local_steps` by the named strategy, without gradients and deterministic on one device.
+
+    With `layers`, each step also gives its tape: from a sweep stacked, from a loop participant by participant.
+    """
+    run = lookup(STRATEGIES, strategy, "strategy").make(learner, layers)
+    device = next(learner.training.parameters()).device
+    return _deterministic(run) if device.type == "cuda" else torch.no_grad()(run)
+
+
+def _deterministic(run: Work) -> Work:
+    def exactly(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor, Any]:
+        tf32 = torch.backends.cudnn.allow_tf32
+        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
+        with torch.no_grad(), flags:
+            return run(before, fetch, room)
+
+    return exactly
+
+
+def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, workers: int | None = None) -> list[R]:
+    """`work(worker, k)` for every row k, dealt over threads on CPU; a worker never runs twice at the same time.
+
+    Each thread gets an equal share of the intra-op threads, whatever else runs: results do not depend on the number
+    of threads as long as there are at least as many rows.
+    """
+    if device.type != "cpu":
+        return [work(0, k) for k in range(rows)]
+    threads = torch.get_num_threads()
+    workers = workers or min(threads, rows)
+    pool = _pool(workers, max(1, threads // workers))
+
+    def shard(worker: int) -> list[R]:
+        with torch.no_grad():
+            return [work(worker, k) for k in range(worker, rows, workers)]
+
+    shards = [iter(shard) for shard in pool.map(shard, range(workers))]
+    return [next(shards[k % workers]) for k in range(rows)]
+
+
+def over_rows(
+    row: Callable[..., Any],
+    strategy: str,
+    learner: Learner,
+    *shared: Any,
+    workers: int | None = None,
+    fetch: Callable[[list[int] | None], Any] | None = None,
+    steady: bool = False,
+    into: Tensor | None = None,
+) -> Callable[..., Any]:
+    """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
+
+    What is large and passes by is better fetched: `row(learner, *arguments, *fetch(rows), *shared)`, everything for a
+    sweep, row by row for a loop. `into` is where the first of a loop's results may go. Where the number of rows is
+    `steady`, sweeps are compiled and recorded on CUDA if that is the strategy, once for the same row and shared
+    objects, and their next use overwrites what they gave. Forward-mode derivatives need workers=1: torch counts their
+    levels in one place for all threads.
+    """
+    get = fetch or (lambda rows: ())
+    if strategy != "loop":
+        compiles = steady and strategy == "compile" and _on_cuda(learner)
+        everybody = (_compiled_sweep if compiles else _plain_sweep)(row, learner, *shared)
+        return torch.no_grad()(lambda *stacked: everybody(*stacked, *get(None)))
+
+    def run(*stacked: Any) -> Any:
+        leaf: Tensor = tree_flatten(stacked)[0][0]
+
+        def work(worker: int, k: int) -> Any:
+            mine = tree_map(lambda tensor: tensor[k], stacked)
+            fetched = tree_map(lambda tensor: tensor[0], get([k]))
+            found = row(twin(learner, worker), *mine, *fetched, *shared)
+            if into is None:
+                return found
+            into[k].copy_(found[0])
+            return found[1:]
+
+        rows = stack(each_row(work, len(leaf), leaf.device, workers))
+        return rows if into is None else (into, *rows)
+
+    return torch.no_grad()(run)
+
+
+def _on_cuda(learner: Learner) -> bool:
+    return next(learner.training.parameters()).is_cuda
+
+
+def _plain_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Callable[..., Any]:
+    return vmap(lambda *arguments: row(learner, *arguments, *shared))
+
+
+def _compiled_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> Callable[..., Any]:
+    known = _compiled_sweeps.setdefault(learner, {})
+    key = (row, *map(id, shared))
+    if key not in known:
+        sweep = torch.compile(_plain_sweep(row, learner, *shared), dynamic=False)
+        known[key] = (recorded(partial(_unlimited, sweep)), shared)
+    return known[key][0]
+
+
+def _unlimited(sweep: Callable[..., Any], *stacked: Any) -> Any:
+    # dynamo counts compilations by code, and all sweeps are the same code of vmap
+    with torch._dynamo.config.patch(recompile_limit=1024):
+        return sweep(*stacked)
+
+
+# the shared objects are kept with what was compiled for them: their identity is the key
+_compiled_sweeps: MutableMapping[Learner, dict[tuple[Any, ...], tuple[Callable[..., Any], Any]]] = WeakKeyDictionary()
+
+
+def twin(learner: Learner, worker: int) -> Learner:
+    """The learner that this worker, and nobody else at the same time, may use."""
+    twins = _twins.setdefault(learner, {})
+    return twins.get(worker) or twins.setdefault(worker, learner.twin())
+
+
+_twins: MutableMapping[Learner, dict[int, Learner]] = WeakKeyDictionary()
+
+
+@cache
+def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "cascadice", initializer=torch.set_num_threads, initargs=(threads,))
+
+
+def stack(rows: list[Any]) -> Any:
+    """A list of equal structures of tensors as one structure of stacked tensors."""
+    leaves = [tree_flatten(row)[0] for row in rows]
+    _, shape = tree_flatten(rows[0])
+    return shape.unflatten([torch.stack(columns) for columns in zip(*leaves, strict=True)]) if leaves[0] else rows[0]
+
+
+def _put(done: tuple[Participants, Tensor], half: Participants, loss: Tensor) -> tuple[Participants, Tensor]:
+    """Copy results into their room, and give that."""
+    (theta, state, buffers), value = done
+    loss.copy_(value)
+    if theta is not half.theta:
+        half.theta.copy_(theta)
+    for to, values in ((half.state, state), (half.buffers, buffers)):
+        for name, value in values.items():
+            to[name].copy_(value)
+    return half, loss
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Dropout and the like draw from torch's global generator: lend it a seed, then put it back as it was."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
