@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cascadice.engine.learner import Conduct, Participants
+from cascadice.topology import check as check_mixing
 from cascadice.topology import gossip
 
 
@@ -64,7 +65,26 @@ def gossiped(
     chosen = drawn.W if rule is None else rule(drawn, before, half)
     if isinstance(chosen, Participants):
         return drawn, chosen
-    return (drawn if chosen is drawn.W else drawn._replace(W=chosen)), mix(chosen, half, room)
+    if chosen is not drawn.W:
+        drawn = drawn._replace(W=_checked(chosen, drawn.t, half, rule))
+    return drawn, mix(drawn.W, half, room)
+
+
+def _checked(W: Any, t: int, half: Participants, rule: Any) -> Float[Tensor, "n n"]:
+    """A copy of the W that a rule returned (it may refill the tensor next round), once it is known to be one."""
+    name = getattr(rule, "__qualname__", type(rule).__name__).split(".<locals>")[0]
+    where = f"the W that the rule {name} returned in round {t} cannot be used"
+    if not isinstance(W, Tensor):
+        raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
+    if W.shape != (len(half.theta), len(half.theta)):
+        found = " x ".join(map(str, W.shape)) or "a single number"
+        raise ValueError(f"{where}: it must have a row and a column for each of {len(half.theta)}; found {found}.")
+    try:
+        check_mixing(W.detach().cpu())
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    copy: Tensor = W.detach().clone()
+    return copy
 
 
 def mix(W: Float[Tensor, "n n"], half: Participants, room: Participants | None = None) -> Participants:
