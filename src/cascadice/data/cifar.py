@@ -113,7 +113,8 @@ def read_pack(name: str, path: Path, form: Form) -> DataSet:
 
 def _samples(x: NDArray[np.uint8], y: NDArray[np.int64], form: Form) -> Samples:
     images, labels = torch.from_numpy(np.array(x, order="C")), torch.from_numpy(y.astype(np.int64))
-    return Samples(images, labels, torch.tensor(form.mean), torch.tensor(form.std))
+    mean, std = (torch.tensor(values, dtype=torch.float32) for values in (form.mean, form.std))
+    return Samples(images, labels, mean, std)
 
 
 # The function that pickled arrays name, whichever module the pickling NumPy kept it in.

@@ -21,7 +21,7 @@ def _permute_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: G
 
 
 def _flip_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
-    flipped = torch.rand(y.shape, generator=draw) < strength
+    flipped = torch.rand(y.shape, generator=draw, dtype=torch.float32) < strength
     shift = torch.randint(1, classes, y.shape, generator=draw) * flipped
     return x, (y + shift.to(y.device)) % classes
 
@@ -31,7 +31,7 @@ def _mirror_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Ge
 
 
 def _noise(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
-    return x + math.sqrt(strength) * torch.randn(x.shape, generator=draw).to(x), y
+    return x + math.sqrt(strength) * torch.randn(x.shape, generator=draw, dtype=torch.float32).to(x), y
 
 
 class Kind(NamedTuple):

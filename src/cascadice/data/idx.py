@@ -13,7 +13,7 @@ from cascadice.data.samples import DataSet, Samples, check_labels
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 LAYOUTS = [[f"{folder}{name}{suffix}" for name in FILES] for folder in ("", "MNIST/raw/") for suffix in (".gz", "")]
-MEAN, STD = torch.tensor([0.1307]), torch.tensor([0.3081])
+MEAN, STD = torch.tensor([0.1307], dtype=torch.float32), torch.tensor([0.3081], dtype=torch.float32)
 
 
 def mnist(root: Root = None) -> DataSet:

@@ -42,8 +42,8 @@ class Samples:
 
     @cached_property
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        mean = torch.zeros((), device=self.x.device) if self.mean is None else self.mean
-        std = torch.ones((), device=self.x.device) if self.std is None else self.std
+        given = torch.zeros(()) if self.mean is None else self.mean, torch.ones(()) if self.std is None else self.std
+        mean, std = (values.to(self.x.device, torch.float32) for values in given)
         trailing = (-1,) + (1,) * (self.x.dim() - 2)
         return (1 / (255 * std)).reshape(trailing), (-mean / std).reshape(trailing)
 
