@@ -64,7 +64,7 @@ HUNDRED = Form(
 
 def cifar10(root: Root = None) -> DataSet:
     """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
-    (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10*.npz"]], root)
+    (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10[!0]*npz"]], root)
     return read_pack("cifar10", path, TEN) if path.is_file() else read_official("cifar10", path, TEN)
 
 
