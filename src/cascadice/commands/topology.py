@@ -32,13 +32,13 @@ def _topology(args: argparse.Namespace) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         description = describe_schedule(mixing, args.over)
-    name = args.name or Path(config.mixing or "").stem
-    print(f"{name}\n{description}")
+    name, plotted = args.name or Path(config.mixing or "").stem, ""
     if args.plot is not None:
         path = Path(args.plot or f"{name}-{description.nodes}.png")
         if not path.parent.is_dir():
             raise FileNotFoundError(f"{path.parent} is not a folder. Create it, or choose another.")
         plot(average(mixing, args.over or period(mixing)), path, title=name)
-        print(f"\nplotted in {path}")
+        plotted = f"\n\nplotted in {path}"
+    print(f"{name}\n{description}{plotted}")
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
