@@ -46,15 +46,15 @@ def test_a_row_that_does_not_sum_to_one_is_refused_unless_normalised(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the file is empty"),
-        ("\n \n", "the file is empty"),
-        ("a,b\n1,0\n", "line 1 is not numbers"),
-        ("1,0\n0;1\n", "line 2 is not numbers"),
-        ("1,0,\n0,1,\n", "line 1 is not numbers"),
+        ("", "it is empty"),
+        ("\n \n", "it is empty"),
+        ("a,b\n1,0\n", "line 1 must be numbers between commas"),
+        ("1,0\n0;1\n", "line 2 must be numbers between commas"),
+        ("1,0,\n0,1,\n", "line 1 must be numbers between commas"),
         ("1,0\n1\n", "row 0 has 2 entries, row 1 has 1"),
         ("1,0\n", "W must be square.*found 1 x 2"),
         ("1,0\nnan,1\n", r"W\[1, 0\] is nan"),
-        ("\x00\xff", "line 1 is not numbers"),
+        ("\x00\xff", "line 1 must be numbers between commas"),
     ],
 )
 def test_a_file_that_is_no_matrix_is_named_in_one_line(tmp_path, text, message):

@@ -1,6 +1,5 @@
-"""Mixing matrices as CSV: row k holds what participant k gives to each j; numbers only, no header."""
+"""Mixing matrices as CSV: row k holds the weights that participant k gives; numbers only, no header."""
 
-import os
 from os import PathLike
 from pathlib import Path
 
@@ -9,15 +8,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.files import replacing
 from cascadice.topology.matrices import links, matrix
 
 
 def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """W from a CSV file, checked; `normalize` divides each row by its sum."""
+    """W from a CSV file, checked.
+
+    Args:
+        path: Row k holds the weights that participant k gives; numbers only, no header.
+        normalize: Divide each row by its sum.
+
+    Raises:
+        ValueError: The file does not hold a mixing matrix; the message names the line or row.
+    """
     rows = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
     values = [_row(text, line, path) for line, text in enumerate(rows, start=1) if text.strip()]
     if not values:
-        raise ValueError(f"{path}: the file is empty; it must hold a row of weights for each participant.")
+        raise ValueError(f"{path}: the file must hold a row of weights for each participant; it is empty.")
     if len({len(row) for row in values}) > 1:
         longer = next(k for k, row in enumerate(values) if len(row) != len(values[0]))
         raise ValueError(
@@ -31,23 +39,17 @@ def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Ten
 
 
 def write_csv(W: Float[Tensor, "n n"], path: str | PathLike[str]) -> None:
-    """W as CSV that `read_csv` reads back bit for bit; written aside, then renamed, so never half there."""
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            for row in _rows(W):
-                file.write(",".join(f"{weight!r}" if weight else "0" for weight in row) + "\n")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    """Write W as CSV, which `read_csv` reads back bit for bit. The file is replaced atomically."""
+    lines = (",".join(f"{weight!r}" if weight else "0" for weight in row) for row in _rows(W))
+    with replacing(Path(path)) as draft:
+        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _row(text: str, line: int, path: str | PathLike[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     try:
         return np.array(text.strip().split(","), dtype=np.float64)
     except ValueError:
-        raise ValueError(f"{path}: line {line} is not numbers between commas; remove headers and labels.") from None
+        raise ValueError(f"{path}: line {line} must be numbers between commas; remove headers and labels.") from None
 
 
 def _rows(W: Float[Tensor, "n n"]) -> list[list[float]]:
