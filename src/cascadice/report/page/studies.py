@@ -2,62 +2,74 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import cascadice
 from cascadice import files
-from cascadice.report.page.samples import data_uri
+from cascadice.applications.plain import Json
+from cascadice.report.page.results import RESULT, picture_uri, smallest_picture
 
-RESULT = "result.json"
-STUDIES = ("anomalies", "collaboration", "incentives", "unlearning")
-SHOWN = 25  # rows at once; of more, the page's table shows as many at a time
-DEVIATION = "_deviation"  # of the measure that it follows
+STUDIES = {
+    "anomalies": "How reliably do neighbours tell attackers from honest participants?",
+    "collaboration": "What does a participant gain by choosing whom to average with?",
+    "incentives": "Does the ledger pay participants what their data contributed?",
+    "unlearning": "How close does each level of forgetting come to models that never used the data, and at what cost?",
+}
+SHOWN = 25  # rows in the section; longer tables go to the page's searchable table
+DEVIATION = "_deviation"  # suffix of a measure's standard deviation
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a study's result is in the folder, and not that of `cascadice reproduce`."""
-    if not (folder / RESULT).exists():
-        return False
+    """Whether the folder holds the result of a study, not of `cascadice reproduce`."""
     try:
-        found = files.read_json(folder / RESULT)
+        result = files.read_json(folder / RESULT)
     except (ValueError, OSError):
-        return False  # whoever shows results says what is wrong with it
-    return found.get("experiment") in STUDIES and "title" not in found
+        return False  # collect_results says what is wrong with it
+    return result.get("experiment") in STUDIES and "title" not in result
 
 
-def collect_study(folder: Path) -> dict[str, Any]:
-    """The study's table and its figure; points are named, not shown."""
+def collect_study(folder: Path) -> Json:
+    """Collect a study's table and figure; its points are named, not shown."""
     result = files.read_json(folder / RESULT)
     name, measured = result["experiment"], result.get("results")
     if not isinstance(measured, list) or not all(isinstance(entry, dict) for entry in measured):
         raise ValueError(f"{folder / RESULT} must list its results; was it written by another program?")
     columns, rows = table([row for entry in measured for row in _rows(entry)])
-    title, _, _ = (import_module(f"cascadice.experiments.{name}").__doc__ or name).partition("\n")
-    points = ", ".join(sorted(path.name for path in folder.glob("*.parquet")))
+    long, picture = len(rows) > SHOWN, smallest_picture(folder, [f"{name}.png", f"{name}.svg"])
     section = {
-        "name": name, "title": title, "claim": "", "shows": [], "columns": columns,
-        "rows": rows if len(rows) <= SHOWN else [], "count": len(rows),
-        "findings": [f"{len(rows)} rows: mean ± standard deviation, where something was repeated."],
-        "command": f"python -m cascadice_experiments.{name}", "made": "",
-        "points": _listing(columns, rows) if len(rows) > SHOWN else None,
-        "picture": _picture(folder, name),
-    }  # fmt: skip
+        "name": name,
+        "title": STUDIES[name],
+        "claim": "",
+        "shows": [],
+        "findings": [f"{len(rows)} rows; mean ± standard deviation where a measurement was repeated."],
+        "columns": columns,
+        "rows": [] if long else rows,
+        "count": len(rows),
+        "command": f"python -m cascadice_experiments.{name}",
+        "made": "",
+        "points": _searchable(columns, rows) if long else None,
+        "picture": picture and picture_uri(picture),
+    }
+    points = ", ".join(sorted(path.name for path in folder.glob("*.parquet")))
     return {
-        "version": cascadice.__version__, "title": title, "folder": folder.absolute().name, "path": str(folder),
-        "results": [section], "notes": [f"Every single point is in {points}."] if points else [],
-    }  # fmt: skip
+        "version": cascadice.__version__,
+        "title": STUDIES[name],
+        "folder": folder.absolute().name,
+        "path": str(folder),
+        "results": [section],
+        "notes": [f"Every point measured is in {points}."] if points else [],
+    }
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
-    """Columns in the order in which rows first name them, and every row's cells; empty where a row has none."""
+    """The columns, in order of first appearance, and the cells of every row; "" where a row lacks a column."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return columns, [[row.get(name, "") for name in columns] for row in rows]
 
 
-def _listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """All rows for the page's table, column by column: a cell is its place among the words of its column."""
+def _searchable(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Json:
+    """All rows for the page's searchable table: each cell is an index into the sorted words of its column."""
     texts = list(zip(*rows, strict=True))
     words = [sorted(set(column) - {""}, key=_by_number) for column in texts]
     values = [
@@ -75,7 +87,7 @@ def _by_number(text: str) -> tuple[float, str]:
 
 
 def _rows(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """A row for each thing measured; an entry that has `rows` of its own, by name, is as many."""
+    """One row for an entry; if the entry has named `rows` of its own, one row for each."""
     if not isinstance(entry.get("rows"), Mapping):
         yield dict(_cells(entry))
         return
@@ -99,7 +111,7 @@ def _cells(entry: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, st
 
 
 def _cell(value: Any, deviation: float | None) -> str | None:
-    """A value, with its spread where there is one; None for what does not fit into a cell."""
+    """A value ± its standard deviation, if known; None for what does not fit into a cell."""
     if isinstance(value, Mapping):
         return _cell(value["mean"], value.get("sd", value.get("std")))
     if isinstance(value, list):
@@ -109,11 +121,3 @@ def _cell(value: Any, deviation: float | None) -> str | None:
     if isinstance(value, float):
         return f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
-
-
-def _picture(folder: Path, name: str) -> str | None:
-    there = [path for suffix in ("png", "svg") if (path := folder / f"{name}.{suffix}").exists()]
-    if not there:
-        return None
-    smallest = min(there, key=lambda path: path.stat().st_size)
-    return data_uri(smallest.read_bytes(), "svg+xml" if smallest.suffix == ".svg" else "png")
