@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cascadice import seeds
 from cascadice.data import Samples
+from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.influence.cascades import check_form
@@ -34,25 +35,11 @@ def proximity(network: Network, done: Round, evaluation: Evaluation) -> Proximit
     check_form(network, done)
     _, slope = slopes(network, evaluation, done.after.theta, done.after.buffers, range(network.nodes))
     update = done.update
-    inner = products(update, slope)
+    inner = inner_products(update, slope)
     lengths = torch.outer(norms(update), norms(slope))
     heard = done.W.to_dense().T.to(inner)
     cosine = torch.where((heard > 0) & (lengths > 0), inner / lengths, 0.0)
     return Proximity(done.t, heard * network.weights.to(inner) * inner, cosine)
-
-
-def products(updates: Tensor, slopes: Tensor) -> Float[Tensor, "n n"]:
-    """All inner products, in double precision: TF32, where torch is allowed it, would drown small ones."""
-    found = updates.new_zeros(len(updates), len(slopes), dtype=torch.float64)
-    for u, s in zip(torch.split(updates, 2**16, 1), torch.split(slopes, 2**16, 1), strict=True):
-        found.addmm_(u.double(), s.double().T)
-    return found
-
-
-def norms(rows: Tensor) -> Float[Tensor, " n"]:
-    """The length of each row."""
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return lengths.double()
 
 
 def own_data(network: Network, size: int) -> list[Samples]:
