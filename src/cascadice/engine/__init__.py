@@ -5,7 +5,7 @@ from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.fast.rows import STRATEGIES
 from cascadice.engine.learner import Learner, Participants
 from cascadice.engine.networks import Network, draw, load, module_of
-from cascadice.engine.rounds import Draw, Round, consensus, mix
+from cascadice.engine.rounds import Draw, MixingRule, Round, consensus, mix
 from cascadice.engine.simulation import DivergedError, Metrics, evaluate, play, simulate
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Draw",
     "Learner",
     "Metrics",
+    "MixingRule",
     "Network",
     "Participants",
     "Round",
