@@ -104,10 +104,7 @@ def corrupt(
         corruptions: Applied in this order.
         x: Inputs [participants, steps, batch, ...].
         y: Targets [participants, steps, batch, ...].
-        t: The round.
         nodes: Which participant each row of x and y belongs to.
-        seed: The seed of the run.
-        classes: The number of classes.
         sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
     """
     if not corruptions:

@@ -38,10 +38,7 @@ def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *,
     """`per_node` independent draws for each participant, so that participants overlap and samples recur.
 
     Args:
-        n_samples: The number of training samples.
-        nodes: The number of participants.
         per_node: Draws for each participant; n_samples / nodes unless given.
-        seed: Determines the draws.
     """
     size = max(1, n_samples // max(1, nodes)) if per_node is None else per_node
     _check_sizes(n_samples, nodes, size, disjoint=False)
@@ -62,11 +59,9 @@ def dirichlet(
 
     Args:
         labels: The class of each training sample.
-        nodes: The number of participants.
         alpha: The smaller, the fewer classes each participant sees.
         per_node: The number of samples that each participant holds.
         minimum: The fewest samples that a participant may hold; the largest participant gives some of its own.
-        seed: Determines the draws.
     """
     if not alpha > 0 or not np.isfinite(alpha):
         raise ValueError(f"alpha must be positive and finite; found {alpha}. Use iid for no skew at all.")
@@ -88,11 +83,9 @@ def by_class(
 
     Args:
         labels: The class of each training sample.
-        nodes: The number of participants.
         classes_per_node: Classes that each participant holds. Some classes are held by no one where
             nodes × classes_per_node is less than the number of classes.
         per_node: Keep this many samples of each participant, at random.
-        seed: Determines who holds what.
     """
     _check_labels(labels)
     _check_sizes(len(labels), nodes, per_node)
@@ -168,7 +161,7 @@ def scheme(name: str, **options: Any) -> Scheme:
 
     Args:
         name: One of PARTITIONS.
-        options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
+        **options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
 
     Returns:
         The function (labels, nodes, per_node=None, seed=0) -> partition.
@@ -195,9 +188,7 @@ def resolve(
         partition: A name, a function (labels, nodes, per_node=None, seed=0) -> partition, or the indices of each
             participant's samples.
         labels: The targets of the training samples.
-        nodes: The number of participants.
         per_node: The number of samples that each participant holds; not with index lists.
-        seed: Determines the draws.
 
     Raises:
         ValueError: There is not one list per participant, or an index is out of range.
