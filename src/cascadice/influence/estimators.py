@@ -148,8 +148,8 @@ def score_rounds(
 
     Over 0 hops, what updates did to those who made them, before anybody heard of it.
 
-    `rounds` come in order, live from `simulate(network, T, window=hops, taped=samples)`, from `store.read(folder)` or
-    from a `Recorder`. Memory: `hops` rounds and an evaluation gradient for each.
+    `rounds` come in order, live from `simulate(network, T, window=hops, taped=samples)`, from
+    `store.load_rounds(folder)` or from a `Recorder`. Memory: `hops` rounds and an evaluation gradient for each.
     """
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")

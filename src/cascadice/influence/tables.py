@@ -169,7 +169,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     if number < 0:
         raise ValueError(f"parts are numbered from 0, by round; found {number}.")
     place = Path(folder)
-    files.sweep(place)
+    files.remove_drafts(place)
     if not (place / NOTE).exists():
         files.write_json(place / NOTE, note)
     elif (found := read_note(place)) != dict(note):
@@ -178,7 +178,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
             f"{place} holds influence of other settings: {differs} is {found.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
-    with files.aside(place / f"part-{number:08d}.parquet") as draft:
+    with files.replacing(place / f"part-{number:08d}.parquet") as draft:
         parquet.write_table(table.to_arrow(), draft)
 
 
