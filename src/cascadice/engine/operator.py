@@ -1,0 +1,419 @@
+"""What a round is: local work, send, exchange. Each part is applied, pushed through and pulled back through.
+
+                 apply                             push (jvp)                    pull (vjp)
+    work         θ^t -> θ^{t+½} = θ^t + α Δ        δ ← (I − η H) δ               λ ← (I − η H) λ
+    send         sent = θ^{t+½}; or compressed, altered, with noise
+    exchange     θ^{t+1} = W sent                  δ ← W δ                       λ ← Wᵀ λ
+
+Derivatives are of the pair (θ, optimizer state). Work is done for any rows: all participants, some, or one several
+times; weights α say how much of each update and of each sample counts. Truth replays rounds without an update, first
+order pushes a change forwards, reverse gossip pulls adjoints back: all through the functions of this file.
+
+How rows are run (loops over threads, vmap, compile, CUDA graphs, tapes, reused buffers) is in `engine/fast`, which only
+this file imports.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp
+from torch.utils._pytree import tree_map
+
+from cascadice.engine import send
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.exchange.by_rule import ByRule, apply_rule
+from cascadice.engine.exchange.stacked import Averaging, mix
+from cascadice.engine.fast import captured_rounds
+from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
+from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
+from cascadice.engine.fast.pull import dots, factors, pull_rows, scores_from_tape
+from cascadice.engine.fast.rows import STRATEGIES, Work, choose, local_work, over_rows, seeded, stack
+from cascadice.engine.fast.tape import Layers, layered, twice_differentiable
+from cascadice.engine.groups import over_groups, own_state
+from cascadice.engine.learner import Buffers, Learner, Optional, Participants, local_steps
+from cascadice.engine.networks import (
+    ALL,
+    Group,
+    LocalInputs,
+    Network,
+    Nodes,
+    Weights,
+    draws_inside,
+    load,
+    rates,
+    taken,
+)
+from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, rows_of
+from cascadice.optimizers import State
+
+__all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
+
+Point = tuple[Perturbation | None, Perturbation] | None
+"""Where a derivative is taken: a change of (before, half), or None for where the round really was."""
+
+
+class Exchange(Protocol):
+    """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
+
+    def apply(self, done: Round, half: Participants) -> Participants: ...
+
+    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+
+    def push(self, done: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+
+    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint: ...
+
+
+class Pulled(NamedTuple):
+    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way."""
+
+    before: Adjoint
+    participants: Float[Tensor, " n"]
+    samples: Float[Tensor, "n samples"]
+
+
+class Operator:
+    """The rounds of a network as one operator.
+
+    It keeps buffers and evaluation gradients between calls: adjoints that it returns are overwritten by later calls.
+
+    Args:
+        network: Whose rounds they are.
+        exchange: How what is sent is exchanged; stacked in memory unless given.
+    """
+
+    def __init__(self, network: Network, exchange: Exchange | None = None) -> None:
+        self.network = network
+        self._exchange: Exchange = Averaging() if exchange is None else exchange
+        self._works: dict[tuple[Any, ...], Work] = {}
+        self._scratch = Scratch()
+
+    def exchange(self, done: Round) -> Exchange:
+        """How this round was exchanged."""
+        return self._exchange if done.rule is None else ByRule()
+
+    # apply
+
+    def apply(
+        self, drawn: Draw, before: Participants, weights: Weights = ALL, *, rule: MixingRule | None = None,
+        strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
+    ) -> Round:  # fmt: skip
+        """One round of everybody: a pure function of what was drawn and of the participants before it."""
+        how = {"strategy": strategy, "layers": layers, "buffers": buffers}
+        half, loss, tape = self.work(drawn, before, None, weights, **how)
+        done = Round(drawn, before, half, half, loss, tape)
+        if rule is not None and (done := apply_rule(done, rule)).rule is not None:
+            return done
+        return done._replace(after=mix(done.W, half, None if buffers is None else buffers.after))
+
+    def work(
+        self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, *,
+        strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
+    ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
+        """What rows that stand for these participants send after their local work, their losses and their tapes."""
+        strategy = strategy or self._row_strategy(len(before.theta))
+
+        def run(group: Group, members: list[int], given: tuple[Participants, Weights]) -> tuple[Participants, Tensor]:
+            rows, chosen = given
+            fetch = partial(self._inputs, drawn, members, chosen, group)
+            rows = rows._replace(state=own_state(group, rows.state))
+            return self._work_of(strategy, group.learner, None)(rows, fetch, None)[:2]
+
+        if self.network.groups:
+            like, tape = (before, before.theta.new_zeros(len(before.theta))), ()
+            half, loss = over_groups(self.network, nodes, (before, weights), like, run)
+        else:
+            fetch = partial(self._inputs, drawn, nodes, weights, None)
+            half, loss, tape = self._work_of(strategy, self.network.learner, layers)(before, fetch, buffers)
+        return send.apply(self.network, drawn, before, half, nodes), loss, tape
+
+    def train(
+        self, draws: Iterator[Draw], before: Participants, window: int | None, taped: bool, rule: MixingRule | None
+    ) -> Iterator[Round]:
+        """The rounds that were drawn, one after the other; see `simulate`."""
+        ring_of_buffers = ring(before, window or 0) if window is not None or self._captures else repeat(None)
+        play: Callable[..., Round] | None = None
+        for drawn, buffers in zip(draws, ring_of_buffers, strict=False):
+            play = play or self._player(drawn, taped, rule)
+            done = play(drawn, before, buffers)
+            if buffers is not None and window is None:
+                half, after, loss, tape = kept((done.half, done.after, done.loss, done.tape))
+                done = done._replace(half=half, after=after, loss=loss, tape=tape)
+            yield done
+            before = done.after
+
+    def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
+        """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
+        network, layers = self.network, self._layers(drawn) if taped and not self.network.groups else None
+
+        def plain(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
+            return self.apply(drawn, before, rule=rule, strategy=network.strategy, layers=layers, buffers=buffers)
+
+        if not self._captures or rule is not None:
+            return plain
+        captured = captured_rounds.captured(plain)
+
+        def play(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
+            clean = not draws_inside(network, drawn.t) and drawn.W.layout == torch.strided
+            return (captured if clean and buffers is not None else plain)(drawn, before, buffers)
+
+        return play
+
+    # push
+
+    def replay(self, done: Round, change: Perturbation) -> Perturbation:
+        """What local work makes of a change of what participants had before it: exactly. Cost: a step a pair."""
+        again, _, _ = self.work(done.draw, moved(done.before, change), change.nodes.tolist())
+        return difference(again, done.half, change)
+
+    def push(self, done: Round, tangent: Perturbation, at: Perturbation | None = None) -> Perturbation:
+        """The derivative of local work, `at` a change of what was there before it, applied to a change.
+
+            δ^{t+½} = (I − η H) δ^t       for SGD; for optimizers with state, of the pair (θ, state)
+
+        Cost: a Hessian-vector product a pair.
+        """
+        before = rows_of(done.before, tangent.nodes) if at is None else moved(done.before, at)
+        _, change = self.push_rows(done.draw, before, tangent, tangent.nodes.tolist())
+        return tangent._replace(theta=change.theta, state=change.state)
+
+    def push_rows(
+        self, drawn: Draw, before: Participants, tangent: Perturbation | Adjoint, nodes: Nodes = None,
+        weights: Weights = ALL, moving: Weights = ALL,
+    ) -> tuple[Participants, Adjoint]:  # fmt: skip
+        """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
+        network, own = self.network, Adjoint(tangent.theta, tangent.state)
+
+        def run(group: Group | None, members: Nodes, given: Any) -> Any:
+            rows, change, at, along = given
+            learner, state = network.learner, change.state
+            if group is not None:
+                learner, state = group.learner, own_state(group, change.state)
+                rows = rows._replace(state=own_state(group, rows.state))
+            inputs = load(network, drawn, members, at, group)
+            velocities = [
+                load(network, drawn, members, along, group)[place] if wanted else tree_map(torch.zeros_like, inputs[place])
+                for place, wanted in ((3, along.updates), (4, along.samples))
+            ]
+            sweep = over_rows(_pushed, network.strategy, learner, workers=1)
+            with twice_differentiable():
+                return sweep(rows, change.theta, state, *inputs[:5], *velocities)
+
+        given = (before, own, weights, moving)
+        if network.groups:
+            half, change = over_groups(network, nodes, given, (before._replace(buffers={}), own), run)
+        else:
+            half, change = run(None, nodes, given)
+        half = send.apply(network, drawn, before, Participants(half[0], half[1], before.buffers), nodes)
+        sent = send.push(network, drawn, own.theta, change[0], half.theta - before.theta, nodes)
+        return half, Adjoint(sent, change[1])
+
+    # pull
+
+    def pull(self, done: Round, adjoint: Adjoint) -> Adjoint:
+        """λ^{t+1} -> λ^t through the whole round. Cost: a Hessian-vector product a participant."""
+        half = self.pull_exchange(done, adjoint)
+        before, _ = self.pull_work(done, half, scores=False, out=self._scratch.pulled)
+        self._scratch.pulled = before.theta
+        return before
+
+    def pull_exchange(self, done: Round, adjoint: Adjoint, plus: Tensor | None = None) -> Adjoint:
+        """λ^{t+1} -> λ^{t+½}, plus `plus`: through the exchange alone."""
+        half = self.exchange(done).pull(done, adjoint, plus, self._scratch.exchanged)
+        self._scratch.exchanged = half.theta
+        return half
+
+    def pull_work(
+        self, done: Round, half: Adjoint, *, scores: bool, through: bool = True, out: Tensor | None = None
+    ) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
+        """λ^{t+½} -> λ^t through send and local work and, if asked, the scores of the samples on the way.
+
+        Unless it is asked to go `through`, only the scores of the last step are computed.
+        """
+        network, drawn = self.network, done.draw
+        adjoint, past = self._pull_send(done, half)
+
+        def run(group: Group | None, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
+            rows, own = given
+            learner, place = network.learner, out
+            if group is not None:
+                learner, place = group.learner, None
+                rows = rows._replace(state=own_state(group, rows.state))
+                own = own._replace(state=own_state(group, own.state))
+            before, samples = pull_rows(
+                learner, network.strategy, self._layers(drawn, group), rows,
+                partial(self._inputs, drawn, members, ALL, group), rates(network, drawn, members), own,
+                scores=scores, through=through, out=place,
+            )  # fmt: skip
+            return before, samples if group is None else samples.view(len(rows.theta), -1, group.size)
+
+        if network.groups:
+            like = (adjoint, adjoint.theta.new_zeros(drawn.batch.shape))
+            before, samples = over_groups(network, None, (done.before, adjoint), like, run)
+            samples = samples.flatten(1)
+        else:
+            before, samples = run(None, None, (done.before, adjoint))
+        return (before if past is None else before._replace(theta=before.theta + past)), samples
+
+    def pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
+        """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
+
+        Cost: about two training passes.
+        """
+        if self._captures and not draws_inside(self.network, done.t) and done.W.layout == torch.strided:
+            return Pulled(*captured_rounds.captured_pull(self.network, self._pull_scored)(done, adjoint))
+        return self._pull_scored(done, adjoint)
+
+    def _pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
+        half = self.pull_exchange(done, adjoint)
+        before, samples = self.pull_work(done, half, scores=True, out=adjoint.theta)
+        return Pulled(before, self.scores_of_updates(done, half), samples)
+
+    def scores_of_updates(self, done: Round, half: Adjoint) -> Float[Tensor, " n"]:
+        """λ^{t+½} · ((θ, state)^{t+½} − (θ, state)^t) of everybody: what its update contributed, to first order."""
+        return dots(done.before, done.half, half)
+
+    def scores_of_samples(self, done: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
+        """The part of every sample in that. Cost: as much as a training pass, a third of one if the round was taped."""
+        if not self._readable(done):
+            return self.pull_work(done, half, scores=True, through=done.draw.batch.shape[1] > 1)[1]
+        network, layers = self.network, self._layers(done.draw)
+        assert layers is not None
+        tape = self._tape(done, half)
+        return scores_from_tape(network.learner, network.strategy, layers, *tape).clone()
+
+    def scores_of_both(self, done: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
+        """Both; of a taped round on CUDA as one graph, because launches take longer than the work."""
+        if not (self._captures and self._readable(done)):
+            return self.scores_of_updates(done, half), self.scores_of_samples(done, half)
+        layers = self._layers(done.draw)
+        assert layers is not None
+        run = captured_rounds.captured_scores(self.network, layers)
+        participants, samples = run(done.before, done.half, half, *self._tape(done, half))
+        return participants.clone(), samples.clone()
+
+    def _pull_send(self, done: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
+        if not done.draw.conduct and self.network.compression is None:
+            return half, None
+        theta, past = send.pull(self.network, done.draw, half.theta, done.update)
+        return half._replace(theta=theta), past
+
+    def _readable(self, done: Round) -> bool:
+        """Whether the scores of samples can be read from the round's tape."""
+        return bool(done.tape) and done.draw.batch.shape[1] == 1 and self.network.learner.optimizer.linear
+
+    def _tape(self, done: Round, half: Adjoint) -> tuple[Any, ...]:
+        """The round's tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
+        network = self.network
+        lr, alpha = rates(network, done.draw), taken(network, done.draw, None)
+        return done.tape, self._pull_send(done, half)[0], factors(network.learner.optimizer, lr), lr, alpha
+
+    # evaluate
+
+    def losses(self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]) -> Float[Tensor, " p"]:
+        """L(θ_p; z') of rows that stand for these participants. Cost: a forward pass each."""
+        _check_rows(self.network, here.theta, nodes)
+        return row_losses(self.network.learner, self.network.strategy, evaluation, here, nodes)
+
+    def gradients(
+        self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
+    ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
+        """L(θ_p; z') and ∇L(θ_p; z') of rows that stand for these participants. Cost: two passes each."""
+        _check_rows(self.network, here.theta, nodes)
+        return row_gradients(self.network.learner, self.network.strategy, evaluation, here, nodes)
+
+    def objective(self, evaluation: Evaluation, here: Participants, t: int | None = None) -> Float[Tensor, "n d"]:
+        """q_k ∇L(θ_k; z') of everybody. Those at the start of round t are remembered, for windows that overlap."""
+        network, remembered = self.network, self._scratch.gradients
+        if t is not None and t in remembered:
+            return remembered[t]
+        nodes, out = range(network.nodes), None if t is None else self._scratch.take()
+        _check_rows(network, here.theta, nodes)
+        gradients = row_gradients(network.learner, network.strategy, evaluation, here, nodes, network.weights, out)[1]
+        if t is not None:
+            remembered[t] = gradients
+        return gradients
+
+    def forget(self, t: int | None = None) -> None:
+        """Gradients before round t, or all of them, will not be asked for again."""
+        self._scratch.forget(t)
+
+    # how rows are run
+
+    @property
+    def _captures(self) -> bool:
+        network = self.network
+        plain = not network.groups and network.compression is None
+        return plain and network.strategy == "compile" and network.device.type == "cuda"
+
+    def _layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
+        """The model's layers for batches like the one drawn, where they can be used to score samples."""
+        network = self.network
+        learner, node = (network.learner, 0) if group is None else (group.learner, group.nodes[0])
+
+        def example() -> tuple[Participants, Tensor, Tensor]:
+            x, y, *_ = load(network, drawn, [node], group=group)
+            return rows_of(network.initial, node), x[0, 0], y[0, 0]
+
+        return layered(learner, network.strategy, drawn.batch.shape[-1] if group is None else group.size, example)
+
+    def _row_strategy(self, rows: int) -> str:
+        """The number of replayed rows changes from hop to hop, and would be compiled for again and again."""
+        return "loop" if self.network.strategy == "loop" or rows == 1 else "vmap"
+
+    def _work_of(self, strategy: str, learner: Learner, layers: Layers | None) -> Work:
+        key = (strategy, learner, layers)
+        if key not in self._works:
+            self._works[key] = local_work(strategy, learner, layers)
+        return self._works[key]
+
+    def _inputs(
+        self, drawn: Draw, nodes: Nodes, weights: Weights, group: Group | None, some: list[int] | None
+    ) -> LocalInputs:
+        if some is None:
+            return load(self.network, drawn, nodes, weights, group)
+        if weights is not ALL:
+            weights = tree_map(lambda part: part[some], weights)
+        return load(self.network, drawn, some if nodes is None else [nodes[row] for row in some], weights, group)
+
+
+def _pushed(
+    learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Tensor, y: Tensor, lr: Tensor,
+    alpha: Optional, samples: Optional, d_alpha: Optional, d_samples: Optional,
+) -> Any:  # fmt: skip
+    def work(theta, state, alpha, samples):  # type: ignore[no-untyped-def]
+        after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, alpha, samples)
+        return after.theta, after.state
+
+    point, along = (one.theta, one.state, alpha, samples), (d_theta, d_state, d_alpha, d_samples)
+    value, change = jvp(work, point, along)
+    # forward mode makes float64 of a float32 scalar (a count of steps) times a number
+    return value, tree_map(lambda tangent, like: tangent.to(like.dtype), change, value)
+
+
+def moved(here: Participants, change: Perturbation) -> Participants:
+    """What participants have with the change added, a row for each pair."""
+    rows = rows_of(here, change.nodes)
+    state = {name: value + change.state[name] for name, value in rows.state.items()}
+    return Participants(rows.theta + change.theta, state, rows.buffers)
+
+
+def difference(again: Participants, was: Participants, pairs: Perturbation) -> Perturbation:
+    """From what participants had to what rows that stand for them have now."""
+    once = rows_of(was, pairs.nodes)
+    state = {name: again.state[name] - value for name, value in once.state.items()}
+    return pairs._replace(theta=again.theta - once.theta, state=state)
+
+
+def _check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
+    expected = (len(nodes), network.learner.size)
+    if theta.shape != expected:
+        raise ValueError(
+            f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
+            "Build the network that was recorded."
+        )
