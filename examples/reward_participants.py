@@ -11,7 +11,8 @@ import torch
 
 import cascadice as cd
 from cascadice.applications.reward import ledger as ledgers
-from cascadice.applications.reward.payouts import pay
+from cascadice.applications.reward.contributions import by_shares
+from cascadice.applications.reward.idea import pay
 
 data = cd.data.digits()
 model = cd.models.build("mlp", data.train.shape, len(data.classes), hidden=(32,))
@@ -33,7 +34,7 @@ accuracy = cd.evaluate(network, rounds[-1].after).accuracy.mean()
 
 with tempfile.TemporaryDirectory() as folder:
     note = {"run": "example", "kind": "shares, 2 hops"}
-    ledgers.enter(folder, note, (ledgers.by_shares(network, rounds[t : t + 2], evaluation) for t in range(0, 58, 4)))
+    ledgers.enter(folder, note, (by_shares(network, rounds[t : t + 2], evaluation) for t in range(0, 58, 4)))
     found = ledgers.read_ledger(folder, note)
     payment = pay(ledgers.by_round(found), 1000.0, floor=20.0).payment
     for node, name in enumerate(["free-rider", "wrong labels", "few samples", *["plain"] * 5]):

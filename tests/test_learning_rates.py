@@ -1,12 +1,13 @@
 import doctest
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cascadice import learning_rates
-from cascadice.learning_rates import SCHEDULES, constant, cosine, parse, step_decay, warmup
+from cascadice.learning_rates import SCHEDULES, constant, cosine, parse, per_participant, resolve, step_decay, warmup
 
 STEPS = 40
 
@@ -104,3 +105,51 @@ def test_cosine_needs_steps_and_a_floor_below_its_start():
         cosine(0.1, 10, floor=0.2)
     with pytest.raises(ValueError, match="number of total steps must be at least 1; found 0"):
         cosine(0.1, 0)
+
+
+@pytest.mark.parametrize("lr", [0.5, torch.tensor(0.5), torch.tensor(0.5, dtype=torch.float64), np.float64(0.5)])
+def test_scalars_of_every_kind_are_constant_rates(lr):
+    rate = resolve(lr)(7)
+    assert isinstance(rate, float)
+    assert rate == 0.5
+
+
+def test_a_function_is_its_own_schedule():
+    schedule = cosine(0.3, 10)
+    assert resolve(schedule) is schedule
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda rates: rates], ids=["list", "tuple", "tensor"])
+def test_a_sequence_has_a_rate_for_each_participant(make):
+    given = torch.tensor([0.1, 0.0, 0.3], dtype=torch.float64)
+    rates = resolve(make(given), 3)(4)
+    assert rates.dtype == torch.float64
+    assert torch.equal(rates, given)
+
+
+def test_participants_follow_their_own_schedules():
+    schedules = [0.1, step_decay(0.4, 2, 0.5), cosine(0.3, 10)]
+    for step in range(12):
+        expected = [0.1, schedules[1](step), schedules[2](step)]
+        assert per_participant(schedules)(step).tolist() == expected
+        assert warmup(per_participant(schedules), 5)(step).tolist() == pytest.approx(
+            [rate * min(1, (step + 1) / 5) for rate in expected], rel=1e-15
+        )
+
+
+@pytest.mark.parametrize(
+    ("lr", "error", "message"),
+    [
+        ("0.1", TypeError, "lr must be a number or a function of the round; found '0.1'"),
+        (True, TypeError, "lr must be a number or a function of the round; found True"),
+        (None, TypeError, "lr must be a number or a function of the round; found None"),
+        (torch.ones(3, 2), TypeError, "lr must be a number or a function of the round; found tensor"),
+        ([0.1, "a", 0.2], TypeError, "lr must be a number or a function of the round; found 'a'"),
+        (torch.tensor(-0.1), ValueError, "learning rate must be finite and at least 0; found -0.1"),
+        ([0.1, float("nan"), 0.2], ValueError, "learning rate must be finite and at least 0; found nan"),
+        ([0.1, 0.2], ValueError, "lr must have one entry for each of the 3 participants; found 2"),
+    ],
+)
+def test_what_is_no_rate_is_refused(lr, error, message):
+    with pytest.raises(error, match=message):
+        resolve(lr, 3)

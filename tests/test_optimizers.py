@@ -1,3 +1,4 @@
+import doctest
 import math
 
 import jaxtyping
@@ -8,7 +9,19 @@ from hypothesis import strategies as st
 from torch.func import jvp, vjp, vmap
 
 from cascadice import optimizers
-from cascadice.optimizers import OPTIMIZERS, adam, adamw, build, clip, momentum, nesterov, sgd
+from cascadice.optimizers import (
+    OPTIMIZERS,
+    Optimizer,
+    adam,
+    adamw,
+    build,
+    check_differentiable,
+    clip,
+    momentum,
+    nesterov,
+    resolve,
+    sgd,
+)
 
 # torch scripts its own forward-mode formulas on their first use, and warns about it
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -262,3 +275,83 @@ def test_built_by_name_with_and_without_options(name):
 def test_bad_options_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_documented_examples():
+    assert doctest.testmod(optimizers).failed == 0
+
+
+def column(lr):
+    return lr[..., None]
+
+
+def lion(beta1=0.9, beta2=0.99):
+    """Chen et al. 2023."""
+
+    def update(gradient, state, theta, lr):
+        direction = torch.lerp(state["m"], gradient, 1 - beta1).sign()
+        return -column(lr) * (direction + 0.1 * theta), {"m": torch.lerp(state["m"], gradient, 1 - beta2)}
+
+    return Optimizer(lambda theta: {"m": torch.zeros_like(theta)}, update)
+
+
+def stateless(direction):
+    return Optimizer(lambda theta: {}, lambda g, state, theta, lr: (-column(lr) * direction(g), state))
+
+
+def delayed_sign():
+    """Each step uses the sign of the gradient before."""
+    return Optimizer(lambda theta: {"g": theta * 0}, lambda g, s, theta, lr: (-column(lr) * s["g"].sign(), {"g": g}))
+
+
+FLAT = {
+    "lion": lion(),
+    "lion, clipped": clip(lion(), 0.5),
+    "sign": stateless(torch.sign),
+    "comparison": stateless(lambda g: (g > 0).to(g)),
+    "rounded": stateless(lambda g: (8 * g).round() / 8),
+    "detached": stateless(lambda g: g.detach()),
+    "sign of the gradient before": delayed_sign(),
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_updates_with_derivative_zero_are_refused(name):
+    with pytest.raises(
+        ValueError, match=r"derivative by the gradient; it is zero .* Use the truth, which needs no deri"
+    ):
+        check_differentiable(FLAT[name])
+
+
+SMOOTH = ALL | {
+    "clipped by value": stateless(lambda g: g.clamp(-1e-4, 1e-4)),
+    "no response": stateless(torch.zeros_like),
+    "half the coordinates": stateless(lambda g: torch.where(torch.arange(g.shape[-1]) % 2 == 0, g, g.sign())),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_differentiable_updates_pass(name):
+    check_differentiable(SMOOTH[name])
+
+
+def test_a_name_and_an_optimizer_are_resolved():
+    optimizer = momentum(0.5)
+    assert resolve(optimizer) is optimizer
+    theta = draw(NODES, D)
+    torch.testing.assert_close(run(resolve("adam"), theta), run(adam(), theta), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (torch.optim.SGD, r"found torch.optim.SGD. Use 'sgd', or optimizers.build\('sgd', …\)"),
+        (torch.optim.AdamW([torch.zeros(1)]), r"found torch.optim.AdamW. Use 'adamw'"),
+        (torch.optim.RMSprop, r"found torch.optim.RMSprop. Write its step as a pure function: optimizers.Optimizer"),
+        (sgd, "found sgd. Use one of sgd, momentum, .*, or optimizers.build"),
+        (0.1, "found float. Use one of sgd"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(given, message):
+    with pytest.raises(TypeError, match="optimizer must be a name or an optimizers.Optimizer; " + message):
+        resolve(given)

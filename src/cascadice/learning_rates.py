@@ -1,12 +1,22 @@
-"""Learning-rate schedules: pure functions from the step number (0 is the first) to the learning rate."""
+"""Learning-rate schedules: pure functions from the step number (0 is the first) to the learning rate.
 
-from collections.abc import Callable
+Example:
+    >>> schedule = warmup(cosine(0.2, total=100), steps=4)
+    >>> schedule(0), schedule(100)
+    (0.05, 0.0)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from math import cos, isfinite, pi
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from cascadice.names import lookup
 
-Schedule = Callable[[int], float]
+Schedule = Callable[[int], float | Tensor]  # step -> one rate for everyone, or a rate for each participant [n]
 
 
 def constant(lr: float) -> Schedule:
@@ -16,7 +26,12 @@ def constant(lr: float) -> Schedule:
 
 
 def step_decay(lr: float, every: int, factor: float = 0.1) -> Schedule:
-    """lr · factor^⌊step / every⌋."""
+    """lr · factor^⌊step / every⌋, as torch.optim.lr_scheduler.StepLR.
+
+    Example:
+        >>> step_decay(0.1, every=30, factor=0.5)(30)
+        0.05
+    """
     _require_rate(lr)
     _require_steps(every, "steps between decays")
     if not 0 < factor <= 1:
@@ -34,9 +49,53 @@ def cosine(lr: float, total: int, floor: float = 0.0) -> Schedule:
 
 
 def warmup(schedule: Schedule, steps: int) -> Schedule:
-    """The schedule, times (step + 1) / steps during the first `steps` steps; what follows is not shifted."""
+    """The schedule multiplied by (step + 1) / steps during the first `steps` steps; the rest is not shifted."""
     _require_steps(steps, "warm-up steps")
     return lambda step: schedule(step) * min(1.0, (step + 1) / steps)
+
+
+def per_participant(rates: Iterable[Any]) -> Schedule:
+    """A rate of its own for each participant: step -> float64 tensor [n].
+
+    Args:
+        rates: One entry for each participant, a number or a schedule that gives one number a step.
+
+    Example:
+        >>> per_participant([0.1, cosine(0.2, total=10)])(10)
+        tensor([0.1000, 0.0000], dtype=torch.float64)
+    """
+    schedules = [_one_rate(rate) for rate in rates]
+    return lambda step: torch.tensor([float(schedule(step)) for schedule in schedules], dtype=torch.float64)
+
+
+def resolve(lr: Any, nodes: int | None = None) -> Schedule:
+    """The schedule that a user means by `lr`.
+
+    Args:
+        lr: A number (a 0-dim tensor or NumPy scalar counts as one), a function of the step, or a sequence of these,
+            one for each participant.
+        nodes: How many participants there are; checked where `lr` is a sequence.
+
+    Raises:
+        TypeError: `lr`, or an entry of it, is neither a number nor a function.
+        ValueError: A rate is negative or not finite, or a sequence has the wrong length.
+    """
+    row = isinstance(lr, (Tensor, np.ndarray)) and lr.ndim == 1
+    if row or (isinstance(lr, Sequence) and not isinstance(lr, str)):
+        if nodes is not None and len(lr) != nodes:
+            raise ValueError(f"lr must have one entry for each of the {nodes} participants; found {len(lr)}.")
+        return per_participant(lr)
+    return _one_rate(lr)
+
+
+def _one_rate(lr: Any) -> Schedule:
+    if callable(lr) and not isinstance(lr, type):
+        schedule: Schedule = lr
+        return schedule
+    scalar = lr.item() if isinstance(lr, (Tensor, np.ndarray, np.generic)) and lr.ndim == 0 else lr
+    if isinstance(scalar, bool) or not isinstance(scalar, (int, float)):
+        raise TypeError(f"lr must be a number or a function of the round; found {lr!r}.")
+    return constant(float(scalar))
 
 
 class Form(NamedTuple):
@@ -58,14 +117,18 @@ SCHEDULES: dict[str, Form] = {
 
 
 def parse(text: str, lr: float, total: int) -> Schedule:
-    """The schedule written as `text` (the forms in SCHEDULES), for a run of `total` steps.
+    """The schedule written as `text`, in one of the forms of SCHEDULES.
 
-    >>> parse("constant", lr=0.1, total=100)(50)
-    0.1
-    >>> parse("step:30:0.5", lr=0.1, total=100)(30)
-    0.05
-    >>> parse("warmup:4+cosine", lr=0.2, total=100)(0)
-    0.05
+    Args:
+        text: E.g. "cosine" or "warmup:10+step:100:0.5".
+        lr: The largest learning rate.
+        total: The number of steps of the run, where a cosine ends.
+
+    Example:
+        >>> parse("step:30:0.5", lr=0.1, total=100)(30)
+        0.05
+        >>> parse("warmup:4+cosine", lr=0.2, total=100)(0)
+        0.05
     """
     part, plus, rest = text.partition("+")
     name, *fields = part.split(":")

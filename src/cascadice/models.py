@@ -201,9 +201,7 @@ def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, 
     known = dict(list(signature(builder).parameters.items())[2:])
     for option in options:
         lookup(known, option, f"option of {name}")
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # not torch.manual_seed, which would seed the accelerators' generators too
-        torch.default_generator.manual_seed(seeds.derive(seed, "parameters"))
+    with seeds.initialisation(seed, "parameters"):
         return builder(data_shape, classes, **options)
 
 

@@ -13,4 +13,4 @@ def lookup(table: Mapping[str, T], name: str, what: str) -> T:
         return table[name]
     near = get_close_matches(name, table, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown {what} {name!r}.{hint} Known: {', '.join(sorted(table))}.")
+    raise ValueError(f"unknown {what} {name!r}.{hint} Known: {', '.join(sorted(table)) or 'none'}.")

@@ -1,7 +1,7 @@
 """Optimizers as pure functions on flat parameters, so that a step can be replayed, vmapped and differentiated.
 
-`theta` is one participant's parameters `[d]` or everybody's `[n, d]`; `lr` has one entry for each row, the leading
-shape of `theta`. `theta + delta` is the new theta. Nothing given is modified; participants never mix.
+`theta` is one participant's parameters `[d]` or everyone's `[n, d]`; `lr` has one entry for each row of `theta`.
+`theta + delta` is the new theta. Inputs are never modified, and rows never mix.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice import seeds
 from cascadice.names import lookup
 
 State = dict[str, Tensor]
@@ -21,20 +22,28 @@ PerRow = Float[Tensor, "*rows"]
 
 
 class Optimizer(NamedTuple):
+    """One optimizer: two pure functions, and two optional hints that make it faster.
+
+    Example:
+        >>> def update(gradient, state, theta, lr):
+        ...     return -lr[..., None] * gradient / gradient.norm(dim=-1, keepdim=True), state
+        >>> normalised = Optimizer(init=lambda theta: {}, update=update)
+    """
+
     init: Callable[[Tensor], State]
     """theta -> state"""
     update: Callable[[Tensor, State, Tensor, Tensor], tuple[Tensor, State]]
     """(gradient, state, theta, lr) -> (delta, state)"""
     descend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
-    """(gradient, theta, lr, out) -> out: the same step of one participant in one pass, a piece of its row at a time.
+    """(gradient, theta, lr, out) -> out: the same step of one participant, fused, on any slice of its parameters.
 
-    For optimizers that keep no state, are linear, and update every parameter by itself and all of them alike."""
+    Only for optimizers that keep no state, are linear, and treat every parameter alike and by itself."""
     linear: bool = False
-    """Whether `update` is linear in the gradient, so that its derivative by it needs no gradient."""
+    """Whether `update` is linear in the gradient: its derivative is then the same at every gradient."""
 
 
 def sgd(weight_decay: float = 0.0) -> Optimizer:
-    """delta = −lr (g + weight_decay θ). Without weight decay: one pass over the gradient, no state."""
+    """Stochastic gradient descent: delta = −lr (g + weight_decay θ). It keeps no state."""
     _require_at_least_zero(weight_decay=weight_decay)
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
@@ -48,7 +57,13 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
 
 
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
-    """delta = −lr b with b ← beta b + g, as torch.optim.SGD (no dampening); nesterov: delta = −lr (g + beta b)."""
+    """Heavy-ball momentum: delta = −lr b with b ← beta b + g, as torch.optim.SGD without dampening.
+
+    Args:
+        beta: The decay rate of the momentum, in [0, 1).
+        weight_decay: Times θ, added to the gradient.
+        nesterov: Look ahead: delta = −lr (g + beta b).
+    """
     _require_at_least_zero(weight_decay=weight_decay)
     _require_decay_rates(beta)
 
@@ -65,7 +80,7 @@ def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fals
 
 
 def nesterov(beta: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
-    """Momentum that looks ahead: delta = −lr (g + beta b) with b ← beta b + g."""
+    """Nesterov momentum: delta = −lr (g + beta b) with b ← beta b + g."""
     return momentum(beta, weight_decay, nesterov=True)
 
 
@@ -74,7 +89,12 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
 
         delta = −lr m̂ / (√v̂ + eps),   m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,   x̂ = x / (1 − βᶜᵒᵘⁿᵗ)
 
-    The count of steps is a float and kept for each participant, so that states can be interpolated and differentiated.
+    The step count is a float, one for each participant, so that states can be interpolated and differentiated.
+
+    Args:
+        betas: The decay rates β₁ of the mean and β₂ of the mean square.
+        eps: Added to the denominator.
+        weight_decay: Times θ, added to the gradient.
     """
     _require_at_least_zero(weight_decay=weight_decay, eps=eps)
     _require_decay_rates(*betas)
@@ -107,9 +127,12 @@ def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_d
 
 
 def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:
-    """The optimizer on gradients scaled to a norm of at most `max_norm`, each participant's by its own norm.
+    """The optimizer with every participant's gradient scaled to a norm of at most `max_norm`.
 
-    g ← g · min(1, max_norm / (‖g‖ + 1e-6))      as torch.nn.utils.clip_grad_norm_
+        g ← g · min(1, max_norm / (‖g‖ + 1e-6))      as torch.nn.utils.clip_grad_norm_
+
+    Example:
+        >>> clipped = clip(build("adam"), max_norm=1.0)
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm must be positive; found {max_norm}. Leave clipping out to have none.")
@@ -132,11 +155,81 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
 
 
 def build(name: str, **options: Any) -> Optimizer:
-    """The named optimizer with its options, e.g. `build("momentum", beta=0.95)`."""
+    """The optimizer called `name`, with its options.
+
+    Args:
+        name: One of OPTIMIZERS.
+        options: Keyword arguments of the function that OPTIMIZERS names.
+
+    Raises:
+        ValueError: The name, an option or its value is not valid.
+
+    Example:
+        >>> optimizer = build("momentum", beta=0.95)
+    """
     builder, _ = lookup(OPTIMIZERS, name, "optimizer")
     for option in options:
         lookup(signature(builder).parameters, option, f"option of {name}")
     return builder(**options)
+
+
+def resolve(optimizer: Any) -> Optimizer:
+    """The optimizer that a user means: a name is built with its defaults, an Optimizer is returned as it is.
+
+    Raises:
+        TypeError: It is neither; a torch.optim class cannot be replayed or differentiated, so its name is suggested.
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if isinstance(optimizer, str):
+        return build(optimizer)
+    name = getattr(optimizer, "__name__", type(optimizer).__name__)
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    if issubclass(kind, torch.optim.Optimizer):
+        name, remedy = f"torch.optim.{name}", "Write its step as a pure function: optimizers.Optimizer(init, update)."
+        if kind.__name__.lower() in OPTIMIZERS:
+            same = kind.__name__.lower()
+            remedy = f"Use {same!r}, or optimizers.build({same!r}, …) to set options."
+    else:
+        remedy = f"Use one of {', '.join(OPTIMIZERS)}, or optimizers.build(name, …)."
+    raise TypeError(f"optimizer must be a name or an optimizers.Optimizer; found {name}. {remedy}")
+
+
+def check_differentiable(optimizer: Optimizer) -> None:
+    """Refuse an optimizer whose steps respond to the gradient but have derivative zero by it (sign, rounding).
+
+    First-order estimates multiply by this derivative, and would all be 0. Three steps from a random point are
+    probed in float64, with gradients of several sizes, since clipping by value flattens the large ones only.
+
+    Raises:
+        ValueError: The derivative is zero wherever the steps respond to the gradient.
+    """
+    generator = seeds.generator(0, "optimizer", "probe")
+    theta, one, other, direction = torch.randn(4, 2, 8, generator=generator, dtype=torch.float64)
+    responds = False
+    for size in (1.0, 1e-3, 1e-6):
+        gradient = (size * one).requires_grad_()
+        moved = _three_steps(optimizer, theta, gradient)
+        if moved.requires_grad:
+            (derivative,) = torch.autograd.grad(moved, gradient, direction, allow_unused=True)
+            if derivative is not None and bool(derivative.any()):
+                return
+        responds |= not torch.equal(moved.detach(), _three_steps(optimizer, theta, size * other).detach())
+    if responds:
+        raise ValueError(
+            "the optimizer's update must have a derivative by the gradient; it is zero everywhere, as for updates that "
+            "take signs or round, so every estimate would be 0. Use the truth, which needs no derivative, or an "
+            "optimizer such as 'adam'."
+        )
+
+
+def _three_steps(optimizer: Optimizer, theta: Tensor, gradient: Tensor) -> Tensor:
+    """Parameters after three steps with this gradient: one step would miss what acts through the state."""
+    state, lr = optimizer.init(theta), theta.new_full(theta.shape[:-1], 0.1)
+    for _ in range(3):
+        delta, state = optimizer.update(gradient, state, theta, lr)
+        theta = theta + delta
+    return theta
 
 
 def _adam_init(theta: Rows) -> State:

@@ -1,10 +1,13 @@
-"""Randomness without global state: every draw has its own generator, found by name.
+"""Randomness without global state: every draw has its own generator, seeded by the draw's name.
 
 A run draws its batches, graphs, noise and initial parameters as pure functions of (seed, what, when, who).
-Round 700 can therefore be drawn without drawing rounds 0 to 699: resuming, replaying a light cone and splitting
-the participants over processes need no saved generator state.
+Round 700 can therefore be drawn without drawing rounds 0 to 699: resuming, replaying a few participants and
+splitting them over processes need no saved generator state. Draws of real numbers state their dtype, because
+torch.set_default_dtype would otherwise change them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import torch
@@ -17,5 +20,22 @@ def derive(seed: int, *path: int | str) -> int:
 
 
 def generator(seed: int, *path: int | str) -> torch.Generator:
-    """A CPU generator for the draw named by `path`; the same draw on every device."""
+    """A CPU generator for the draw named by `path`; it draws the same numbers whatever device they are moved to."""
     return torch.Generator().manual_seed(derive(seed, *path))
+
+
+@contextmanager
+def initialisation(seed: int, *path: int | str) -> Iterator[None]:
+    """For code that draws from torch's global generator (nn.Module constructors): seeded, on the CPU, in float32.
+
+    The global generator and the default dtype are restored afterwards.
+    """
+    dtype = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # not torch.manual_seed, which would seed the accelerators' generators too
+        torch.default_generator.manual_seed(derive(seed, *path))
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)

@@ -11,7 +11,7 @@ from cascadice_experiments.incentives import QUALITIES, WRONG, Setting, coalitio
 from torch.testing import assert_close
 
 from cascadice import data, influence
-from cascadice.applications.reward.ledger import by_shares
+from cascadice.applications.reward.contributions import by_shares
 from cascadice.applications.reward.picture import draw_study
 from cascadice.engine import Behaviour, evaluate, simulate
 

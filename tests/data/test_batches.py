@@ -1,3 +1,4 @@
+import doctest
 import pickle
 import time
 
@@ -18,18 +19,18 @@ def parts_of(lengths: list[int]) -> list[Tensor]:
     return list(torch.randperm(sum(lengths), generator=seeds.generator(0, "test")).split(lengths))  # type: ignore[no-untyped-call]
 
 
-def walked(parts: list[Tensor], batch: int, steps: int, seed: int, t: int) -> Tensor:
+def walked(parts: list[Tensor], batch: list[int], steps: list[int], seed: int, t: int) -> Tensor:
     """The slow twin: walk from round 0."""
-    rows = []
+    rows = torch.full((len(parts), max(steps), max(batch)), -1)
     for node, own in enumerate(parts):
         taken: list[Tensor] = []
         epoch = 0
-        while len(taken) < (t + 1) * steps:
+        while len(taken) < (t + 1) * steps[node]:
             order = own[torch.randperm(len(own), generator=seeds.generator(seed, "batches", node, epoch))]
-            taken += [order[i : i + batch] for i in range(0, len(own) - batch + 1, batch)]
+            taken += [order[i : i + batch[node]] for i in range(0, len(own) - batch[node] + 1, batch[node])]
             epoch += 1
-        rows.append(torch.stack(taken[t * steps : (t + 1) * steps]))
-    return torch.stack(rows)
+        rows[node, : steps[node], : batch[node]] = torch.stack(taken[t * steps[node] : (t + 1) * steps[node]])
+    return rows
 
 
 @each(sizes, st.integers(1, 4), st.integers(1, 9), st.lists(st.integers(0, 40), min_size=1, max_size=6))
@@ -38,7 +39,27 @@ def test_any_round_in_any_order_is_the_walked_one(lengths: list[int], batch: int
     parts = parts_of(lengths)
     drawn = batches.epochs(parts, batch, steps=steps, seed=5)
     for t in asked:
+        assert torch.equal(drawn(t), walked(parts, [batch] * len(parts), [steps] * len(parts), 5, t))
+
+
+@each(st.data(), sizes, st.lists(st.integers(0, 40), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=40)
+def test_participants_with_their_own_sizes_and_steps_walk_as_they_would_alone(
+    more: st.DataObject, lengths: list[int], asked: list[int]
+) -> None:
+    parts = parts_of(lengths)
+    batch, steps = ([more.draw(st.integers(1, most)) for _ in parts] for most in (4, 5))
+    drawn = batches.epochs(parts, batch, steps=steps, seed=5)
+    for t in asked:
         assert torch.equal(drawn(t), walked(parts, batch, steps, 5, t))
+        assert batches.sizes(drawn(t)) == list(zip(steps, batch, strict=True))
+        assert batches.check_round(drawn(t), sum(lengths), t).dtype == torch.int64
+
+
+def test_one_number_is_that_number_for_everyone() -> None:
+    parts = parts_of([9, 14, 30])
+    same = batches.epochs(parts, [4, 4, 4], steps=torch.tensor([2, 2, 2]).tolist(), seed=1)
+    assert torch.equal(batches.epochs(parts, 4, steps=2, seed=1)(11), same(11))
 
 
 def test_an_epoch_visits_every_sample_once_and_the_next_in_another_order() -> None:
@@ -69,6 +90,7 @@ def test_rounds_per_epoch_with_unequal_participants_counts_the_work_of_all() -> 
     parts = parts_of([10, 20, 31])
     assert batches.rounds_per_epoch(parts, 10) == 2
     assert batches.rounds_per_epoch(parts, 10, steps=4) == 1
+    assert batches.rounds_per_epoch(parts, [1, 10, 10], steps=[3, 1, 1]) == 3  # 10 + 2 + 3 batches, 5 a round
 
 
 def test_walking_in_order_is_cheap() -> None:
@@ -90,18 +112,50 @@ def test_given_batches_are_handed_out_and_end() -> None:
     assert torch.equal(drawn(1), index[1])
     with pytest.raises(ValueError, match=r"given for rounds 0\.\.1; round 2 was asked for"):
         drawn(2)
-    with pytest.raises(ValueError, match="at least 0 and below 23; round 1, participant 2, step 1, place 1 has 23"):
+    with pytest.raises(ValueError, match="at least 0 and below 23, .* Round 1, participant 2, step 1, place 1 has 23"):
         batches.given(index, n_samples=23)
-    with pytest.raises(ValueError, match="at least 0; round 0, participant 0, step 0, place 0 has -5"):
+    with pytest.raises(ValueError, match="at least 0; -1 may .* Round 0, participant 0, step 0, place 0 has -5"):
         batches.given(index - 5)
+
+
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        ([[-1, 2], [3, 4]], "step 0, place 0 has -1"),
+        ([[1, -1], [3, 4]], "step 1, place 1 has 4"),
+        ([[1, 2], [3, -1]], "step 1, place 1 has -1"),
+        ([[1, 2], [-1, 4]], "step 1, place 1 has 4"),
+        ([[1, 2], [-2, 4]], "step 1, place 0 has -2"),
+        ([[1, 2], [9, 4]], "step 1, place 0 has 9"),
+    ],
+)
+def test_padding_only_follows_what_is_there(block: list[list[int]], found: str) -> None:
+    for fine in ([[1, 2], [3, 4]], [[1, 2], [-1, -1]], [[1, -1], [2, -1]], [[1, -1], [-1, -1]]):
+        batches.given(torch.tensor([[fine]]), n_samples=9)
+    with pytest.raises(ValueError, match=f"-1 may only follow .* Round 7, participant 1, {found}"):
+        batches.check_round(torch.tensor([[[1, 2], [3, 4]], block]), 9, 7)
+    with pytest.raises(ValueError, match=r"must be \[participants, steps, batch\]; found \[2, 2\]"):
+        batches.check_round(torch.zeros(2, 2).long(), 9, 0)
+
+
+def test_documented_examples() -> None:
+    assert doctest.testmod(batches).failed == 0
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
+        batches.epochs(parts_of([9, 4, 3]), [1, 5, 1])
+    with pytest.raises(ValueError, match="batch_size must have one entry for each of the 3 participants; found 2"):
+        batches.epochs(parts_of([9, 4, 3]), [1, 1])
+    with pytest.raises(ValueError, match="local steps must be at least 1; found 0"):
+        batches.epochs(parts_of([9, 4]), 2, steps=[1, 0])
+    with pytest.raises(TypeError, match=r"local steps must be a whole number, .*; found \[1, 2.5\]"):
+        batches._per_participant([1, 2.5], 2, "local steps")
+    with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
         batches.epochs(parts_of([9, 4, 3]), 5)
     with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
         batches.rounds_per_epoch(parts_of([9, 4, 3]), 5)
-    with pytest.raises(ValueError, match="at least 1; found 0 and 1"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1; found 0"):
         batches.epochs(parts_of([9]), 0)
     with pytest.raises(ValueError, match="the partition is empty"):
         batches.epochs([], 1)

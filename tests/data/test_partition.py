@@ -1,3 +1,4 @@
+import doctest
 import io
 from collections.abc import Callable
 
@@ -112,6 +113,43 @@ def test_build_passes_its_options_on() -> None:
         (partition.counts(partition.build("by-class", LABELS, 6, classes_per_node=3), LABELS, 10) > 0).sum(1) == 3
     ).all()
     assert len(partition.build("iid", torch.zeros(20, 5), 4)[0]) == 5
+
+
+def same(one: partition.Partition, other: partition.Partition) -> bool:
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_names_schemes_and_index_lists_are_resolved() -> None:
+    skewed = partition.dirichlet(LABELS, 6, 0.05, minimum=30, seed=4)
+    given = partition.scheme("dirichlet", alpha=0.05, minimum=30)
+    assert same(partition.resolve(given, LABELS, 6, seed=4), skewed)
+    assert same(partition.resolve("iid", LABELS, 6, per_node=20, seed=4), partition.iid(600, 6, 20, seed=4))
+    assert same(partition.resolve([part.tolist() for part in skewed], LABELS, 6), skewed)
+    own = partition.resolve(lambda labels, nodes, per_node, seed: torch.arange(600).split(100), LABELS, 6)
+    assert same(own, list(torch.arange(600).reshape(6, 100)))
+
+
+def test_what_is_no_partition_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"unknown partition 'dirichelt'\. Did you mean 'dirichlet'"):
+        partition.scheme("dirichelt")
+    with pytest.raises(ValueError, match=r"unknown option of dirichlet 'alhpa'\. Did you mean 'alpha'"):
+        partition.scheme("dirichlet", alhpa=0.1)
+    with pytest.raises(ValueError, match=r"unknown option of iid 'alpha'\. Known: none"):
+        partition.scheme("iid", alpha=0.1)
+    with pytest.raises(ValueError, match="one part per participant; found 2 parts for 3"):
+        partition.resolve([[0], [1]], LABELS, 3)
+    with pytest.raises(
+        ValueError, match=r"must hold indices in 0\.\.599, the training samples; participant 1 has others"
+    ):
+        partition.resolve([[0], [600]], LABELS, 2)
+    with pytest.raises(
+        ValueError, match="per_node must be left out where the partition is given as index lists; found 1"
+    ):
+        partition.resolve([[0], [1]], LABELS, 2, per_node=1)
+
+
+def test_documented_examples() -> None:
+    assert doctest.testmod(partition).failed == 0
 
 
 def test_bad_input_is_named() -> None:

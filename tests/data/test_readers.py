@@ -34,12 +34,16 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
-def write_mnist(folder: Path, suffix: str = "") -> dict[str, np.ndarray]:
+MNIST = {"train": [5, 0, 4, 1, 9, 2], "t10k": [7, 2, 1]}  # how the official labels begin
+FASHION = {"train": [9, 0, 0, 3, 0, 2], "t10k": [9, 2, 1]}
+
+
+def write_mnist(folder: Path, suffix: str = "", labels: dict[str, list[int]] = MNIST) -> dict[str, np.ndarray]:
     folder.mkdir(parents=True)
     arrays = {}
     for name, n in (("train", 6), ("t10k", 3)):
         arrays[f"{name}-images-idx3-ubyte"] = DRAW.integers(0, 256, (n, 28, 28), dtype=np.uint8)
-        arrays[f"{name}-labels-idx1-ubyte"] = DRAW.integers(0, 10, n, dtype=np.uint8)
+        arrays[f"{name}-labels-idx1-ubyte"] = np.array(labels[name][:n], dtype=np.uint8)
     for name, array in arrays.items():
         content = idx_bytes(array)
         (folder / f"{name}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
@@ -95,6 +99,22 @@ def test_mnist_labels_must_fit_images_and_classes(tmp_path: Path) -> None:
     path.write_bytes(idx_bytes(np.array([1, 2, 3, 17, 5, 6])))
     with pytest.raises(ValueError, match=r"is damaged: labels must lie in 0\.\.9 \(10 classes\); labels\[3\] is 17"):
         data.mnist(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["mnist", "MNIST/raw"])
+def test_mnist_is_read_and_not_the_fashion_mnist_beside_it(tmp_path: Path, folder: str) -> None:
+    write_mnist(tmp_path / "root", labels=FASHION)
+    write_mnist(tmp_path / "root" / folder)
+    assert data.mnist(tmp_path / "root").train.y.tolist() == MNIST["train"]
+
+
+def test_fashion_mnist_in_a_bare_folder_is_not_taken_for_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mnist(tmp_path / "raw", labels=FASHION)
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/raw has these files, but .* into {tmp_path}/raw/mnist\."):
+        data.mnist(tmp_path / "raw")
+    monkeypatch.setenv("CASCADICE_DATA", str(tmp_path / "other"))
+    write_mnist(tmp_path / "other")
+    assert data.mnist(tmp_path / "raw").test.y.tolist() == MNIST["t10k"]
 
 
 # ---------------------------------------------------------------- CIFAR
@@ -251,6 +271,15 @@ def test_cifar_packs_are_read(tmp_path: Path) -> None:
     assert grouped.test.y.tolist() == hundred["y_test_coarse"].tolist()
     assert len(grouped.classes) == 20
     assert data.cifar10(tmp_path).name == "cifar10"
+
+
+def test_a_pack_of_cifar100_is_not_taken_for_cifar10(tmp_path: Path) -> None:
+    write_pack(tmp_path / "cifar100_subset.npz", 100)
+    write_pack(tmp_path / "cifar100.npz", 100)
+    with pytest.raises(FileNotFoundError, match="CIFAR-10 is not here"):
+        data.cifar10(tmp_path)
+    write_pack(tmp_path / "cifar10.npz", 10)
+    assert len(data.cifar10(tmp_path).classes) == 10
 
 
 def test_damaged_packs_are_named(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import doctest
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from cascadice import data
-from cascadice.data import DataSet, Samples, from_tensors, from_torch
+from cascadice.data import DataSet, Samples, from_tensors, from_torch, samples
 
 
 def images(n: int = 7) -> Samples:
@@ -17,16 +19,16 @@ def images(n: int = 7) -> Samples:
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 3), max_size=3), st.data())
 def test_take_normalises_what_a_loop_would(shape: list[int], more: st.DataObject) -> None:
-    samples = images()
+    stored = images()
     flat = more.draw(st.lists(st.integers(0, 6), min_size=int(np.prod(shape)), max_size=int(np.prod(shape))))
     index = torch.tensor(flat).reshape(shape)
-    x, y = samples.take(index)
+    x, y = stored.take(index)
     assert x.shape == (*shape, 3, 2, 2)
     assert x.dtype == torch.float32
     assert torch.equal(y, index)
     for got, i in zip(x.reshape(-1, 3, 2, 2), flat, strict=True):
         for c in range(3):
-            slow = (samples.x[i, c].double() / 255 - samples.mean[c].double()) / samples.std[c].double()
+            slow = (stored.x[i, c].double() / 255 - stored.mean[c].double()) / stored.std[c].double()
             assert_close(got[c].double(), slow, rtol=1e-5, atol=1e-6)
 
 
@@ -45,11 +47,11 @@ def test_take_leaves_floats_and_tokens_alone(dtype: torch.dtype) -> None:
 
 
 def test_subset_and_to_keep_the_normalisation() -> None:
-    samples = images()
+    stored = images()
     chosen = torch.tensor([5, 1])
-    assert_close(samples.subset(chosen).to("cpu").take(torch.tensor([0, 1])), samples.take(chosen))
-    assert len(samples.subset(chosen)) == 2
-    assert samples.shape == (3, 2, 2)
+    assert_close(stored.subset(chosen).to("cpu").take(torch.tensor([0, 1])), stored.take(chosen))
+    assert len(stored.subset(chosen)) == 2
+    assert stored.shape == (3, 2, 2)
 
 
 @pytest.mark.cuda
@@ -139,6 +141,55 @@ def test_from_torch_refuses_what_is_not_pairs() -> None:
         from_torch([(torch.zeros(2), 0), (torch.zeros(3), 0)], [])
     with pytest.raises(ValueError, match="train must hold at least one sample; it is empty"):
         from_torch([], [])
+
+
+def pairs(n: int = 6) -> torch.utils.data.TensorDataset:
+    return torch.utils.data.TensorDataset(torch.arange(2.0 * n).reshape(n, 2), torch.arange(n) % 3)
+
+
+def test_data_of_every_kind_are_resolved() -> None:
+    made = from_torch(pairs(), pairs(4))
+    assert data.resolve(made) is made
+    for given in ((pairs(), pairs(4)), (made.train, made.test)):
+        resolved = data.resolve(given)
+        assert_close((resolved.train.x, resolved.train.y), (made.train.x, made.train.y))
+        assert_close((resolved.test.x, resolved.test.y), (made.test.x, made.test.y))
+        assert resolved.classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("given", [pairs(), from_torch(pairs(), pairs()).train], ids=["Dataset", "Samples"])
+def test_data_without_a_test_set_are_evaluated_on_the_training_set_with_a_warning(given: object) -> None:
+    with pytest.warns(UserWarning, match=r"evaluated on the training samples. Give a pair \(train, test\)"):
+        resolved = data.resolve(given)
+    assert torch.equal(resolved.train.x, pairs().tensors[0])
+    assert torch.equal(resolved.test.x, pairs().tensors[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (torch.zeros(3, 2), "Tensor"),
+        ((torch.zeros(3, 2), torch.zeros(3)), "a pair of Tensor and Tensor"),
+        ((pairs(), torch.zeros(3)), "a pair of TensorDataset and Tensor"),
+        (torch.utils.data.DataLoader(pairs()), "DataLoader"),
+        ("digits", "str"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(given: object, found: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"data must be a DataSet, .*; found {found}. Use data.from_tensors\(x, y, x_t"
+    ):
+        data.resolve(given)
+
+
+def test_samples_are_checked_as_tensors_are() -> None:
+    negative = Samples(torch.zeros(2, 1), torch.tensor([0, -1]))
+    with pytest.raises(ValueError, match=r"y\[1\] is -1"):
+        data.resolve((negative, negative))
+
+
+def test_documented_examples() -> None:
+    assert doctest.testmod(samples).failed == 0
 
 
 def test_digits_are_balanced_standardised_and_split_once() -> None:

@@ -62,3 +62,39 @@ def test_rounds_with_a_rule_can_be_gone_on_with():
     whole = list(simulate(net, 5, rule=by_norm))
     *_, end = simulate(net, 5, start=3, participants=whole[2].after, rule=by_norm)
     assert equal(end.after, whole[-1].after)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda W: 2 * W, r"W must have rows summing to 1; row 0 sums to 2\."),
+        (lambda W: W - 2 * torch.eye(4), "W must not be negative"),
+        (lambda W: W * torch.nan, r"W must hold finite numbers; W\[0, 0\] is nan"),
+        (lambda W: W[:3, :3], "it must have a row and a column for each of 4; found 3 x 3"),
+        (lambda W: W.sum(), "it must have a row and a column for each of 4; found a single number"),
+    ],
+)
+def test_a_rule_must_return_a_mixing_matrix(change, message):
+    def spoil(drawn, before, half):
+        return drawn.W if drawn.t < 2 else change(drawn.W)
+
+    with pytest.raises(ValueError, match=rf"rule test_a_rule_must\w+ returned in round 2 cannot be used: {message}"):
+        list(simulate(make(), 4, rule=spoil))
+
+
+def test_a_rule_must_return_a_tensor():
+    with pytest.raises(TypeError, match=r"round 0 cannot be used: it must be a tensor, or Participants; found list"):
+        list(simulate(make(), 1, rule=lambda drawn, before, half: drawn.W.tolist()))
+
+
+def test_a_rule_may_refill_the_tensor_it_returns():
+    net = make()
+    shared = torch.empty(4, 4, dtype=torch.float64)
+
+    def alternate(drawn, before, half):
+        return shared.copy_(drawn.W if drawn.t % 2 else torch.eye(4))
+
+    rounds = list(simulate(net, 4, rule=alternate))
+    assert [torch.equal(done.W, torch.eye(4, dtype=torch.float64)) for done in rounds] == [True, False, True, False]
+    for done in rounds:
+        assert_close(done.after.theta, done.W.to(done.half.theta) @ done.half.theta, **CLOSE)

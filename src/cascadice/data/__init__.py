@@ -1,11 +1,11 @@
-"""Data: reading it, dividing it among participants, walking it in batches, spoiling it on purpose."""
+"""Data: read it, divide it among participants, draw batches from it, corrupt it on purpose."""
 
 from cascadice.data import batches, corruption, partition
 from cascadice.data.bundled import digits, pydoc
 from cascadice.data.catalogue import DATASETS, load
 from cascadice.data.cifar import cifar10, cifar100
 from cascadice.data.idx import mnist
-from cascadice.data.samples import DataSet, Samples, from_tensors, from_torch
+from cascadice.data.samples import DataSet, Samples, from_tensors, from_torch, resolve
 from cascadice.data.tiny import tiny_imagenet
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "mnist",
     "partition",
     "pydoc",
+    "resolve",
     "tiny_imagenet",
 ]

@@ -1,51 +1,85 @@
-"""Which samples each participant sees in each round: a pure function of the round's number."""
+"""Which samples each participant sees in each round: a pure function of the round's number.
 
-from collections.abc import Callable
+A round's batches are indices into the training samples, `[participants, steps, batch]`. Where participants differ in
+their number of local steps or their batch size, the rest of a participant's block is filled with -1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice import seeds
 from cascadice.data.partition import Partition
 
-# Round t's indices into the training samples, [nodes, steps, batch]; any round, in any order, gives the same.
-Batches = Callable[[int], Tensor]
+Batches = Callable[[int], Tensor]  # t -> indices [participants, steps, batch]; any round can be asked for at any time
+PerParticipant = int | Sequence[int]  # one number for everyone, or one for each participant
+PADDING = -1
+
+
+def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerParticipant = 1, seed: int = 0) -> Batches:
+    """Every participant walks its own data, freshly shuffled each epoch; an incomplete last batch is dropped.
+
+    Local step s of round t uses the participant's batch number t·steps + s. Cost: a gather a round; at the start of an
+    epoch, one permutation a participant. Not safe to call from several threads at once.
+
+    Args:
+        partition: The samples that each participant holds.
+        batch_size: Samples in a batch: one number, or one for each participant.
+        steps: Local steps in a round: one number, or one for each participant.
+        seed: Determines the order of the samples.
+
+    Returns:
+        The function t -> indices [participants, most steps, largest batch], padded with -1.
+
+    Example:
+        >>> from cascadice.data import partition
+        >>> epochs(partition.iid(100, 2), [4, 3], steps=[1, 2])(0)[0]
+        tensor([[89, 79, 73, 55],
+                [-1, -1, -1, -1]])
+    """
+    return _Epochs(partition, *_checked(partition, batch_size, steps), seed)
 
 
 class _Epochs:
-    """Walks shuffled epochs. Holds two of them per participant, so that a round may straddle their border.
+    """Holds the orders of two epochs per participant, because a round may straddle their border.
 
-    The held orders are only a cache: what is returned depends on nothing but `t`.
+    The held orders are only a cache: what is returned depends on `t` alone.
     """
 
-    def __init__(self, partition: Partition, batch_size: int, steps: int, seed: int) -> None:
+    def __init__(
+        self, partition: Partition, batch_sizes: NDArray[np.int64], steps: NDArray[np.int64], seed: int
+    ) -> None:
         self.partition = [part.cpu().numpy() for part in partition]
-        self.batch_size, self.steps, self.seed = batch_size, steps, seed
-        sizes = np.array([len(part) for part in partition])
-        self.per_epoch = sizes // batch_size
-        self.start = np.cumsum(sizes) - sizes
+        self.batch_sizes, self.steps, self.seed = batch_sizes, steps, seed
+        lengths = np.array([len(part) for part in partition])
+        self.per_epoch = lengths // batch_sizes
+        self.start = np.cumsum(lengths) - lengths
         self.nodes = np.arange(len(partition))
         self.held = np.full((2, len(partition)), -1)
-        self.orders = np.empty((2, int(sizes.sum())), dtype=np.int64)
-        self.within = np.arange(batch_size)
-        self.generator = torch.Generator()  # reseeded for each draw: to make one takes longer than to shuffle
+        self.orders = np.empty((2, int(lengths.sum())), dtype=np.int64)
+        self.within = np.arange(batch_sizes.max())
+        self.absent = self.within >= batch_sizes[:, None]
+        self.generator = torch.Generator()  # reseeded for each draw: making one takes longer than shuffling
 
     def __call__(self, t: int) -> Int[Tensor, "nodes steps batch"]:
         if t < 0:
             raise ValueError(f"rounds are numbered from 0; found {t}.")
-        numbers = range(t * self.steps, (t + 1) * self.steps)
-        return torch.from_numpy(np.stack([self._batch(number) for number in numbers], axis=1))
+        return torch.from_numpy(np.stack([self._batch(t, step) for step in range(self.steps.max())], axis=1))
 
-    def _batch(self, number: int) -> NDArray[np.int64]:
-        epoch, position = np.divmod(number, self.per_epoch)
+    def _batch(self, t: int, step: int) -> NDArray[np.int64]:
+        idle = step >= self.steps
+        epoch, position = np.divmod(t * self.steps + np.where(idle, 0, step), self.per_epoch)
         slot = epoch % 2
         for node in (self.held[slot, self.nodes] != epoch).nonzero()[0]:
             self._shuffle(int(node), int(epoch[node]))
-        first = self.start + position * self.batch_size
-        batch: NDArray[np.int64] = self.orders[slot[:, None], first[:, None] + self.within]
+        places = (self.start + position * self.batch_sizes)[:, None] + self.within
+        batch: NDArray[np.int64] = self.orders[slot[:, None], np.minimum(places, self.orders.shape[1] - 1)]
+        batch[self.absent | idle[:, None]] = PADDING
         return batch
 
     def _shuffle(self, node: int, epoch: int) -> None:
@@ -56,31 +90,28 @@ class _Epochs:
         self.held[epoch % 2, node] = epoch
 
 
-def epochs(partition: Partition, batch_size: int, *, steps: int = 1, seed: int = 0) -> Batches:
-    """Every participant walks its own data, freshly shuffled each epoch; an incomplete last batch is dropped.
+def rounds_per_epoch(partition: Partition, batch_size: PerParticipant, steps: PerParticipant = 1) -> int:
+    """Rounds in which the participants together process as many whole batches as they hold.
 
-    Local step s of round t is the participant's batch number t·steps + s. Cost: a gather a round; entering an
-    epoch, one permutation a participant. Not to be called from several threads at once.
+    Example:
+        >>> from cascadice.data import partition
+        >>> rounds_per_epoch(partition.iid(120, 3), batch_size=10)
+        4
     """
-    _check(partition, batch_size, steps)
-    return _Epochs(partition, batch_size, steps, seed)
-
-
-def rounds_per_epoch(partition: Partition, batch_size: int, steps: int = 1) -> int:
-    """Rounds in which the participants together handle as many whole batches as they hold."""
-    _check(partition, batch_size, steps)
-    whole = sum(len(part) // batch_size for part in partition)
-    return -(-whole // (len(partition) * steps))
+    batch_sizes, per_round = _checked(partition, batch_size, steps)
+    whole = sum(len(part) // int(size) for part, size in zip(partition, batch_sizes, strict=True))
+    return -(-whole // int(per_round.sum()))
 
 
 def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | None = None) -> Batches:
-    """Batches supplied by index, one row a round; negative indices, or any beyond `n_samples`, are refused."""
-    bad = ((index < 0) | (index >= (2**63 - 1 if n_samples is None else n_samples))).nonzero()
-    if len(bad):
-        t, node, step, place = bad[0].tolist()
-        limit = "" if n_samples is None else f" and below {n_samples}"
-        found = f"round {t}, participant {node}, step {step}, place {place} has {int(index[t, node, step, place])}"
-        raise ValueError(f"batch indices must be at least 0{limit}; {found}.")
+    """The batches of a finite number of rounds, supplied as indices.
+
+    Args:
+        index: Indices of training samples; -1 after the last sample or step of a participant that has fewer.
+        n_samples: The number of training samples, if indices are to be checked against it.
+    """
+    for t, batch in enumerate(index):
+        check_round(batch, n_samples, t)
 
     def batches(t: int) -> Int[Tensor, "nodes steps batch"]:
         if not 0 <= t < len(index):
@@ -90,14 +121,59 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
     return batches
 
 
-def _check(partition: Partition, batch_size: int, steps: int) -> None:
-    if batch_size < 1 or steps < 1:
-        raise ValueError(f"batch_size and steps must be at least 1; found {batch_size} and {steps}.")
+def check_round(batch: Tensor, n_samples: int | None, t: int) -> Tensor:
+    """Round t's batch, or a ValueError that names the first index that is out of range or padded in the wrong place."""
+    if batch.dim() != 3:
+        raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {list(batch.shape)}.")
+    present = batch != PADDING
+    steps, size = present[:, :, 0].sum(1).clamp(min=1), present[:, 0].sum(1).clamp(min=1)
+    block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])[:, None]
+    outside = (batch < 0) | (batch >= (2**63 - 1 if n_samples is None else n_samples))
+    bad = (present != block) | (present & outside)
+    if bad.any():
+        node, step, place = bad.nonzero()[0].tolist()
+        limit = "" if n_samples is None else f" and below {n_samples}, the number of samples"
+        raise ValueError(
+            f"batch indices must be at least 0{limit}; -1 may only follow a participant's last sample or step. "
+            f"Round {t}, participant {node}, step {step}, place {place} has {int(batch[node, step, place])}."
+        )
+    return batch
+
+
+def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
+    """(local steps, batch size) of each participant in a round's batch, padding left out."""
+    present = batch != PADDING
+    return list(zip(present[:, :, 0].sum(1).tolist(), present[:, 0].sum(1).tolist(), strict=True))
+
+
+def _below(counts: Int[Tensor, " nodes"], length: int) -> Bool[Tensor, "nodes length"]:
+    return torch.arange(length, device=counts.device) < counts[:, None]
+
+
+def _checked(
+    partition: Partition, batch_size: PerParticipant, steps: PerParticipant
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not partition:
         raise ValueError("there must be at least 1 participant; the partition is empty.")
-    for node, part in enumerate(partition):
-        if len(part) < batch_size:
+    batch_sizes, per_round = (
+        _per_participant(value, len(partition), what)
+        for value, what in ((batch_size, "batch_size"), (steps, "local steps"))
+    )
+    for node, (part, size) in enumerate(zip(partition, batch_sizes, strict=True)):
+        if len(part) < size:
             raise ValueError(
                 f"a batch must fit into each participant's data; participant {node} holds {len(part)} samples, "
-                f"batch_size is {batch_size}. Use a smaller batch or fewer participants."
+                f"batch_size is {size}. Use a smaller batch or fewer participants."
             )
+    return batch_sizes, per_round
+
+
+def _per_participant(value: Any, nodes: int, what: str) -> NDArray[np.int64]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.ndim > 1:
+        raise TypeError(f"{what} must be a whole number, or one for each participant; found {value!r}.")
+    if array.ndim and len(array) != nodes:
+        raise ValueError(f"{what} must have one entry for each of the {nodes} participants; found {len(array)}.")
+    if array.min() < 1:
+        raise ValueError(f"{what} must be at least 1; found {array.min()}.")
+    return np.broadcast_to(array, (nodes,)).astype(np.int64)

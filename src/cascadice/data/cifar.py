@@ -64,7 +64,7 @@ HUNDRED = Form(
 
 def cifar10(root: Root = None) -> DataSet:
     """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
-    (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10*.npz"]], root)
+    (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10[!0]*npz"]], root)
     return read_pack("cifar10", path, TEN) if path.is_file() else read_official("cifar10", path, TEN)
 
 
@@ -113,7 +113,8 @@ def read_pack(name: str, path: Path, form: Form) -> DataSet:
 
 def _samples(x: NDArray[np.uint8], y: NDArray[np.int64], form: Form) -> Samples:
     images, labels = torch.from_numpy(np.array(x, order="C")), torch.from_numpy(y.astype(np.int64))
-    return Samples(images, labels, torch.tensor(form.mean), torch.tensor(form.std))
+    mean, std = (torch.tensor(values, dtype=torch.float32) for values in (form.mean, form.std))
+    return Samples(images, labels, mean, std)
 
 
 # The function that pickled arrays name, whichever module the pickling NumPy kept it in.

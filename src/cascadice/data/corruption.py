@@ -1,4 +1,4 @@
-"""Bad data on purpose: chosen participants, chosen rounds, drawn the same wherever the batch is computed."""
+"""Data corrupted on purpose: chosen participants, chosen rounds, the same draws wherever a batch is computed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,27 +15,27 @@ from cascadice.names import lookup
 Row = tuple[Tensor, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
 
 
-def _permute_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
-    orders = [torch.randperm(y.shape[1], generator=draw).to(y.device) for _ in range(y.shape[0])]
+def _permute_labels(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
+    orders = [torch.randperm(y.shape[1], generator=generator).to(y.device) for _ in range(y.shape[0])]
     return x, torch.stack([step[order] for step, order in zip(y, orders, strict=True)])
 
 
-def _flip_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
-    flipped = torch.rand(y.shape, generator=draw) < strength
-    shift = torch.randint(1, classes, y.shape, generator=draw) * flipped
+def _flip_labels(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
+    flipped = torch.rand(y.shape, generator=generator, dtype=torch.float32) < strength
+    shift = torch.randint(1, classes, y.shape, generator=generator) * flipped
     return x, (y + shift.to(y.device)) % classes
 
 
-def _mirror_labels(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
+def _mirror_labels(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
     return x, classes - 1 - y
 
 
-def _noise(x: Tensor, y: Tensor, strength: float, classes: int, draw: Generator) -> Row:
-    return x + math.sqrt(strength) * torch.randn(x.shape, generator=draw).to(x), y
+def _noise(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
+    return x + math.sqrt(strength) * torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x), y
 
 
 class Kind(NamedTuple):
-    """How to corrupt one participant's batches, what `strength` means and how large it may be (0: there is none)."""
+    """How to corrupt one participant's batches; what `strength` means and its largest value (0: it has none)."""
 
     apply: Callable[[Tensor, Tensor, float, int, Generator], Row]
     strength: str
@@ -55,7 +55,17 @@ CORRUPTIONS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Corruption:
-    """What is done to the batches of `nodes` in `rounds` (every round if None)."""
+    """One kind of corruption of the batches of some participants.
+
+    Args:
+        kind: One of CORRUPTIONS.
+        nodes: The participants whose batches are corrupted.
+        rounds: When; every round if None.
+        strength: A probability or a variance, depending on the kind.
+
+    Example:
+        >>> flipped = Corruption("flip-labels", nodes=(3, 5), rounds=range(10, 20), strength=0.5)
+    """
 
     kind: str
     nodes: tuple[int, ...]
@@ -76,46 +86,66 @@ class Corruption:
 
 
 def corrupt(
-    corruptions: Sequence[Corruption], x: Tensor, y: Tensor, t: int, nodes: Sequence[int], seed: int, classes: int
+    corruptions: Sequence[Corruption],
+    x: Tensor,
+    y: Tensor,
+    t: int,
+    nodes: Sequence[int],
+    seed: int,
+    classes: int,
+    sizes: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Round t's batches x, y [rows, steps, batch, ...] of the participants `nodes`, corrupted where it applies.
+    """Round t's batches of the participants `nodes`, corrupted where a corruption applies.
 
-    A participant's draws depend on (seed, t, participant) alone, so a replay with only some of them present, or
-    another machine, sees the same. Inputs are never modified; untouched ones are returned as the same object.
+    A participant's draws depend on (seed, t, participant) alone, so that a replay of a few participants, or another
+    machine, sees the same. Inputs are never modified; what is not corrupted is returned as the same object.
+
+    Args:
+        corruptions: Applied in this order.
+        x: Inputs [participants, steps, batch, ...].
+        y: Targets [participants, steps, batch, ...].
+        t: The round.
+        nodes: Which participant each row of x and y belongs to.
+        seed: The seed of the run.
+        classes: The number of classes.
+        sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
     """
     if not corruptions:
         return x, y
     if len(nodes) != len(x) or y.dim() < 3 or x.shape[:3] != y.shape[:3]:
         found = f"{len(nodes)} participants, x {tuple(x.shape)}, y {tuple(y.shape)}"
         raise ValueError(f"x and y must be [participants, steps, batch, ...]; found {found}.")
-    present = [(row, node) for row, node in enumerate(nodes) if any(c.applies(t, node) for c in corruptions)]
-    if not present:
-        return x, y
-    before_x, before_y = x.unbind(), y.unbind()
-    rows_x, rows_y = list(before_x), list(before_y)
-    for row, node in present:
-        draw = seeds.generator(seed, "corruption", t, node)
-        for c in corruptions:
-            if c.applies(t, node):
-                _check_possible(c, x, y, classes)
-                rows_x[row], rows_y[row] = CORRUPTIONS[c.kind].apply(
-                    rows_x[row], rows_y[row], c.strength, classes, draw
-                )
-    return _restacked(x, before_x, rows_x), _restacked(y, before_y, rows_y)
+    bad_x, bad_y = x, y
+    for row, node in enumerate(nodes):
+        applied = [c for c in corruptions if c.applies(t, node)]
+        if not applied:
+            continue
+        steps, batch = sizes[row] if sizes else y.shape[1:3]
+        row_x, row_y = before = x[row, :steps, :batch], y[row, :steps, :batch]
+        generator = seeds.generator(seed, "corruption", t, node)
+        for c in applied:
+            _check_possible(c, x, y, classes)
+            row_x, row_y = CORRUPTIONS[c.kind].apply(row_x, row_y, c.strength, classes, generator)
+        bad_x, bad_y = (
+            whole if after is old else _with_block(whole, original, row, after)
+            for whole, original, old, after in zip((bad_x, bad_y), (x, y), before, (row_x, row_y), strict=True)
+        )
+    return bad_x, bad_y
 
 
 def check(corruptions: Sequence[Corruption], nodes: int) -> None:
-    """Every corrupted participant must be one of the `nodes` there are."""
+    """Raise a ValueError where a corruption names a participant that does not exist."""
     for c in corruptions:
         if max(c.nodes) >= nodes:
             raise ValueError(f"{c.kind} names participant {max(c.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
 
 
 def parse(text: str) -> Corruption:
-    """`kind:nodes[:strength][@from-to]` with both ends of the rounds included; `@from-` never ends.
+    """The corruption written `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` never ends.
 
-    >>> parse("flip-labels:3,5:0.5@10-20")
-    Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
+    Example:
+        >>> parse("flip-labels:3,5:0.5@10-20")
+        Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
     kind, nodes, strength, rounds = parse_interval(text, "corruption")
     if strength is not None and lookup(CORRUPTIONS, kind, "corruption").most == 0:
@@ -123,9 +153,11 @@ def parse(text: str) -> Corruption:
     return Corruption(kind, nodes, rounds, 1.0 if strength is None else strength)
 
 
-def _restacked(whole: Tensor, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
-    same = all(old is new for old, new in zip(before, after, strict=True))
-    return whole if same else torch.stack(list(after))
+def _with_block(whole: Tensor, original: Tensor, row: int, block: Tensor) -> Tensor:
+    """`whole`, copied if it is still the original, with this block in the corner of its row."""
+    copy = whole.clone() if whole is original else whole
+    copy[row, : block.shape[0], : block.shape[1]] = block
+    return copy
 
 
 def _check_possible(c: Corruption, x: Tensor, y: Tensor, classes: int) -> None:

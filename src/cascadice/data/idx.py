@@ -13,13 +13,27 @@ from cascadice.data.samples import DataSet, Samples, check_labels
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 LAYOUTS = [[f"{folder}{name}{suffix}" for name in FILES] for folder in ("", "MNIST/raw/") for suffix in (".gz", "")]
-MEAN, STD = torch.tensor([0.1307]), torch.tensor([0.3081])
+FIRST_LABELS = [5, 0, 4, 1, 9, 2], [7, 2, 1, 0, 4, 1]  # of the training and the test images
+MEAN, STD = torch.tensor([0.1307], dtype=torch.float32), torch.tensor([0.3081], dtype=torch.float32)
 
 
 def mnist(root: Root = None) -> DataSet:
-    """Handwritten digits, 60,000 + 10,000 images of 1×28×28 (LeCun et al. 1998)."""
-    train_x, train_y, test_x, test_y = locate("MNIST", "mnist", LAYOUTS, root)
+    """Handwritten digits, 60,000 + 10,000 images of 1×28×28 (LeCun et al. 1998).
+
+    Args:
+        root: The folder that holds `mnist/` or `MNIST/raw/`, or the files themselves; then $CASCADICE_DATA and the
+            cache are searched. Fashion-MNIST, whose files have the same names, is not mistaken for MNIST.
+    """
+    train_x, train_y, test_x, test_y = locate("MNIST", "mnist", LAYOUTS, root, _is_mnist)
     return DataSet("mnist", _samples(train_x, train_y), _samples(test_x, test_y), tuple("0123456789"))
+
+
+def _is_mnist(paths: list[Path]) -> bool:
+    """Whether the folder is named MNIST or the labels begin as MNIST's: other data sets have the same file names."""
+    if paths[0].parent.parent.name == "MNIST":
+        return True
+    beginnings = [read_idx(path, dimensions=1)[:6].tolist() for path in paths[1::2]]
+    return all(labels == first[: len(labels)] for labels, first in zip(beginnings, FIRST_LABELS, strict=True))
 
 
 def _samples(images: Path, labels: Path) -> Samples:

@@ -1,7 +1,8 @@
-"""Who holds what: each partition is a list with one int64 tensor of training indices per participant."""
+"""Which participant holds which samples: a partition is a list with one int64 tensor of indices per participant."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +17,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Partition = list[Tensor]
+Scheme = Callable[..., Partition]  # (labels, nodes, per_node=None, seed=0) -> partition
 
 
 def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
-    """A random disjoint division: `per_node` samples each, or all of them, as evenly as they go."""
+    """A random disjoint partition: `per_node` samples each, or all samples, as evenly as possible.
+
+    Example:
+        >>> [len(part) for part in iid(100, 3)]
+        [34, 33, 33]
+    """
     _check_sizes(n_samples, nodes, per_node)
     order = torch.randperm(n_samples, generator=seeds.generator(seed, "partition", "iid"))
     if per_node is None:
@@ -28,7 +35,14 @@ def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 
 
 
 def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
-    """`per_node` independent draws each (n_samples / nodes if left out): participants overlap, samples recur."""
+    """`per_node` independent draws for each participant, so that participants overlap and samples recur.
+
+    Args:
+        n_samples: The number of training samples.
+        nodes: The number of participants.
+        per_node: Draws for each participant; n_samples / nodes unless given.
+        seed: Determines the draws.
+    """
     size = max(1, n_samples // max(1, nodes)) if per_node is None else per_node
     _check_sizes(n_samples, nodes, size, disjoint=False)
     return [
@@ -40,11 +54,19 @@ def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *,
 def dirichlet(
     labels: Tensor, nodes: int, alpha: float = 0.5, *, per_node: int | None = None, minimum: int = 1, seed: int = 0
 ) -> Partition:
-    """A disjoint division of skewed classes: the smaller `alpha`, the fewer classes each participant sees.
+    """A disjoint partition with skewed classes.
 
-    Each class is divided in proportions drawn from Dirichlet(α) over participants, so sizes differ too; whoever
-    falls below `minimum` receives from the largest (Yurochkin et al. 2019). With `per_node`, all have that size:
-    each participant fills its places from its own Dirichlet(α) mix of classes while they last (Hsu et al. 2019).
+    Each class is divided in proportions drawn from Dirichlet(α) over participants, so sizes differ too (Yurochkin
+    et al. 2019). With `per_node`, all have that size: each participant fills its places from its own Dirichlet(α)
+    mix of classes while they last (Hsu et al. 2019).
+
+    Args:
+        labels: The class of each training sample.
+        nodes: The number of participants.
+        alpha: The smaller, the fewer classes each participant sees.
+        per_node: The number of samples that each participant holds.
+        minimum: The fewest samples that a participant may hold; the largest participant gives some of its own.
+        seed: Determines the draws.
     """
     if not alpha > 0 or not np.isfinite(alpha):
         raise ValueError(f"alpha must be positive and finite; found {alpha}. Use iid for no skew at all.")
@@ -62,9 +84,15 @@ def dirichlet(
 def by_class(
     labels: Tensor, nodes: int, classes_per_node: int = 2, *, per_node: int | None = None, seed: int = 0
 ) -> Partition:
-    """Each participant holds `classes_per_node` classes; a class is shared evenly by its holders (± 1 holder).
+    """A disjoint partition in which each participant holds a few classes and shares each evenly with its other holders.
 
-    With fewer places than classes, some classes are held by nobody. `per_node` keeps that many at random.
+    Args:
+        labels: The class of each training sample.
+        nodes: The number of participants.
+        classes_per_node: Classes that each participant holds. Some classes are held by no one where
+            nodes × classes_per_node is less than the number of classes.
+        per_node: Keep this many samples of each participant, at random.
+        seed: Determines who holds what.
     """
     _check_labels(labels)
     _check_sizes(len(labels), nodes, per_node)
@@ -89,7 +117,7 @@ def by_class(
 
 
 def _holders(classes: int, nodes: int, classes_per_node: int, draw: torch.Generator) -> list[list[int]]:
-    """Each participant in turn takes the classes that the fewest hold so far, ties broken at random."""
+    """The holders of each class: every participant in turn takes the classes with the fewest holders."""
     holders: list[list[int]] = [[] for _ in range(classes)]
     for node in range(nodes):
         crowding = torch.tensor([len(h) for h in holders]) + torch.rand(classes, generator=draw, dtype=torch.float64)
@@ -100,7 +128,7 @@ def _holders(classes: int, nodes: int, classes_per_node: int, draw: torch.Genera
 
 PARTITIONS: Mapping[str, str] = {
     "iid": "random and disjoint",
-    "with-replacement": "independent draws, participants overlap",
+    "with-replacement": "independent draws, so that participants overlap",
     "dirichlet": "disjoint, classes skewed by Dirichlet(alpha)",
     "by-class": "disjoint, a few classes each",
 }
@@ -117,7 +145,11 @@ def build(
     minimum: int = 1,
     seed: int = 0,
 ) -> Partition:
-    """The partition called `name`; options that it does not know are for the others."""
+    """The partition called `name`; options of the other partitions are ignored.
+
+    Example:
+        >>> parts = build("dirichlet", torch.arange(100) % 10, nodes=4, alpha=0.1)
+    """
     lookup(PARTITIONS, name, "partition")
     builders: dict[str, Callable[[], Partition]] = {
         "iid": lambda: iid(len(labels), nodes, per_node, seed=seed),
@@ -128,15 +160,73 @@ def build(
     return builders[name]()
 
 
+OPTIONS: Mapping[str, Sequence[str]] = {"dirichlet": ("alpha", "minimum"), "by-class": ("classes_per_node",)}
+
+
+def scheme(name: str, **options: Any) -> Scheme:
+    """A named partition with its options set, for `network(partition=…)`.
+
+    Args:
+        name: One of PARTITIONS.
+        options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
+
+    Returns:
+        The function (labels, nodes, per_node=None, seed=0) -> partition.
+
+    Raises:
+        ValueError: The name is unknown, or the partition has no such option.
+
+    Example:
+        >>> skewed = scheme("dirichlet", alpha=0.1)
+        >>> parts = skewed(torch.arange(100) % 10, 4, seed=1)
+    """
+    lookup(PARTITIONS, name, "partition")
+    for option in options:
+        lookup(dict.fromkeys(OPTIONS.get(name, ())), option, f"option of {name}")
+    return partial(build, name, **options)
+
+
+def resolve(
+    partition: str | Scheme | Sequence[Any], labels: Tensor, nodes: int, *, per_node: int | None = None, seed: int = 0
+) -> Partition:
+    """The partition that a user means: a name, a scheme such as `scheme("dirichlet", alpha=0.1)`, or index lists.
+
+    Args:
+        partition: A name, a function (labels, nodes, per_node=None, seed=0) -> partition, or the indices of each
+            participant's samples.
+        labels: The targets of the training samples.
+        nodes: The number of participants.
+        per_node: The number of samples that each participant holds; not with index lists.
+        seed: Determines the draws.
+
+    Raises:
+        ValueError: There is not one list per participant, or an index is out of range.
+    """
+    if isinstance(partition, str):
+        partition = scheme(partition)
+    if callable(partition):
+        partition = partition(labels, nodes, per_node=per_node, seed=seed)
+    elif per_node is not None:
+        raise ValueError(f"per_node must be left out where the partition is given as index lists; found {per_node}.")
+    if len(partition) != nodes:
+        raise ValueError(f"the partition must have one part per participant; found {len(partition)} parts for {nodes}.")
+    parts = [torch.as_tensor(part, dtype=torch.int64) for part in partition]
+    for node, part in enumerate(parts):
+        if len(part) and not 0 <= int(part.min()) <= int(part.max()) < len(labels):
+            limit = f"0..{len(labels) - 1}, the training samples"
+            raise ValueError(f"a partition must hold indices in {limit}; participant {node} has others.")
+    return parts
+
+
 def counts(partition: Partition, labels: Int[Tensor, " samples"], classes: int) -> Int[Tensor, "nodes classes"]:
-    """How many samples of each class each participant holds."""
+    """The number of samples of each class that each participant holds."""
     return torch.stack(
         [torch.bincount(labels[index.to(labels.device)], minlength=classes) for index in partition]
     ).cpu()
 
 
 def table(holdings: Int[Tensor, "nodes classes"], classes: Sequence[str], *, widest: int = 20) -> "Table":
-    """`counts` as a rich table; beyond `widest` classes, each participant's three commonest instead of all."""
+    """`counts` as a rich table; with more than `widest` classes, only each participant's three commonest."""
     from rich.table import Table
 
     shown = Table(title="who holds what")

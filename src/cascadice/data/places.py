@@ -4,7 +4,7 @@ import os
 import pickle
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,38 @@ def places(root: Root = None) -> list[Path]:
     return [Path(place).expanduser() for place in given if place]
 
 
-def locate(name: str, folder: str, layouts: Sequence[Sequence[str]], root: Root = None) -> list[Path]:
-    """The files of the first layout that is complete in a place, or in `folder` there; each file is a glob pattern."""
-    directories = [directory for place in places(root) for directory in (place, place / folder)]
-    for directory in directories:
-        for layout in layouts:
-            found = [next(iter(sorted(directory.glob(pattern))), None) for pattern in layout]
-            if all(found):
-                return [path for path in found if path]
+def locate(
+    name: str,
+    folder: str,
+    layouts: Sequence[Sequence[str]],
+    root: Root = None,
+    recognise: Callable[[list[Path]], bool] = lambda paths: True,
+) -> list[Path]:
+    """The files of the first complete layout, in `folder` of a place or in the place itself.
+
+    Args:
+        name: The data set, for the error.
+        folder: The folder named after the data set; it is searched first, and trusted.
+        layouts: Lists of files, each file a glob pattern.
+        root: See `places`.
+        recognise: Whether files found outside `folder` are this data set's.
+
+    Raises:
+        FileNotFoundError: No place holds the data set.
+    """
+    rejected = ""
+    for place in places(root):
+        for directory in (place / folder, place):
+            for layout in layouts:
+                paths = [path for pattern in layout for path in sorted(directory.glob(pattern))[:1]]
+                if len(paths) == len(layout):
+                    if directory != place or recognise(paths):
+                        return paths
+                    rejected = f"{place} has these files, but of another data set; put {name} into {place / folder}. "
     wanted = " or ".join(layout[0] for layout in layouts)
-    tried = ", ".join(str(directory) for directory in directories)
+    tried = ", ".join(f"{place}, {place / folder}" for place in places(root))
     raise FileNotFoundError(
-        f"{name} is not here: looked for {wanted} in {tried}. "
+        f"{name} is not here: looked for {wanted} in {tried}. {rejected}"
         "Use --download (download=True), or name the folder that holds it: --data-root, or CASCADICE_DATA."
     )
 

@@ -1,5 +1,6 @@
 """Samples in memory: stored compactly, normalised when taken."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,16 @@ from torch.utils.data import Dataset
 class Samples:
     """N inputs and their targets, kept as stored: uint8 images stay uint8 (Tiny ImageNet in float32 is 5 GB).
 
-    `take` turns uint8 into float32 `(x / 255 − mean) / std`, per channel; anything else is handed out as it is.
+    Args:
+        x: Inputs, one row per sample. `take` turns uint8 into float32 `(x / 255 − mean) / std`; other dtypes stay.
+        y: Targets, one row per sample.
+        mean: Of x / 255, one number per channel; for uint8 images only.
+        std: Of x / 255, one number per channel.
+
+    Example:
+        >>> x, y = Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])).take(torch.tensor([2, 0]))
+        >>> x.tolist(), y.tolist()
+        ([[4.0, 5.0], [0.0, 1.0]], [0, 0])
     """
 
     x: Tensor
@@ -42,18 +52,18 @@ class Samples:
 
     @cached_property
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        mean = torch.zeros((), device=self.x.device) if self.mean is None else self.mean
-        std = torch.ones((), device=self.x.device) if self.std is None else self.std
+        given = torch.zeros(()) if self.mean is None else self.mean, torch.ones(()) if self.std is None else self.std
+        mean, std = (values.to(self.x.device, torch.float32) for values in given)
         trailing = (-1,) + (1,) * (self.x.dim() - 2)
         return (1 / (255 * std)).reshape(trailing), (-mean / std).reshape(trailing)
 
     def take(self, index: Int[Tensor, "*shape"]) -> tuple[Tensor, Tensor]:
-        """The samples at `index`, whose shape leads theirs. Cost: one gather and, for images, one fused pass."""
+        """The inputs [*shape, ...] and targets [*shape, ...] of the samples at `index`, normalised."""
         rows = index.reshape(-1).to(self.x.device)
         x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
         if x.dtype == torch.uint8:
             scale, shift = self._scale_and_shift
-            # on CPU in cache and in place; on CUDA, where every launch counts, at once
+            # in place on the CPU, to stay in cache; in one kernel on CUDA
             x = torch.addcmul(shift, x, scale) if x.is_cuda else x.float().mul_(scale).add_(shift)
         return x.view(index.shape + self.x.shape[1:]), y.view(index.shape + self.y.shape[1:])
 
@@ -70,7 +80,14 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """What participants train on and what they are judged on; `classes` is empty for regression."""
+    """The samples that participants train on and those they are evaluated on.
+
+    Args:
+        name: For titles and records.
+        train: The training samples, which a partition divides among the participants.
+        test: The samples for evaluation.
+        classes: The names of the classes; empty for regression.
+    """
 
     name: str
     train: Samples
@@ -83,7 +100,7 @@ class DataSet:
 
 
 def check_labels(y: Tensor, classes: int, what: str) -> None:
-    """Labels must be integers in 0 … classes − 1; the first that is not is named."""
+    """Raise an error that names the first label that is not an integer in 0 … classes − 1."""
     if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
         raise TypeError(f"{what} must be integers, one of {classes} classes; found {y.dtype}.")
     bad = ((y < 0) | (y >= classes)).nonzero()
@@ -105,10 +122,26 @@ def from_tensors(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> DataSet:
-    """A data set from arrays or tensors: uint8 images NCHW, floats, or integer tokens; labels are checked.
+    """A data set from arrays or tensors.
 
-    `classes` are names or a number; left out, integer labels count as classes 0 … max, floats as regression.
-    `mean` and `std` (per channel, of x / 255) normalise uint8 images when they are taken.
+    Args:
+        x: Training inputs: uint8 images NCHW, floats, or integer tokens.
+        y: Training targets: integer classes, or floats for regression.
+        x_test: Inputs for evaluation.
+        y_test: Targets for evaluation.
+        name: For titles and records.
+        classes: Names or a number; left out, integer targets are the classes 0 … max, floats regression.
+        mean: Of x / 255, one number per channel: normalises uint8 images when they are taken.
+        std: Of x / 255, one number per channel.
+
+    Raises:
+        ValueError: Something is empty, not finite, of unequal shape, or a label is out of range.
+        TypeError: Labels are not integers although `classes` is given.
+
+    Example:
+        >>> data = from_tensors(torch.randn(90, 4), torch.arange(90) % 3, torch.randn(30, 4), torch.arange(30) % 3)
+        >>> data.classes
+        ('0', '1', '2')
     """
     inputs, targets = (torch.as_tensor(x), torch.as_tensor(x_test)), (torch.as_tensor(y), torch.as_tensor(y_test))
     for part, array in zip(("x", "y", "x_test", "y_test"), (inputs[0], targets[0], inputs[1], targets[1]), strict=True):
@@ -118,12 +151,10 @@ def from_tensors(
             bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
             raise ValueError(f"{part} must be finite; sample {bad} has NaN or infinite entries.")
     if inputs[0].shape[1:] != inputs[1].shape[1:]:
-        found = f"{tuple(inputs[0].shape[1:])} and {tuple(inputs[1].shape[1:])}"
-        raise ValueError(f"training and test inputs must have one shape; found {found}.")
+        shapes = f"{tuple(inputs[0].shape[1:])} and {tuple(inputs[1].shape[1:])}"
+        raise ValueError(f"training and test inputs must have one shape; found {shapes}.")
     names = _class_names(classes, *targets)
     if names:
-        check_labels(targets[0], len(names), "y")
-        check_labels(targets[1], len(names), "y_test")
         targets = (targets[0].long(), targets[1].long())
     scale = [None if s is None else torch.tensor(s, dtype=torch.float32) for s in (mean, std)]
     train, test = (Samples(a.contiguous(), b.contiguous(), *scale) for a, b in zip(inputs, targets, strict=True))
@@ -134,9 +165,11 @@ def _class_names(classes: Sequence[str] | int | None, y: Tensor, y_test: Tensor)
     if classes is None:
         integer = not (y.dtype.is_floating_point or y.dtype.is_complex)
         classes = max(1, int(max(y.max(), y_test.max())) + 1) if integer else 0
-    if isinstance(classes, int):
-        return tuple(str(c) for c in range(classes))
-    return tuple(classes)
+    names = tuple(str(c) for c in range(classes)) if isinstance(classes, int) else tuple(classes)
+    if names:
+        check_labels(y, len(names), "y")
+        check_labels(y_test, len(names), "y_test")
+    return names
 
 
 def from_torch(
@@ -148,10 +181,61 @@ def from_torch(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> DataSet:
-    """Any torch Dataset of (input, target) pairs, read once into memory; PIL images become uint8 NCHW."""
+    """A data set from torch Datasets of (input, target) pairs, read once into memory; PIL images become uint8 NCHW.
+
+    Args:
+        train: A map-style or iterable Dataset, or any iterable of pairs, to train on.
+        test: The same, for evaluation.
+        name: For titles and records.
+        classes: As for `from_tensors`, as are `mean` and `std`.
+        mean: Normalises images together with `std`.
+        std: Normalises images together with `mean`.
+
+    Raises:
+        TypeError: An item is not a pair.
+        ValueError: A Dataset is empty, or its inputs differ in shape.
+
+    Example:
+        >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
+        >>> len(from_torch(pairs, pairs).train)
+        90
+    """
     x, y = _materialise(train, "train")
     x_test, y_test = _materialise(test, "test")
     return from_tensors(x, y, x_test, y_test, name=name, classes=classes, mean=mean, std=std)
+
+
+def resolve(data: Any) -> DataSet:
+    """The data set that a user means: a DataSet, a torch Dataset, Samples, or a pair (train, test) of these.
+
+    Without a test set, participants are evaluated on the training samples, and a warning says so.
+
+    Raises:
+        TypeError: It is none of these.
+
+    Example:
+        >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
+        >>> resolve((pairs, pairs)).classes
+        ('0', '1', '2')
+    """
+    if isinstance(data, DataSet):
+        return data
+    pair = isinstance(data, tuple) and len(data) == 2
+    train, test = data if pair else (data, data)
+    if not any(isinstance(train, kind) and isinstance(test, kind) for kind in (Samples, Dataset)):
+        found = f"a pair of {type(train).__name__} and {type(test).__name__}" if pair else type(data).__name__
+        raise TypeError(
+            f"data must be a DataSet, a torch Dataset or a pair (train, test) of Datasets; found {found}. "
+            "Use data.from_tensors(x, y, x_test, y_test) or data.from_torch(train, test)."
+        )
+    if not pair:
+        warnings.warn(
+            "no test data were given: participants are evaluated on the training samples. Give a pair (train, test).",
+            stacklevel=3,
+        )
+    if isinstance(train, Samples):
+        return DataSet("samples", train, test, _class_names(None, train.y, test.y))
+    return from_torch(train, test)
 
 
 def _materialise(pairs: Any, what: str) -> tuple[Tensor, Tensor]:
@@ -164,8 +248,8 @@ def _materialise(pairs: Any, what: str) -> tuple[Tensor, Tensor]:
         inputs.append(_tensor(item[0]))
         targets.append(torch.as_tensor(item[1]))
         if inputs[i].shape != inputs[0].shape:
-            found = f"item {i} is {tuple(inputs[i].shape)}, item 0 is {tuple(inputs[0].shape)}"
-            raise ValueError(f"inputs of {what} must have one shape; {found}. Add a resizing transform.")
+            shapes = f"item {i} is {tuple(inputs[i].shape)}, item 0 is {tuple(inputs[0].shape)}"
+            raise ValueError(f"inputs of {what} must have one shape; {shapes}. Add a resizing transform.")
     if not inputs:
         raise ValueError(f"{what} must hold at least one sample; it is empty.")
     return torch.stack(inputs), torch.stack(targets)

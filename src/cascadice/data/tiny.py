@@ -14,7 +14,8 @@ from torch import Tensor
 from cascadice.data.places import Root, expect, locate, open_npz, reading
 from cascadice.data.samples import DataSet, Samples, check_labels
 
-MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float32)
+STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float32)
 SIDE = 64
 T = TypeVar("T")
 

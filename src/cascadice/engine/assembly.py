@@ -266,11 +266,10 @@ def _stacked(rows: list[Tensor]) -> Tensor:
 
 def _made(model: Model, seed: int, node: int) -> nn.Module:
     """A freshly initialised model, drawn from (seed, node) alone; a module is copied and told to reset itself."""
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seeds.derive(seed, "parameters", node))
+    with seeds.initialisation(seed, "parameters", node):
         if not isinstance(model, nn.Module):
             return model()
-        fresh = deepcopy(model).cpu()
+        fresh = deepcopy(model).to("cpu", torch.float32)
         before = flatten(fresh)
         for module in fresh.modules():
             if callable(reset := getattr(module, "reset_parameters", None)):

@@ -61,7 +61,7 @@ def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tu
     """(taken, factor) of these participants in round t, or () where all are honest."""
     if not any(b.applies(t, node) for b in behaviours for node in nodes):
         return ()
-    taken, factor = torch.ones(len(nodes)), torch.ones(len(nodes))
+    taken, factor = (torch.ones(len(nodes), dtype=torch.float32) for _ in range(2))
     for row, node in enumerate(nodes):
         for b in (b for b in behaviours if b.applies(t, node)):
             taken[row] *= BEHAVIOURS[b.kind].taken
@@ -76,7 +76,7 @@ def noise(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int], like: T
         variance = sum(b.strength * BEHAVIOURS[b.kind].noise for b in behaviours if b.applies(t, node))
         if variance:
             draw = seeds.generator(seed, "noise sender", t, node)
-            added[row] = variance**0.5 * torch.randn(like.shape[-1], generator=draw).to(like)
+            added[row] = variance**0.5 * torch.randn(like.shape[-1], generator=draw, dtype=torch.float32).to(like)
     return added
 
 

@@ -138,7 +138,8 @@ def _matching(nodes: int, seed: int, t: int) -> Tensor:
 def _lossy(schedule: Schedule, probability: float, seed: int, t: int) -> Tensor:
     W = schedule(t)
     entries = links(W)
-    draws = torch.rand(len(entries.weights), generator=seeds.generator(seed, "topology", "loss", t))
+    generator = seeds.generator(seed, "topology", "loss", t)
+    draws = torch.rand(len(entries.weights), generator=generator, dtype=torch.float32)
     return _keeping(W, entries, (draws >= probability) | (entries.receivers == entries.sources))
 
 

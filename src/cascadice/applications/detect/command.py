@@ -4,16 +4,14 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from cascadice.applications import over_runs
+from cascadice.applications.writer import Writer, add_arguments, comma_separated, nested_lists, open_run, open_writer
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import Tensor
 
     from cascadice.applications.detect.idea import Verdict
     from cascadice.runs.recordings import Recording
 
-MADE = ["detect.json", "detect.png"]
 SAMPLES = 128  # to evaluate on in a round, where there are as many
 HALF = 0.5  # of the receivers: a vote
 COLUMNS = ("participant", "flagged by", "heard by", "since round", "told to", "because")
@@ -29,7 +27,7 @@ MEANINGS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    over_runs.add(parser, "detect")
+    add_arguments(parser, "detect")
     parser.add_argument(
         "--rate", type=float, default=0.01, metavar="X", help="how often an honest neighbour may be flagged [0.01]"
     )
@@ -46,30 +44,28 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _detect(args: argparse.Namespace) -> None:
     import torch
-    from rich.console import Console
 
-    from cascadice import files
     from cascadice.applications.detect.idea import check, detect, votes
     from cascadice.applications.detect.picture import draw
     from cascadice.influence import evaluate_on, own_data
 
     check(args.rate, args.allowance, args.memory)
-    recording = over_runs.opened(args)
+    recording = open_run(args)
     samples, holdings = _samples(recording, args.samples)
-    yardstick = evaluate_on(recording.network, own_data(recording.network, holdings))
-    place = over_runs.place(args, "detect", MADE)
-    console, counted, last = Console(quiet=args.quiet), [], None
+    evaluation = evaluate_on(recording.network, own_data(recording.network, holdings))
+    writer = open_writer(args, recording, "detect")
+    votes_by_round, last = [], None
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
-    with console.status("looking at what everybody heard"):
-        for last in detect(recording.network, recording.rounds(), yardstick, **options):
-            counted.append(votes(last))
+    with writer.console.status("looking at what everybody heard"):
+        for last in detect(recording.network, recording.rounds(), evaluation, **options):
+            votes_by_round.append(votes(last))
     assert last is not None  # a recording has rounds
-    found = _found(recording, last, torch.stack(counted).cpu(), options)
-    draw(found, place / MADE[1])
-    files.write_json(place / MADE[0], found)
-    _tell(console, found)
-    console.print(f"\nfound in {place}: {', '.join(MADE)}", highlight=False, soft_wrap=True)
+    results = _results(writer, last, torch.stack(votes_by_round).cpu(), options)
+    writer.write(results, draw)
+    writer.print(results["findings"])
+    _print_table(writer, results)
+    writer.print_files()
 
 
 def _samples(recording: "Recording", asked: int | None) -> tuple[int, int]:
@@ -82,34 +78,28 @@ def _samples(recording: "Recording", asked: int | None) -> tuple[int, int]:
     return min(asked or SAMPLES, least), min(least, 4 * SAMPLES)
 
 
-def _found(recording: "Recording", last: "Verdict", counted: "Tensor", options: dict[str, Any]) -> dict[str, Any]:
-    import cascadice
+def _results(writer: Writer, last: "Verdict", votes: "Tensor", options: dict[str, Any]) -> dict[str, Any]:
     from cascadice.applications.detect.idea import LEAST, SIGNS
     from cascadice.runs.summary import wrongs
 
-    share, known = counted[-1].tolist(), wrongs(recording.network)
+    share, known = votes[-1].tolist(), wrongs(writer.recording.network)
     rows = [_row(node, last, known) for node in sorted(range(len(share)), key=lambda j: _order(share[j]))]
     sees = last.known.sum(0) >= LEAST
     blind, able = (~sees).nonzero().flatten().tolist(), (last.known & sees).sum(1).tolist()
     suspects = [row for row in rows if share[row[0]] >= HALF]
     deviation = last.deviation.cpu()
+    findings = [
+        *_sight(blind, len(rows)),
+        *(_suspicion(row, able[row[0]]) for row in suspects),
+        *(["Nobody is flagged by half of those that hear it."] if any(able) and not suspects else []),
+        *_others(rows, suspects, known),
+        _terms(len(writer.recording.recorded), options),
+    ]
     return {
-        "command": "detect",
-        "version": cascadice.__version__,
-        "run": recording.fingerprint,
-        "title": "Who is unlike the others",
-        "findings": [
-            *_sight(blind, len(rows)),
-            *(_suspicion(row, able[row[0]]) for row in suspects),
-            *(["Nobody is flagged by half of those that hear it."] if any(able) and not suspects else []),
-            *_others(rows, suspects, known),
-            _terms(len(recording.recorded), options),
-        ],
-        "table": {"columns": list(COLUMNS), "rows": rows},
-        "figure": MADE[1],
+        **writer.header("Who is unlike the others", findings, COLUMNS, rows),
         **{name: None if value == math.inf else value for name, value in options.items()},
-        "rounds": list(recording.recorded),
-        "votes": [[None if math.isnan(v) else v for v in row] for row in counted.tolist()],
+        "rounds": list(writer.recording.recorded),
+        "votes": nested_lists(votes),
         "strength": last.strength.tolist(),
         "heard": last.known.tolist(),
         "since": last.since.tolist(),
@@ -148,7 +138,7 @@ def _sight(blind: list[int], nodes: int) -> list[str]:
     hear, few = "hear" if len(blind) > 1 else "hears", "fewer than three others, too few to tell who is the odd one"
     if len(blind) == nodes:
         return [f"Nobody can tell here: everybody hears {few}. Give participants more neighbours, in another topology."]
-    return [f"Only {nodes - len(blind)} of {nodes} can tell: {_names(blind)} {hear} {few}."] if blind else []
+    return [f"Only {nodes - len(blind)} of {nodes} can tell: {comma_separated(blind)} {hear} {few}."] if blind else []
 
 
 def _suspicion(row: list[Any], able: int) -> str:
@@ -163,14 +153,14 @@ def _others(rows: list[list[Any]], suspects: list[list[Any]], known: dict[int, s
     """Who is flagged by some, and what is known about anybody."""
     found = []
     if single := [row[0] for row in rows if row[1] and row not in suspects]:
-        found.append(f"Flagged by fewer than half: {_names(single)}.")
+        found.append(f"Flagged by fewer than half: {comma_separated(single)}.")
     if known:
         caught = [row[0] for row in suspects]
         missed, wrong = sorted(set(known) - set(caught)), sorted(set(caught) - set(known))
         told = ", ".join(f"{node} ({kind})" for node, kind in sorted(known.items()))
         found.append(
-            f"Told to misbehave were {told}: {'all were found' if not missed else f'missed {_names(missed)}'}"
-            f"{f', wrongly suspected {_names(wrong)}' if wrong else ', nobody else is suspected'}."
+            f"Told to misbehave were {told}: {'all were found' if not missed else f'missed {comma_separated(missed)}'}"
+            f"{f', wrongly suspected {comma_separated(wrong)}' if wrong else ', nobody else is suspected'}."
         )
     return found
 
@@ -185,20 +175,8 @@ def _terms(rounds: int, options: dict[str, Any]) -> str:
     )
 
 
-def _names(nodes: list[int]) -> str:
-    return ", ".join(map(str, nodes))
-
-
-def _tell(console: "Console", found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    for place, column in enumerate(COLUMNS[:-1]):  # the reason is in the sentences
-        table.add_column(column, justify="right" if 0 < place < 4 else "left", no_wrap=True)
-    for row in (row for row in found["table"]["rows"] if row[1] or row[4]):
-        table.add_row(*("" if value is None else str(value) for value in row[:-1]))
-    for sentence in found["findings"]:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    if table.row_count:
-        console.print()
-        console.print(table)
+def _print_table(writer: Writer, results: dict[str, Any]) -> None:
+    """Those that somebody flags or that were told to misbehave; the reason is in the sentences."""
+    columns = {column: "right" if 0 < place < 4 else "left" for place, column in enumerate(COLUMNS[:-1])}
+    rows = [row[:-1] for row in results["table"]["rows"] if row[1] or row[4]]
+    writer.print_table(columns, [["" if value is None else str(value) for value in row] for row in rows])

@@ -11,8 +11,8 @@ from cascadice.applications import over_runs
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cascadice.applications.reward.idea import Payout
     from cascadice.applications.reward.ledger import Entry, Ledger
-    from cascadice.applications.reward.payouts import Payout
     from cascadice.engine import Round
     from cascadice.runs.recordings import Recording
 
@@ -47,8 +47,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _reward(args: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from cascadice.applications.reward.idea import check_terms, pay
     from cascadice.applications.reward.ledger import CHAIN, by_round, check_free, read_ledger
-    from cascadice.applications.reward.payouts import check_terms, pay
 
     _check_kind(args)
     recording = over_runs.opened(args)
@@ -116,7 +116,7 @@ def _missing(recording: "Recording", whole: set[int], args: Any) -> tuple[Iterat
     """The entries that the ledger lacks, and how many they are."""
     import torch
 
-    from cascadice.applications.reward.ledger import by_horizon, by_shares
+    from cascadice.applications.reward.contributions import by_horizon, by_shares
     from cascadice.influence import evaluate_on
     from cascadice.runs.inquiry import starts
     from cascadice.runs.questions import Question

@@ -1,16 +1,15 @@
 """Who is paid what, drawn and told: of one run's ledger, and of the study of how fair ledgers are."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.applications.reward.idea import Payout
 from cascadice.applications.reward.ledger import Ledger
-from cascadice.applications.reward.payouts import Payout
 from cascadice.files import aside
 from cascadice.pictures.influence import COLOURS, HARMED, HELPED, NAMED_UP_TO
 from cascadice.pictures.topology import SUFFIXES
@@ -80,57 +79,6 @@ def _name(node: int, known: Mapping[int, str]) -> str:
     return f"participant {node}" + (f" ({known[node]})" if node in known else "")
 
 
-def draw_study(found: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """A panel for each part of the study that is there: rank correlations, or what cheats earn."""
-    results = found["results"]
-    figure, panels = _figure(path, len(results))
-    for axes, result in zip(panels, results, strict=True):
-        if "truth" in result:
-            _ranks(axes, result)
-        else:
-            _cheats(axes, result)
-    _save(figure, path, f"do ledgers pay those who deserve it? {found['data']}, {len(found['setting']['seeds'])} seeds")
-
-
-def _ranks(axes: Any, result: Mapping[str, Any]) -> None:
-    names = list(result["rows"])
-    means, spreads = (np.array([result["rows"][name]["spearman"][key] for name in names]) for key in ("mean", "std"))
-    axes.barh(range(len(names)), means, xerr=spreads, color=[_colour(name) for name in names], ecolor="0.3")
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.axvline(0, color="0.2", linewidth=0.8)
-    axes.invert_yaxis()
-    accuracy = result["test_accuracy"]["mean"]
-    axes.set(
-        title=f"against {result['part']}, {result['nodes']} participants\ntest accuracy {accuracy:.3f}",
-        xlabel="Spearman (mean, standard deviation over seeds)",
-        xlim=(-1, 1.05),
-    )
-
-
-def _cheats(axes: Any, result: Mapping[str, Any]) -> None:
-    cheats = list(result["rows"])
-    names = [name for name in result["rows"][cheats[0]] if name != "samples held"]
-    width = 0.8 / len(names)
-    for place, name in enumerate(names):
-        means, spreads = ([100 * result["rows"][c][name][key] for c in cheats] for key in ("mean", "std"))
-        where = np.arange(len(cheats)) + (place - (len(names) - 1) / 2) * width
-        colour = "0.2" if place == 0 else _shade(place)
-        axes.bar(where, means, width, yerr=spreads, color=colour, ecolor="0.3", label=name)
-    axes.axhline(100 / result["nodes"], color="0.2", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(cheats)), cheats, fontsize=8)
-    axes.set(title="what participant 0 earns, as this\n(a duplicator: both identities)", ylabel="% of the budget")
-    axes.legend(frameon=False, fontsize=7, loc="upper left")
-
-
-def _colour(name: str) -> str:
-    return HELPED if name.startswith(("shares", "horizon")) else COLOURS[0]
-
-
-def _shade(place: int) -> str:
-    shades = (HELPED, "#56B4E9", COLOURS[1], HARMED, COLOURS[3], COLOURS[2])  # Okabe–Ito
-    return shades[(place - 1) % len(shades)]
-
-
 def _figure(path: str | PathLike[str], columns: int) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
@@ -148,27 +96,3 @@ def _save(figure: Any, path: str | PathLike[str], title: str) -> None:
     figure.suptitle(title)
     with aside(Path(path)) as draft:
         figure.savefig(draft, dpi=150, format=Path(path).suffix.lower().removeprefix("."))
-
-
-def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """A part of the study as lines of text, mean ± standard deviation over seeds."""
-    if "truth" in result:
-        yield f"\nagainst {result['part']}, {result['nodes']} participants  (Spearman, Pearson)"
-        for name, row in result["rows"].items():
-            yield f"  {name:40}{_plus_minus(row['spearman']):>17}{_plus_minus(row['pearson']):>17}"
-        roles = list(result["paid"]["truth"])
-        yield f"  {'part of the budget of one':40}" + "".join(f"{role:>17}" for role in roles)
-        for name, paid in result["paid"].items():
-            yield f"  {name:40}" + "".join(f"{_plus_minus(paid[role]):>17}" for role in roles)
-        yield f"  test accuracy {_plus_minus(result['test_accuracy'])}, {result['seconds']:.0f} s"
-        return
-    cheats = list(result["rows"])
-    yield f"\npart of the budget, {result['nodes']} participants     " + "".join(f"{cheat:>17}" for cheat in cheats)
-    for name in result["rows"][cheats[0]]:
-        yield f"  {name:40}" + "".join(f"{_plus_minus(result['rows'][cheat][name]):>17}" for cheat in cheats)
-    found = "".join(f"{_plus_minus(result['test_accuracy'][cheat]):>17}" for cheat in cheats)
-    yield f"  {'test accuracy':40}{found}, {result['seconds']:.0f} s"
-
-
-def _plus_minus(spread: Mapping[str, float]) -> str:
-    return f"{spread['mean']:6.3f} ± {spread['std']:.3f}"

@@ -32,7 +32,9 @@ def recorded(tmp_path_factory):
 def cascadice(capsys, monkeypatch, tmp_path, recorded, one_thread):
     """Call `cascadice forget` on the run: exit code, what it said, what went wrong, the certificate if there is one."""
     place = tmp_path / "out"
-    monkeypatch.setattr("cascadice.report.forget.draw", lambda content, path: path.write_bytes(b"picture"))
+    monkeypatch.setattr(
+        "cascadice.applications.forget.picture.draw", lambda content, path: path.write_bytes(b"picture")
+    )
 
     def call(*arguments, folder=recorded):
         code = main(["forget", str(folder), "--out", str(place), "--overwrite", *arguments])

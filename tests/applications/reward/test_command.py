@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from cascadice import influence
-from cascadice.applications.reward.ledger import by_shares, read_ledger, totals
+from cascadice.applications.reward.contributions import by_shares
+from cascadice.applications.reward.ledger import read_ledger, totals
 from cascadice.cli import main
 from cascadice.runs import train as runs
 from cascadice.runs.recordings import open_recording
@@ -28,7 +29,9 @@ def recorded(tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the picture, which takes longer than the rest."""
-    monkeypatch.setattr("cascadice.report.reward.draw", lambda payout, contributed, rounds, path, **_: path.touch())
+    monkeypatch.setattr(
+        "cascadice.applications.reward.picture.draw", lambda payout, contributed, rounds, path, **_: path.touch()
+    )
 
 
 @pytest.fixture

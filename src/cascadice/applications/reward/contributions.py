@@ -1,0 +1,74 @@
+"""What every participant contributed, round by round: two ways to score it. Negative contributions helped."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cascadice.engine import Network, Round
+from cascadice.influence.cascades import check_recording, gauss_legendre
+from cascadice.influence.evaluation import Evaluation
+from cascadice.influence.pulling import Adjoint
+from cascadice.influence.readings import samples_of
+from cascadice.influence.reverse_gossip import by_participant, by_sample, full_horizon, reverse_gossip, weighted_slopes
+from cascadice.influence.shares import scaled
+
+
+class Entry(NamedTuple):
+    """What everybody contributed in a round: by its whole update and, if asked, by each sample that it drew."""
+
+    round: int
+    participants: Float[Tensor, " n"]
+    samples: Float[Tensor, "n samples"] | None = None
+    draw: Int[Tensor, "n samples"] | None = None
+
+
+def by_shares(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, *, points: int = 2, samples: bool = False
+) -> Entry:
+    """Aumann–Shapley shares of what the updates of the first round did to the models after gossip, for all its hops.
+
+        share_j = ∫₀¹ (A_j(α) − q_j ∇L(θ_j(α)))ᵀ Δ_j dα
+        Σ_j share_j = Σ_{h≥1} Σ_k q_k (L(θ_k^{t+h}) − L(θ_k^{t+h} had nobody worked in round t))
+
+    As `influence.shares`, without hop 0: what a step does to oneself before anybody has heard of it is nothing to be
+    paid for. With one hop, what the round's work and its gossip did add up to the change of the loss in that round.
+    Cost: `points` × (a replay of the rounds, a sweep of reverse gossip, an evaluation gradient).
+    """
+    check_recording(network, rounds)
+    first = rounds[0]
+    theta = torch.zeros_like(first.half.theta)
+    state = {name: torch.zeros_like(value) for name, value in first.half.state.items()}
+    for alpha, weight in gauss_legendre(points):
+        along = scaled(network, rounds, alpha)
+        here = along[0].half
+        found = reverse_gossip(network, along, evaluation, direct=here.theta)
+        theta.add_(found.theta - weighted_slopes(network, evaluation, here), alpha=weight)
+        for name, total in state.items():
+            total.add_(found.state[name], alpha=weight)
+    worth = Adjoint(theta, state)
+    if not samples:
+        return Entry(first.t, by_participant(first, worth))
+    scores = by_sample(network, first, worth)
+    return Entry(first.t, by_participant(first, worth), scores, samples_of(first, scores))
+
+
+def by_horizon(
+    network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, samples: bool = False
+) -> Iterator[Entry]:
+    """What the updates of every round did to the final models, to first order; `backwards` from the last round.
+
+    As `influence.full_horizon`. Cost: about two training passes a round, samples included.
+    """
+    drawn: list[Tensor] = []
+
+    def noted() -> Iterator[Round]:
+        for done in backwards:
+            drawn.append(done.draw.batch.cpu().flatten(1))
+            yield done
+
+    for scored in full_horizon(network, noted(), evaluation):
+        mine = drawn.pop()
+        yield Entry(scored.t, scored.participants, *((scored.samples, mine) if samples else ()))
