@@ -81,9 +81,7 @@ def forward(model: nn.Module, tensors: dict[str, Tensor], x: Tensor, compute: to
     return output
 
 
-def outputs_of(
-    parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor
-) -> tuple[Tensor, Buffers]:
+def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor) -> tuple[Tensor, Buffers]:
     """The training model's outputs on one batch, and its buffers afterwards."""
     # in the precision of the pass, or what it writes into them (running statistics) would go into copies and be lost
     after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}

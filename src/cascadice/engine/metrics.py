@@ -20,9 +20,7 @@ class Metrics(NamedTuple):
     accuracy: Float[Tensor, " n"]
 
 
-def evaluate(
-    network: Network, participants: Participants, samples: Samples | None = None, chunk: int = 512
-) -> Metrics:
+def evaluate(network: Network, participants: Participants, samples: Samples | None = None, chunk: int = 512) -> Metrics:
     """Loss and accuracy of every participant. Cost: a forward pass each.
 
     Args:

@@ -17,10 +17,9 @@ from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.compression import Compression
 from cascadice.engine.learner import Learner, Optional, Participants, unflatten
 from cascadice.engine.rounds import Draw
-from cascadice.engine.compression import Compression
-
 
 Nodes = Sequence[int] | None
 """Participants for which rows stand, in order; None for all."""
@@ -39,8 +38,8 @@ class Group(NamedTuple):
 class Weights(NamedTuple):
     """How much of each row's update, and of each sample in it, counts. () is all of it.
 
-    `updates` [rows] is α_j, the part of a local update that is made; `samples` [rows, steps, batch] is α_i, the weight
-    of a sample's term in its gradient.
+    `updates` [rows] is α_j: (θ, state)^t + α_j Δ_j is sent. `samples` [rows, steps, batch] is α_i, the weight of a
+    sample's term in its gradient.
     """
 
     updates: Optional = ()
@@ -111,11 +110,12 @@ def draw(network: Network, t: int) -> Draw:
 
 
 def load(
-    network: Network, drawn: Draw, nodes: Nodes = None, weights: Weights = ALL, group: Group | None = None
+    network: Network, drawn: Draw, nodes: Nodes = None, samples: Optional = (), group: Group | None = None
 ) -> LocalInputs:
     """The inputs of the local work of these participants (all, unless said), one row each, in the round that was drawn.
 
-    Rows of a `group` have its number of steps and its batch size; the rest of a padded batch is cut off.
+    Rows of a `group` have its number of steps and its batch size; the rest of a padded batch, and of the weights of
+    `samples`, is cut off.
     """
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     device, dtype = network.device, network.initial.theta.dtype
@@ -124,12 +124,11 @@ def load(
     x, y = network.data.train.take(batch.to(device, non_blocking=True))
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    samples: Any = weights.samples
     if samples and group is not None:
         samples = (samples[0][:, : group.steps, : group.size],)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
-    return LocalInputs(x, y, rates(network, drawn, nodes), taken(network, drawn, nodes, weights), samples, dropout)
+    return LocalInputs(x, y, rates(network, drawn, nodes), taken(network, drawn, nodes), samples, dropout)
 
 
 def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:
@@ -146,13 +145,12 @@ def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Te
     return torch.full((rows,), lr, dtype=dtype, device=device)
 
 
-def taken(network: Network, drawn: Draw, nodes: Nodes, weights: Weights = ALL) -> Optional:
-    """The part of the update that each row makes: by its behaviour, times its weight. () where all make all of it."""
+def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
+    """The part of its local work that each row does, by its behaviour; () where all do all of it."""
     if not drawn.conduct:
-        return weights.updates
+        return ()
     pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
-    behaved = drawn.conduct[0][pick].to(network.device, network.initial.theta.dtype)
-    return (behaved * weights.updates[0],) if weights.updates else (behaved,)
+    return (drawn.conduct[0][pick].to(network.device, network.initial.theta.dtype),)
 
 
 def draws_inside(network: Network, t: int) -> bool:

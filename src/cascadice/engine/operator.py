@@ -14,7 +14,7 @@ this file imports.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.func import jvp
 from torch.utils._pytree import tree_map
 
+from cascadice import optimizers
 from cascadice.engine import send
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
@@ -35,7 +36,7 @@ from cascadice.engine.fast.pull import dots, factors, pull_rows, scores_from_tap
 from cascadice.engine.fast.rows import STRATEGIES, Work, choose, local_work, over_rows, seeded, stack
 from cascadice.engine.fast.tape import Layers, layered, twice_differentiable
 from cascadice.engine.groups import over_groups, own_state
-from cascadice.engine.learner import Buffers, Learner, Optional, Participants, local_steps
+from cascadice.engine.learner import Learner, Optional, Participants, local_steps
 from cascadice.engine.networks import (
     ALL,
     Group,
@@ -49,7 +50,7 @@ from cascadice.engine.networks import (
     taken,
 )
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, rows_of
-from cascadice.optimizers import State
+from cascadice.optimizers import Optimizer, State
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
 
@@ -118,19 +119,20 @@ class Operator:
         """What rows that stand for these participants send after their local work, their losses and their tapes."""
         strategy = strategy or self._row_strategy(len(before.theta))
 
-        def run(group: Group, members: list[int], given: tuple[Participants, Weights]) -> tuple[Participants, Tensor]:
-            rows, chosen = given
-            fetch = partial(self._inputs, drawn, members, chosen, group)
+        def run(group: Group, members: list[int], given: tuple[Participants, Optional]) -> tuple[Participants, Tensor]:
+            rows, samples = given
+            fetch = partial(self._inputs, drawn, members, samples, group)
             rows = rows._replace(state=own_state(group, rows.state))
             return self._work_of(strategy, group.learner, None)(rows, fetch, None)[:2]
 
         if self.network.groups:
             like, tape = (before, before.theta.new_zeros(len(before.theta))), ()
-            half, loss = over_groups(self.network, nodes, (before, weights), like, run)
+            half, loss = over_groups(self.network, nodes, (before, weights.samples), like, run)
         else:
-            fetch = partial(self._inputs, drawn, nodes, weights, None)
+            fetch = partial(self._inputs, drawn, nodes, weights.samples, None)
             half, loss, tape = self._work_of(strategy, self.network.learner, layers)(before, fetch, buffers)
-        return send.apply(self.network, drawn, before, half, nodes), loss, tape
+        half = send.apply(self.network, drawn, before, half, nodes)
+        return (_partly(before, half, weights.updates[0]) if weights.updates else half), loss, tape
 
     def train(
         self, draws: Iterator[Draw], before: Participants, window: int | None, taped: bool, rule: MixingRule | None
@@ -188,30 +190,35 @@ class Operator:
     ) -> tuple[Participants, Adjoint]:  # fmt: skip
         """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
         network, own = self.network, Adjoint(tangent.theta, tangent.state)
+        check_differentiable(network)
 
         def run(group: Group | None, members: Nodes, given: Any) -> Any:
-            rows, change, at, along = given
+            rows, change, samples, d_samples = given
             learner, state = network.learner, change.state
             if group is not None:
                 learner, state = group.learner, own_state(group, change.state)
                 rows = rows._replace(state=own_state(group, rows.state))
-            inputs = load(network, drawn, members, at, group)
-            velocities = [
-                load(network, drawn, members, along, group)[place] if wanted else tree_map(torch.zeros_like, inputs[place])
-                for place, wanted in ((3, along.updates), (4, along.samples))
-            ]
+            inputs = load(network, drawn, members, samples, group)
+            if d_samples and group is not None:
+                d_samples = (d_samples[0][:, : group.steps, : group.size],)
             sweep = over_rows(_pushed, network.strategy, learner, workers=1)
             with twice_differentiable():
-                return sweep(rows, change.theta, state, *inputs[:5], *velocities)
+                return sweep(rows, change.theta, state, *inputs[:5], d_samples)
 
-        given = (before, own, weights, moving)
+        d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
+        given = (before, own, weights.samples, d_samples)
         if network.groups:
-            half, change = over_groups(network, nodes, given, (before._replace(buffers={}), own), run)
+            (theta, state), (d_theta, d_state) = over_groups(network, nodes, given, (before[:2], tuple(own)), run)
         else:
-            half, change = run(None, nodes, given)
-        half = send.apply(network, drawn, before, Participants(half[0], half[1], before.buffers), nodes)
-        sent = send.push(network, drawn, own.theta, change[0], half.theta - before.theta, nodes)
-        return half, Adjoint(sent, change[1])
+            (theta, state), (d_theta, d_state) = run(None, nodes, given)
+        half = send.apply(network, drawn, before, Participants(theta, state, before.buffers), nodes)
+        change = Adjoint(send.push(network, drawn, own.theta, d_theta, half.theta - before.theta, nodes), d_state)
+        if not weights.updates:
+            return half, change
+        velocity = moving.updates[0] if moving.updates else torch.zeros_like(weights.updates[0])
+        return _partly(before, half, weights.updates[0]), _partly_pushed(
+            own, change, before, half, weights.updates[0], velocity
+        )
 
     # pull
 
@@ -236,6 +243,7 @@ class Operator:
         Unless it is asked to go `through`, only the scores of the last step are computed.
         """
         network, drawn = self.network, done.draw
+        check_differentiable(network)
         adjoint, past = self._pull_send(done, half)
 
         def run(group: Group | None, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
@@ -247,7 +255,7 @@ class Operator:
                 own = own._replace(state=own_state(group, own.state))
             before, samples = pull_rows(
                 learner, network.strategy, self._layers(drawn, group), rows,
-                partial(self._inputs, drawn, members, ALL, group), rates(network, drawn, members), own,
+                partial(self._inputs, drawn, members, (), group), rates(network, drawn, members), own,
                 scores=scores, through=through, out=place,
             )  # fmt: skip
             return before, samples if group is None else samples.view(len(rows.theta), -1, group.size)
@@ -266,7 +274,9 @@ class Operator:
         Cost: about two training passes.
         """
         if self._captures and not draws_inside(self.network, done.t) and done.W.layout == torch.strided:
-            return Pulled(*captured_rounds.captured_pull(self.network, self._pull_scored)(done, adjoint))
+            # a graph outlives this operator, and must not write to its buffers
+            pull = Operator(self.network, self._exchange)._pull_scored
+            return Pulled(*captured_rounds.captured_pull(self.network, pull)(done, adjoint))
         return self._pull_scored(done, adjoint)
 
     def _pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
@@ -274,7 +284,8 @@ class Operator:
         before, samples = self.pull_work(done, half, scores=True, out=adjoint.theta)
         return Pulled(before, self.scores_of_updates(done, half), samples)
 
-    def scores_of_updates(self, done: Round, half: Adjoint) -> Float[Tensor, " n"]:
+    @staticmethod
+    def scores_of_updates(done: Round, half: Adjoint) -> Float[Tensor, " n"]:
         """λ^{t+½} · ((θ, state)^{t+½} − (θ, state)^t) of everybody: what its update contributed, to first order."""
         return dots(done.before, done.half, half)
 
@@ -310,7 +321,7 @@ class Operator:
     def _tape(self, done: Round, half: Adjoint) -> tuple[Any, ...]:
         """The round's tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
         network = self.network
-        lr, alpha = rates(network, done.draw), taken(network, done.draw, None)
+        lr, alpha = rates(network, done.draw), taken(network, done.draw)
         return done.tape, self._pull_send(done, half)[0], factors(network.learner.optimizer, lr), lr, alpha
 
     # evaluate
@@ -373,27 +384,53 @@ class Operator:
         return self._works[key]
 
     def _inputs(
-        self, drawn: Draw, nodes: Nodes, weights: Weights, group: Group | None, some: list[int] | None
+        self, drawn: Draw, nodes: Nodes, samples: Optional, group: Group | None, some: list[int] | None
     ) -> LocalInputs:
         if some is None:
-            return load(self.network, drawn, nodes, weights, group)
-        if weights is not ALL:
-            weights = tree_map(lambda part: part[some], weights)
-        return load(self.network, drawn, some if nodes is None else [nodes[row] for row in some], weights, group)
+            return load(self.network, drawn, nodes, samples, group)
+        chosen = some if nodes is None else [nodes[row] for row in some]
+        return load(self.network, drawn, chosen, (samples[0][some],) if samples else (), group)
 
 
 def _pushed(
     learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Tensor, y: Tensor, lr: Tensor,
-    alpha: Optional, samples: Optional, d_alpha: Optional, d_samples: Optional,
+    alpha: Optional, samples: Optional, d_samples: Optional,
 ) -> Any:  # fmt: skip
-    def work(theta, state, alpha, samples):  # type: ignore[no-untyped-def]
+    def work(theta, state, samples):  # type: ignore[no-untyped-def]
         after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, alpha, samples)
         return after.theta, after.state
 
-    point, along = (one.theta, one.state, alpha, samples), (d_theta, d_state, d_alpha, d_samples)
-    value, change = jvp(work, point, along)
+    value, change = jvp(work, (one.theta, one.state, samples), (d_theta, d_state, d_samples))
     # forward mode makes float64 of a float32 scalar (a count of steps) times a number
     return value, tree_map(lambda tangent, like: tangent.to(like.dtype), change, value)
+
+
+def _column(alpha: Tensor, like: Tensor) -> Tensor:
+    return alpha.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
+
+
+def _partly(before: Participants, half: Participants, alpha: Tensor) -> Participants:
+    """(θ, state)^t + α Δ: of each row's update, the part α."""
+
+    def part(old: Tensor, new: Tensor) -> Tensor:
+        return torch.lerp(old, new, _column(alpha, new))
+
+    state = {name: part(before.state[name], value) for name, value in half.state.items()}
+    buffers = {name: torch.where(_column(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
+    return Participants(part(before.theta, half.theta), state, buffers)
+
+
+def _partly_pushed(
+    start: Adjoint, end: Adjoint, before: Participants, half: Participants, alpha: Tensor, velocity: Tensor
+) -> Adjoint:
+    """The derivative of `_partly` along changes at the start and the end, and along α."""
+
+    def part(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
+        return torch.lerp(d_old, d_new, _column(alpha, new)) + _column(velocity, new) * (new - old)
+
+    names = end.state
+    state = {name: part(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
+    return Adjoint(part(start.theta, end.theta, before.theta, half.theta), state)
 
 
 def moved(here: Participants, change: Perturbation) -> Participants:
@@ -408,6 +445,22 @@ def difference(again: Participants, was: Participants, pairs: Perturbation) -> P
     once = rows_of(was, pairs.nodes)
     state = {name: again.state[name] - value for name, value in once.state.items()}
     return pairs._replace(theta=again.theta - once.theta, state=state)
+
+
+def check_differentiable(network: Network) -> None:
+    """Derivatives need the same dropout masks twice in one pass, and optimizers whose steps respond to gradients."""
+    if network.learner.stochastic:
+        raise ValueError(
+            "derivatives of a model that draws at random (dropout) are not defined; use the ground truth, "
+            "which replays the recorded seeds, or a model without dropout."
+        )
+    for learner in network.learners:
+        _check_optimizer(learner.optimizer)
+
+
+@lru_cache(maxsize=64)
+def _check_optimizer(optimizer: Optimizer) -> None:
+    optimizers.check_differentiable(optimizer)
 
 
 def _check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:

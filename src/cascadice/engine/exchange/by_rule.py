@@ -100,9 +100,7 @@ def _called(done: Round, before: Participants, half: Participants) -> Participan
 
 
 def _theta(done: Round) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda before, half: _called(
-        done, done.before._replace(theta=before), done.half._replace(theta=half)
-    ).theta
+    return lambda before, half: _called(done, done.before._replace(theta=before), done.half._replace(theta=half)).theta
 
 
 def _derived(done: Round, derive: Callable[[], R]) -> R:
@@ -142,5 +140,8 @@ def _gathered(done: Round, half: Perturbation, change_of: Callable[[int], Tensor
             kept[half.nodes[chosen]] = values[chosen]
             state[name].append(kept[reached])
     return Perturbation(
-        torch.cat(nodes), torch.cat(sources), torch.cat(theta), {name: torch.cat(parts) for name, parts in state.items()}
+        torch.cat(nodes),
+        torch.cat(sources),
+        torch.cat(theta),
+        {name: torch.cat(parts) for name, parts in state.items()},
     )

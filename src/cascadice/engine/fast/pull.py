@@ -1,6 +1,6 @@
 """Adjoints through everybody's local work, backwards, and the scores of samples on the way.
 
-    λ ← (I − η H) λ        for SGD; for optimizers with state, of the pair (θ, state)
+λ ← (I − η H) λ        for SGD; for optimizers with state, of the pair (θ, state)
 """
 
 from collections.abc import Callable

@@ -257,6 +257,7 @@ def generic_along(
 
     ∂/∂θ ⟨direction, ∇L⟩ = H · direction        ∂/∂α_i ⟨direction, Σ_i α_i J_iᵀ ∂L/∂output_i⟩ = i's part
     """
+
     def along(theta: Tensor, samples: Optional) -> Tensor:
         return (gradient(learner, theta, buffers, x, y, samples)[0] * direction).sum()
 
