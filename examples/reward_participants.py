@@ -1,7 +1,7 @@
-"""Share out a budget by what everybody contributed, from a ledger that cannot be quietly changed.
+"""Share a budget by what everyone contributed, from a ledger that reveals every change.
 
-Prints what each of eight participants is paid of 1000: 0 does nothing, 1 has wrong labels, 2 holds few samples. Then a
-part of the ledger is damaged: it is named, and the rest still counts.
+Prints what each of eight participants is paid out of 1000: 0 does nothing, 1 has wrong labels, 2 holds few samples.
+Then one part of the ledger is damaged: the ledger names it, and the other rounds still count.
 """
 
 import tempfile
@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 import cascadice as cd
-from cascadice.applications.reward import ledger as ledgers
 from cascadice.applications.reward.contributions import by_shares
 from cascadice.applications.reward.idea import pay
+from cascadice.applications.reward.ledger import by_round, enter, read_ledger
 
 data = cd.data.digits()
 model = cd.models.build("mlp", data.train.shape, len(data.classes), hidden=(32,))
@@ -34,15 +34,14 @@ accuracy = cd.evaluate(network, rounds[-1].after).accuracy.mean()
 
 with tempfile.TemporaryDirectory() as folder:
     note = {"run": "example", "kind": "shares, 2 hops"}
-    ledgers.enter(folder, note, (by_shares(network, rounds[t : t + 2], evaluation) for t in range(0, 58, 4)))
-    found = ledgers.read_ledger(folder, note)
-    payment = pay(ledgers.by_round(found), 1000.0, floor=20.0).payment
+    enter(folder, note, (by_shares(network, rounds[t : t + 2], evaluation) for t in range(0, 58, 4)))
+    payment = pay(by_round(read_ledger(folder, note)), 1000.0, floor=20.0).payment
     for node, name in enumerate(["free-rider", "wrong labels", "few samples", *["plain"] * 5]):
         print(f"participant {node}  {name:12}  {payment[node]:6.1f}")
     print(f"all together {payment.sum():.1f}; test accuracy {accuracy:.3f}")
 
     part = Path(folder, "part-00000008.parquet")
     part.write_bytes(part.read_bytes()[:100])
-    found = ledgers.read_ledger(folder, note)
-    print(f"{found.problems[8]}; {len(found.rounds)} rounds still count")
-print("Who did nothing, or harm, has the floor; the others are paid by what their work did to everybody's loss.")
+    ledger = read_ledger(folder, note)
+    print(f"{ledger.problems[8]}; {len(ledger.rounds)} rounds still count")
+print("Participants that did nothing or harm get the floor; the others are paid by how much they lowered the loss.")

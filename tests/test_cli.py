@@ -7,15 +7,14 @@ import time
 
 import pytest
 import torch
-from cascadice_experiments import regimes
 
 from cascadice import files
-from cascadice.cli import LISTS, main
+from cascadice.cli import main
+from cascadice.commands.listing import LISTS
 from cascadice.engine import DivergedError
 from cascadice.influence import read_note, read_table
 from cascadice.runs import store
 from cascadice.runs import train as runs
-from cascadice.runs.config import from_json, to_json
 from cascadice.runs.recipes import RECIPES
 from cascadice.topology import read_csv, write_csv
 
@@ -25,7 +24,7 @@ TINY = ["--nodes", "3", "--model-options", "hidden=[4]", "--rounds", "2"]
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "_draw", lambda journal: None)  # takes longer than training
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)  # takes longer than training
 
 
 @pytest.fixture
@@ -136,18 +135,18 @@ MISTAKES = {
     "no such file": (["topology", "--mixing", "none.csv"], "none.csv: No such file or directory"),
     "no topology": (["topology"], "name a topology, or give --mixing FILE.csv"),
     "two topologies": (["topology", "ring", "--mixing", "row.csv"], "name a topology, or give --mixing FILE.csv"),
-    "bad picture": (["topology", "ring", "--plot", "a.gif"], "a picture must end in .png or .svg"),
+    "bad picture": (["topology", "ring", "--plot", "a.gif"], "a figure must end in .png or .svg"),
     "picture nowhere": (["topology", "ring", "--plot", "no/a.png"], "no is not a folder"),
     "no configuration": (["run", "none.json"], "none.json: No such file or directory"),
     "bad configuration": (["run", "bad.json"], "bad.json: unknown setting 'node'"),
     "unknown kind": (["run", "demo", "--kind", "truth,first-ordr"], "Did you mean 'first-order'?"),
-    "no run": (["influence", "nowhere"], "nowhere holds no run: config.json is not there"),
+    "no run": (["influence", "nowhere"], "nowhere holds no run: config.json does not exist"),
     "no run named": (["influence"], "the following arguments are required: RUN"),
     "negative hops": (["influence", "nowhere", "--hops", "-1"], "hops must be at least 0; found -1"),
     "hops in words": (["influence", "nowhere", "--hops", "two"], "argument --hops: invalid int value: 'two'"),
     "sources in words": (["influence", "nowhere", "--sources", "all"], "--sources must be whole numbers, e.g. 0,3"),
     "other flag": (["influence", "nowhere", "--hop", "2"], "does not know '--hop'. Did you mean --hops?"),
-    "not a folder": (["run", "demo", "--out", "row.csv/x"], "is not a folder that can be written to"),
+    "not a folder": (["run", "demo", "--out", "row.csv/x"], "is not a writable folder"),
 }  # fmt: skip
 
 
@@ -209,7 +208,7 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert err.decode().strip() == "cascadice: stopped. Go on with: cascadice run --resume --out a"
+    assert err.decode().strip() == "cascadice: stopped. Continue with: cascadice run --resume --out a"
     assert files.read_json(tmp_path / "a" / "manifest.json")["status"] == "interrupted"
 
 
@@ -218,7 +217,7 @@ def test_influence_of_a_recorded_run(cascadice, tmp_path):
     asked = ["--kind", "truth,first-order", "--hops", "2", "--sources", "0,2", "--every", "3", "--eval-samples", "9"]
     code, out, err = cascadice("influence", "a", *asked)
     assert (code, err) == (0, "")
-    for words in ("in 2 rounds from 0 to 3", "who helped and who harmed: truth", "how near the estimates", "accuracy"):
+    for words in ("in 2 rounds from 0 to 3", "Who helped and who harmed (truth", "How close the estimates", "accuracy"):
         assert words in out
     assert read_note("a/influence")["sources"] == "0, 2"
     assert set(read_table("a/influence").source.tolist()) == {0, 2}
@@ -234,7 +233,7 @@ def test_influence_of_a_recorded_run(cascadice, tmp_path):
 def test_influence_while_training(cascadice):
     code, out, err = cascadice("run", "demo", *TINY, "--out", "a", "--hops", "2", "--kind", "shares")
     assert (code, err) == (0, "")
-    assert "who helped and who harmed: shares, 2 points" in out
+    assert "Who helped and who harmed (shares, 2 points" in out
     assert set(read_table("a/influence").round.tolist()) == {0}
     assert cascadice("run", "demo", *TINY, "--out", "a", "--overwrite", "--quiet")[0] == 0
     assert not runs.Path("a/influence").exists()  # it was of the run that was replaced
@@ -244,7 +243,7 @@ def test_a_run_that_was_not_recorded_has_no_influence(cascadice):
     cascadice("run", "demo", *TINY, "--out", "a", "--quiet")
     code, out, err = cascadice("influence", "a")
     assert (code, out) == (2, "")
-    assert err.startswith("cascadice: a has no recorded rounds. Train it with --record all, or ask while it trains")
+    assert err.startswith("cascadice: a has no recorded rounds. Train it with --record all, or compute influence during training")
     assert err.count("\n") == 1
 
 
@@ -252,16 +251,16 @@ def test_influence_that_is_stopped_says_how_to_go_on(cascadice, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cascadice.runs.inquiry.ask", stop)
+    monkeypatch.setattr("cascadice.runs.ask.ask", stop)
     code, _, err = cascadice("influence", "a")
-    assert (code, err) == (130, "cascadice: stopped. The same command, without --overwrite, goes on.\n")
+    assert (code, err) == (130, "cascadice: stopped. Repeat the command without --overwrite to continue.\n")
 
 
 def test_a_topology_is_described_and_drawn(cascadice, tmp_path):
     code, out, _ = cascadice("topology", "ring", "--nodes", "5", "--plot")
     assert code == 0
     assert "spectral gap" in out
-    assert "drawn in ring-5.png" in out
+    assert "plotted in ring-5.png" in out
     assert (tmp_path / "ring-5.png").exists()
     code, out, _ = cascadice("topology", "matching", "--nodes", "4", "--rounds", "3", "--plot", "m.svg")
     assert "over 3 rounds" in out
@@ -282,24 +281,6 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=False).stderr == b""
 
 
-def test_the_regimes_fall_back_to_digits(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CASCADICE_DATA", raising=False)
-    settings = regimes.settings
-
-    def shorter(*given):
-        return [from_json({**to_json(config), "rounds": 1, "epochs": None}) for config in settings(*given)]
-
-    monkeypatch.setattr(regimes, "settings", shorter)
-    assert regimes.main(["--json", "--out", "out"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert "using digits" in out[0]
-    results = json.loads(out[-1])["results"]
-    assert [(r["model"], r["init"]) for r in results] == [
-        ("mlp", "own"), ("mlp", "shared"), ("cnn", "own"), ("cnn", "shared"),
-    ]  # fmt: skip
-
-
 def test_a_full_disk_is_a_failed_run_not_a_mistake(monkeypatch, tmp_path, capsys):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "metrics.parquet"))
@@ -311,7 +292,7 @@ def test_a_full_disk_is_a_failed_run_not_a_mistake(monkeypatch, tmp_path, capsys
 
 def test_nothing_to_resume_is_a_mistake(tmp_path, capsys):
     assert main(["run", "--resume", "--out", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere holds no run to go on with" in capsys.readouterr().err
+    assert "nowhere holds no run to resume" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -1,4 +1,8 @@
-"""Files that are there whole or not at all: JSON and safetensors, written aside and then renamed. Nothing is pickled."""
+"""Atomic writing and safe reading of JSON and safetensors files.
+
+A file is written under a temporary name, then renamed: readers see the old file or the new one, never half of either.
+Nothing is pickled.
+"""
 
 import json
 import os
@@ -11,14 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FORMAT = "cascadice-1"
+TENSOR_FORMAT = "cascadice-1"
 Folder = str | os.PathLike[str]
 Tensors = dict[str, Tensor]
 
 
 @contextmanager
-def aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; when that went well, the file is flushed to disk and takes its place."""
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; if the block succeeds, flush that file to disk and rename it to `path`.
+
+    Args:
+        path: The file to create or replace; missing parent folders are created.
+
+    Example:
+        >>> with replacing(folder / "notes.txt") as draft:  # doctest: +SKIP
+        ...     draft.write_text("all or nothing")
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
@@ -30,20 +42,20 @@ def aside(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def sweep(folder: Folder) -> None:
-    """Remove the drafts that a killed process left."""
+def remove_drafts(folder: Folder) -> None:
+    """Remove the temporary files that a killed process left in a folder or in its `rounds`."""
     for draft in (*Path(folder).glob(".tmp-*"), *Path(folder).glob("rounds/.tmp-*")):
         draft.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """An object as readable JSON."""
-    with aside(path) as draft:
+    """Write an object as indented JSON, atomically."""
+    with replacing(path) as draft:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+    """Return the JSON object in a file; a ValueError says what is wrong with the file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -53,42 +65,51 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_tensors(path: Path, tensors: Tensors, note: Mapping[str, str]) -> None:
+def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
+    """Write named tensors and their metadata as safetensors, atomically, with a checksum."""
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # safetensors sorts tensors in a way of its own; dictionaries of state are walked side by side, so order matters
-    content = {"format": FORMAT, **note, "names": list(plain), "checksum": _checksum(plain)}
-    with aside(path) as draft:
-        # one entry, because several are written in any order, and equal runs should make equal files
+    # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
+    content = {"format": TENSOR_FORMAT, **metadata, "names": list(plain), "checksum": _checksum(plain)}
+    with replacing(path) as draft:
+        # one metadata entry: several would be written in any order, and equal runs should make equal files
         save_file(plain, draft, metadata={"cascadice": json.dumps(content)})
-        draft.chmod(0o644)  # safetensors would hide it from everybody else
+        draft.chmod(0o644)  # safetensors makes it readable by its owner alone
 
 
-def read_tensors(path: Path, expected: str | None) -> tuple[Tensors, dict[str, Any]]:
-    """Tensors in memory of their own (a mapped file may be misaligned, which can change the last bit of a product)."""
+def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any]]:
+    """Read the tensors of a file and their metadata; `layout` is the model layout they must have, if any.
+
+    The tensors are copied out of the mapped file, which may be misaligned: that can change the last bit of a product.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there.")
+        raise FileNotFoundError(f"{path} does not exist.")
     try:
         with safe_open(path, "pt") as file:
-            note = json.loads((file.metadata() or {}).get("cascadice", "{}"))
-            tensors = {name: file.get_tensor(name).clone() for name in note.get("names", ())}
+            metadata = json.loads((file.metadata() or {}).get("cascadice", "{}"))
+            tensors = {name: file.get_tensor(name).clone() for name in metadata.get("names", ())}
     except (SafetensorError, OSError) as error:
         raise damaged(path, " ".join(str(error).split())) from None
-    if note.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} must be of format {FORMAT}; found {note.get('format')}. Use the version that wrote it."
-        )
-    if note.get("checksum") != _checksum(tensors):
+    check_format(path, metadata.get("format"), TENSOR_FORMAT)
+    if metadata.get("checksum") != _checksum(tensors):
         raise damaged(path, "its checksum is wrong")
-    _check_layout(path, note.get("layout", "{}"), expected)
-    return tensors, note
+    _check_layout(path, metadata.get("layout", "{}"), layout)
+    return tensors, metadata
+
+
+def check_format(path: Path, found: object, known: str) -> None:
+    """Refuse a file of a format that this version does not know, such as one of a later version."""
+    if found != known:
+        raise ValueError(
+            f"{path} must be of format {known}; found {found}. Read it with the version of cascadice that wrote it."
+        )
 
 
 def _checksum(tensors: Tensors) -> int:
-    """Of the bytes of all tensors, in the order of their names."""
+    """CRC-32 over the bytes of all tensors, in the order of their names."""
     total = 0
     for name in sorted(tensors):
         content = tensors[name].reshape(-1).view(torch.uint8).numpy().data
@@ -97,12 +118,16 @@ def _checksum(tensors: Tensors) -> int:
 
 
 def damaged(path: Path, reason: str) -> ValueError:
+    """The error to raise about a damaged file."""
     return ValueError(f"{path} is damaged: {reason.rstrip('.')}. Delete it; what it held must be computed again.")
 
 
 def _check_layout(path: Path, found: str, expected: str | None) -> None:
     if expected is None or found == expected:
         return
-    there, here = json.loads(found), json.loads(expected)
-    name = next((n for n in (*here, *there) if here.get(n) != there.get(n)), "the order of parameters")
-    raise ValueError(f"{path} is of another model: {name} is {there.get(name)} there, {here.get(name)} here.")
+    in_file, in_model = json.loads(found), json.loads(expected)
+    differing = (name for name in (*in_model, *in_file) if in_model.get(name) != in_file.get(name))
+    name = next(differing, "the order of parameters")
+    raise ValueError(
+        f"{path} belongs to another model: {name} is {in_file.get(name)} in the file, {in_model.get(name)} here."
+    )

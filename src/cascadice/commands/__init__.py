@@ -1,1 +1,1 @@
-"""Commands over a recorded run, one module each: `add(parser)` says what it takes and what it does."""
+"""One module per command: `add(parser)` adds its flags and says which function to call."""

@@ -1,12 +1,47 @@
-"""Everything that has a name, with a line about it; what takes long to import is imported when it is listed."""
+"""`cascadice list`: everything that has a name, with a line about it.
 
+What takes long to import is imported when it is listed.
+"""
+
+import argparse
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
 
+from cascadice.names import lookup
 from cascadice.runs.recipes import RECIPES, describe
 
 
-def _recipes() -> Mapping[str, str]:
-    return {name: describe(name) for name in RECIPES}
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the command."""
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of: {', '.join(LISTS)} (all of them)")
+    parser.set_defaults(command=_list)
+
+
+def _list(args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    chosen = [(name, lookup(LISTS, name, "list")) for name in args.what or LISTS]
+    console = Console()
+    for title, descriptions in chosen:
+        table = Table("name", "what it is", title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for name, description in descriptions().items():
+            table.add_row(name, description)
+        console.print(table)
+        console.print()
+
+
+def _entries(module: str, table: str) -> Mapping[str, str]:
+    """The names in a table of the library, with their descriptions."""
+    entries = getattr(import_module(f"cascadice.{module}"), table)
+    return {name: _description(entry) for name, entry in entries.items()}
+
+
+def _description(entry: Any) -> str:
+    """An entry is its description, or has one, or is a pair (function, description)."""
+    return str(entry if isinstance(entry, str) else getattr(entry, "description", None) or entry[1])
 
 
 def _topologies() -> Mapping[str, str]:
@@ -16,54 +51,6 @@ def _topologies() -> Mapping[str, str]:
     return {name: t.description + options[name] for name, t in TOPOLOGIES.items()}
 
 
-def _datasets() -> Mapping[str, str]:
-    from cascadice.data import DATASETS
-
-    return {name: source.description for name, source in DATASETS.items()}
-
-
-def _models() -> Mapping[str, str]:
-    from cascadice.models import MODELS
-
-    return {name: description for name, (_, description) in MODELS.items()}
-
-
-def _optimizers() -> Mapping[str, str]:
-    from cascadice.optimizers import OPTIMIZERS
-
-    return {name: description for name, (_, description) in OPTIMIZERS.items()}
-
-
-def _losses() -> Mapping[str, str]:
-    from cascadice.losses import LOSSES
-
-    return {name: description for name, (_, description) in LOSSES.items()}
-
-
-def _partitions() -> Mapping[str, str]:
-    from cascadice.data.partition import PARTITIONS
-
-    return PARTITIONS
-
-
-def _corruptions() -> Mapping[str, str]:
-    from cascadice.data.corruption import CORRUPTIONS
-
-    return {name: kind.description for name, kind in CORRUPTIONS.items()}
-
-
-def _behaviours() -> Mapping[str, str]:
-    from cascadice.engine.behaviours import BEHAVIOURS
-
-    return {name: kind.description for name, kind in BEHAVIOURS.items()}
-
-
-def _rules() -> Mapping[str, str]:
-    from cascadice.applications.choose.idea import RULES
-
-    return {name: kind.description for name, kind in RULES.items()}
-
-
 def _schedules() -> Mapping[str, str]:
     from cascadice.learning_rates import SCHEDULES
 
@@ -71,29 +58,24 @@ def _schedules() -> Mapping[str, str]:
 
 
 def _strategies() -> Mapping[str, str]:
-    from cascadice.engine.fast.rows import STRATEGIES
-
-    return {"auto": "chosen by model, batch and device"} | {name: s.description for name, s in STRATEGIES.items()}
-
-
-def _kinds() -> Mapping[str, str]:
-    from cascadice.influence.estimators import ESTIMATORS
-
-    return {name: kind.description for name, kind in ESTIMATORS.items()}
+    return {"auto": "chosen by model, batch and device", **_entries("engine.assembly", "STRATEGIES")}
 
 
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
-    "recipes": _recipes,
+    "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
-    "datasets": _datasets,
-    "models": _models,
-    "losses": _losses,
-    "optimizers": _optimizers,
+    "datasets": partial(_entries, "data", "DATASETS"),
+    "models": partial(_entries, "models", "MODELS"),
+    "losses": partial(_entries, "losses", "LOSSES"),
+    "optimizers": partial(_entries, "optimizers", "OPTIMIZERS"),
     "schedules": _schedules,
-    "partitions": _partitions,
-    "corruptions": _corruptions,
-    "behaviours": _behaviours,
-    "rules": _rules,
+    "partitions": partial(_entries, "data.partition", "PARTITIONS"),
+    "corruptions": partial(_entries, "data.corruption", "CORRUPTIONS"),
+    "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
+    "rules": partial(_entries, "engine.exchange.rules", "RULES"),
     "strategies": _strategies,
-    "kinds": _kinds,
+    "kinds": partial(_entries, "influence.estimators", "ESTIMATORS"),
+    "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
+    "payouts": partial(_entries, "applications.reward.idea", "PAYOUT_RULES"),
+    "levels": partial(_entries, "applications.forget.idea", "LEVELS"),
 }

@@ -1,1 +1,1 @@
-"""Pictures of training, data, networks and influence, with Matplotlib."""
+"""Matplotlib figures of training, data, mixing matrices and influence, from plain arrays."""

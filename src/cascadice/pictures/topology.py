@@ -1,33 +1,33 @@
-"""A picture of a mixing matrix: the network it makes, and the matrix itself."""
+"""A figure of a mixing matrix: its graph, and the matrix itself."""
 
 import math
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.pictures.saving import check_suffix, save
 from cascadice.topology import Links, links
 
-NETWORK_UP_TO = 64  # participants; beyond, arrows hide one another
-PIXELS = 512  # along a side of the drawn matrix; beyond, a pixel shows the largest of several weights
-COLOURS = "cividis_r"  # dark is strong; told apart by colour-blind readers too
-SUFFIXES = (".png", ".svg")
+NETWORK_UP_TO = 64  # participants; of more, arrows would hide one another
+PIXELS = 512  # along a side of the matrix; of more participants, a pixel shows the largest of several weights
+COLOURS = "cividis_r"  # dark is strong; distinct for colour-blind readers too
 
 
-def draw(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "") -> None:
-    """Draw W into `path` (PNG or SVG, by its suffix): left the network, right the matrix.
+def plot(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "") -> None:
+    """Plot W: the graph on the left, the matrix on the right; of more than 64 participants, the matrix alone.
 
-    A participant is as large as its out-weight, an arrow as wide and dark as its weight. Of more than 64
-    participants only the matrix is drawn.
+    The area of a participant shows the weight that others give it, the width and darkness of an arrow its weight.
+
+    Args:
+        path: A PNG or SVG file.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise ValueError(f"a picture must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
+    path = check_suffix(path)
     nodes, entries = W.shape[0], links(W.detach().cpu())
     both = nodes <= NETWORK_UP_TO
     figure = Figure(figsize=(13, 6.4) if both else (7.4, 6.6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
@@ -35,9 +35,9 @@ def draw(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "")
     if both:
         _network(axes[0], nodes, entries)
     _heat_map(axes[-1], nodes, entries)
-    note = "" if both else f"{nodes} participants: too many to draw as a network"
+    note = "" if both else f"{nodes} participants: too many to draw as a graph"
     figure.suptitle("\n".join(line for line in (title, note) if line))
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def _network(axes: Any, nodes: int, entries: Links) -> None:
@@ -63,7 +63,7 @@ def _network(axes: Any, nodes: int, entries: Links) -> None:
 
 
 def _arrow(start: Any, end: Any, start_area: float, end_area: float, strength: float, width: float, colour: Any) -> Any:
-    """From source to receiver, bent so that both directions of a pair can be seen; ends at the rims."""
+    """From source to receiver, curved so that both directions of a pair are visible; ends at the circles' edges."""
     from matplotlib.patches import FancyArrowPatch
 
     return FancyArrowPatch(

@@ -1,7 +1,7 @@
-"""Every setting of a run as plain data, and the one place where names become objects."""
+"""All settings of a run as plain data, and the one place where names become objects."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from hashlib import blake2b
@@ -10,6 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from cascadice.names import lookup
+from cascadice.runs.options import read_options, read_participants
 
 if TYPE_CHECKING:  # torch takes seconds to import; settings can be read, listed and changed without it
     from cascadice.data.partition import Partition
@@ -25,55 +26,59 @@ def _setting(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """A run. Each field is a flag of `cascadice run` and an entry of config.json; names are those of `cascadice list`.
+    """The settings of a run. Each is a flag of `cascadice run` and an entry of config.json.
 
-    Options are written `name=value`, the value as JSON or as it is: `hidden=[64]`, `activation=gelu`.
+    Names are those of `cascadice list`. Options are written `name=value`, the value as JSON or as plain text:
+    `hidden=[64]`, `activation=gelu`. A default is part of the file format: changing one changes what old files mean.
     """
 
     data: str = _setting("digits", "data set")
     data_root: str | None = _setting(None, "folder to look for data in, before $CASCADICE_DATA and the cache")
-    nodes: int | None = _setting(16, "participants")
-    topology: str = _setting("exponential", "who gossips with whom")
+    nodes: int | None = _setting(16, "number of participants")
+    topology: str = _setting("exponential", "communication graph: who gossips with whom")
     topology_options: tuple[str, ...] = _setting((), "options of the topology, e.g. degree=6")
-    weights: str = _setting("uniform", "from graph to mixing matrix: uniform or metropolis")
-    mixing: str | None = _setting(None, "CSV file with the mixing matrix, in place of a topology")
+    weights: str = _setting("uniform", "how the graph becomes a mixing matrix: uniform or metropolis")
+    mixing: str | None = _setting(None, "CSV file with the mixing matrix, instead of a topology")
     normalize: bool = _setting(False, "divide each row of the CSV file by its sum")
-    connected: bool = _setting(False, "refuse a network that is not strongly connected")
+    connected: bool = _setting(False, "refuse a graph that is not strongly connected")
     link_loss: float = _setting(0.0, "probability that a link fails in a round")
-    partition: str = _setting("iid", "who holds what")
-    per_node: int | None = _setting(None, "samples of each participant (none: all are shared out)")
+    partition: str = _setting("iid", "how the data are divided among the participants")
+    per_node: int | None = _setting(None, "samples per participant (none: all samples are used)")
     alpha: float = _setting(0.5, "skew of the dirichlet partition; smaller is more skewed")
-    classes_per_node: int = _setting(2, "classes of each participant in the by-class partition")
+    classes_per_node: int = _setting(2, "classes per participant in the by-class partition")
     model: str = _setting("mlp", "model")
     model_options: tuple[str, ...] = _setting((), "options of the model, e.g. hidden=[64,64] activation=gelu")
     loss: str = _setting("cross-entropy", "training loss: cross-entropy or mse")
-    init: str = _setting("shared", "initial parameters: shared by all, or one's own")
-    batch_size: int = _setting(32, "samples in a local step")
-    local_steps: int = _setting(1, "local steps in a round")
+    init: str = _setting("shared", "initial parameters: shared by all, or own")
+    batch_size: int = _setting(32, "samples per local step")
+    local_steps: int = _setting(1, "local steps per round")
     optimizer: str = _setting("sgd", "optimizer")
     optimizer_options: tuple[str, ...] = _setting((), "options of the optimizer, e.g. beta=0.95")
     weight_decay: float | None = _setting(None, "weight decay (none: the optimizer's default)")
-    clip: float | None = _setting(None, "largest norm of a participant's gradient")
+    clip: float | None = _setting(None, "clip each participant's gradient to this norm")
     lr: float = _setting(0.1, "learning rate")
     lr_schedule: str = _setting("constant", "constant, cosine, step:EVERY:FACTOR or warmup:STEPS+SCHEDULE")
-    rounds: int | None = _setting(None, "rounds to train, in place of epochs")
+    participants: tuple[str, ...] = _setting(
+        (), "what some participants do differently, nodes:name=value,…, e.g. 2,5-7:optimizer=adam,lr=0.003"
+    )
+    rounds: int | None = _setting(None, "rounds to train, instead of epochs")
     epochs: float | None = _setting(5.0, "passes over the data to train")
     corruptions: tuple[str, ...] = _setting(
-        (), "bad data, kind:nodes[:strength][@from-to], e.g. flip-labels:3:0.5@10-20"
+        (), "corrupted data, kind:nodes[:strength][@from-to], e.g. flip-labels:3:0.5@10-20"
     )
-    behaviours: tuple[str, ...] = _setting((), "bad participants, in the same form, e.g. free-rider:0,1")
-    rule: str | None = _setting(None, "how W is chosen anew in each round, e.g. influence (none: it is not)")
-    seed: int = _setting(0, "what all chance is drawn from")
+    behaviours: tuple[str, ...] = _setting((), "misbehaving participants, in the same form, e.g. free-rider:0,1")
+    rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. influence (none: the given W)")
+    seed: int = _setting(0, "seed of everything random")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")
-    strategy: str = _setting("auto", "how local work is done: auto, loop, vmap or compile")
+    strategy: str = _setting("auto", "how local steps are computed: auto, loop, vmap or compile")
     eval_every: int = _setting(10, "rounds between evaluations on the test data")
-    record: str = _setting("none", "rounds to keep on disk: none, all, last:N or FROM-TO")
-    checkpoint_every: int | None = _setting(None, "rounds between checkpoints (none: one a minute)")
+    record: str = _setting("none", "rounds to record on disk: none, all, last:N or FROM-TO")
+    checkpoint_every: int | None = _setting(None, "rounds between checkpoints (none: one per minute)")
 
     def __post_init__(self) -> None:
-        for name, kinds in kinds_of_fields().items():
-            _check_kind(name, getattr(self, name), kinds)
+        for name, types in field_types().items():
+            _check_type(name, getattr(self, name), types)
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError(f"give either rounds or epochs; found rounds={self.rounds}, epochs={self.epochs}.")
         for name in ("nodes", "rounds", "eval_every", "checkpoint_every", "batch_size", "local_steps"):
@@ -82,34 +87,32 @@ class Config:
         if self.epochs is not None and not 0 < self.epochs < float("inf"):
             raise ValueError(f"epochs must be positive and finite; found {self.epochs}.")
         if self.nodes is None and self.mixing is None:
-            raise ValueError("nodes may be left out only where a mixing matrix is given; found neither.")
+            raise ValueError("nodes may be left out only if a mixing matrix is given; found neither.")
+        for text in self.participants:
+            read_participants(text)
 
 
 @cache
-def kinds_of_fields() -> Mapping[str, tuple[type, ...]]:
-    """The types that each field may have; a tuple holds strings."""
+def field_types() -> Mapping[str, tuple[type, ...]]:
+    """The types that each setting may have; a tuple holds strings."""
     hints = get_type_hints(Config)
-    return {f.name: _kinds(hints[f.name]) for f in fields(Config)}
+    return {f.name: _types(hints[f.name]) for f in fields(Config)}
 
 
-def _kinds(hint: Any) -> tuple[type, ...]:
-    if hint == tuple[str, ...]:
-        return (tuple,)
-    return get_args(hint) or (hint,)
+def _types(hint: Any) -> tuple[type, ...]:
+    return (tuple,) if hint == tuple[str, ...] else get_args(hint) or (hint,)
 
 
-def _check_kind(name: str, value: Any, kinds: tuple[type, ...]) -> None:
-    allowed = (*kinds, int) if float in kinds else kinds
-    fits = isinstance(value, allowed) and (bool in kinds or not isinstance(value, bool))
+def _check_type(name: str, value: Any, types: tuple[type, ...]) -> None:
+    allowed = (*types, int) if float in types else types
+    fits = isinstance(value, allowed) and (bool in types or not isinstance(value, bool))
     if not fits or (isinstance(value, tuple) and not all(isinstance(entry, str) for entry in value)):
-        wanted = " or ".join(
-            "none" if k is NoneType else "a list of texts" if k is tuple else k.__name__ for k in kinds
-        )
-        raise TypeError(f"{name} must be {wanted}; found {value!r}.")
+        words = {NoneType: "none", tuple: "a list of strings"}
+        raise TypeError(f"{name} must be {' or '.join(words.get(t, t.__name__) for t in types)}; found {value!r}.")
 
 
-# A setting that is given puts these back, which mean the same thing in another way.
-RIVALS: Mapping[str, Mapping[str, Any]] = {
+# Giving one of these settings resets the ones that it replaces or that belong to its old value.
+RESETS: Mapping[str, Mapping[str, Any]] = {
     "rounds": {"epochs": None},
     "epochs": {"rounds": None},
     "mixing": {"nodes": None},
@@ -120,44 +123,84 @@ RIVALS: Mapping[str, Mapping[str, Any]] = {
 
 
 def override(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The configuration with these settings; those they stand in for are put back: rounds for epochs, say."""
+    """Return the configuration with these settings changed; settings that they replace are reset.
+
+    Raises:
+        ValueError: If a name is unknown or a value is out of range.
+        TypeError: If a value has the wrong type.
+
+    Example:
+        >>> changed = override(Config(), {"rounds": 100})
+        >>> changed.rounds, changed.epochs
+        (100, None)
+    """
     for name in settings:
-        lookup(kinds_of_fields(), name, "setting")
-    given = {name: value for name, value in settings.items() if value != getattr(config, name)}
-    cleared = {rival: value for name in given for rival, value in RIVALS.get(name, {}).items()}
-    return replace(config, **{**cleared, **settings})
+        lookup(field_types(), name, "setting")
+    changed = [name for name, value in settings.items() if value != getattr(config, name)]
+    resets = {other: value for name in changed for other, value in RESETS.get(name, {}).items()}
+    return replace(config, **{**resets, **settings})
 
 
 def to_json(config: Config) -> dict[str, Any]:
-    """The settings as JSON knows them; `from_json` gives the very same configuration."""
+    """The settings as JSON values; `from_json` returns the same configuration."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
 
 
 def from_json(settings: Mapping[str, Any]) -> Config:
-    """A configuration from the entries of config.json; what is absent has its default."""
-    return override(Config(), {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+    """The configuration in the entries of config.json; missing settings have their defaults."""
+    try:
+        return override(Config(), {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+    except ValueError as error:
+        if set(settings) <= set(field_types()):
+            raise
+        from cascadice import __version__
+
+        raise ValueError(f"{error} A version newer than {__version__} may have written it.") from None
 
 
-# What may differ when a run goes on: where things are, how long it runs, what it keeps.
+# What may change when a run is resumed: where its files are, how long it runs, what it keeps.
 INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "record")
+
+# The settings that version 0.1.0 put into its fingerprints, whatever their value.
+SETTINGS_OF_0_1_0 = (
+    "data", "nodes", "topology", "topology_options", "weights", "normalize", "connected", "link_loss", "partition",
+    "per_node", "alpha", "classes_per_node", "model", "model_options", "loss", "init", "batch_size", "local_steps",
+    "optimizer", "optimizer_options", "weight_decay", "clip", "lr", "lr_schedule", "rounds", "epochs", "corruptions",
+    "behaviours", "seed", "device", "dtype", "strategy", "eval_every",
+)  # fmt: skip
 
 
 def determining(config: Config) -> dict[str, Any]:
-    """The settings on which the numbers of a round depend; the run's length is one if the learning rate sees it."""
-    sees_the_end = ("rounds", "epochs") if "cosine" in config.lr_schedule else ()
-    ruled = () if config.rule else ("rule",)  # runs from before there were rules keep their fingerprint
-    left_out = {*INCIDENTAL, *ruled} - set(sees_the_end)
-    return {name: v for name, v in to_json(config).items() if name not in left_out}
+    """The settings that determine the rounds of a run; its length is one of them under a cosine schedule."""
+    free = INCIDENTAL if "cosine" not in config.lr_schedule else set(INCIDENTAL) - {"rounds", "epochs"}
+    return {name: value for name, value in to_json(config).items() if name not in free}
 
 
-def fingerprint(config: Config) -> str:
-    """A digest of all that determines the rounds of a run, the content of the mixing file included."""
+def fingerprint(config: Config, always: Sequence[str] = ()) -> str:
+    """A digest of the settings that determine the rounds, and of the content of the mixing file.
+
+    A setting at its default does not enter the digest, so a later version may add settings and still recognise the run.
+
+    Args:
+        always: Settings that enter even at their defaults: `SETTINGS_OF_0_1_0` gives the fingerprint of version 0.1.0.
+    """
+    defaults = {f.name: f.default for f in fields(config)}
+    entering = {
+        name: value
+        for name, value in determining(config).items()
+        if name in always or getattr(config, name) != defaults[name]
+    }
     content = Path(config.mixing).read_bytes() if config.mixing else b""
-    return blake2b(json.dumps(determining(config), sort_keys=True).encode() + content, digest_size=8).hexdigest()
+    return blake2b(json.dumps(entering, sort_keys=True).encode() + content, digest_size=8).hexdigest()
 
 
 def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Network":
-    """The network that these settings describe; the data are fetched first if that is allowed."""
+    """Build the network that these settings describe.
+
+    Args:
+        download: Whether to fetch the data set if it is not on this machine.
+        quiet: Whether to hide the progress of the download.
+    """
     import torch
 
     from cascadice import data, learning_rates, losses, models
@@ -166,27 +209,49 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
     from cascadice.engine.assembly import network
 
     mixing = schedule(config)
-    nodes = mixing(0).shape[0]
+    each = per_participant(config, mixing(0).shape[0])
     corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
     dataset = data.load(config.data, config.data_root, download, quiet)
-    shares = partitions.build(
-        config.partition, dataset.train.y, nodes, per_node=config.per_node, alpha=config.alpha,
-        classes_per_node=config.classes_per_node, minimum=config.batch_size, seed=config.seed,
+    parts = partitions.build(
+        config.partition, dataset.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
+        classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
     )  # fmt: skip
     shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
     loss, _ = lookup(losses.LOSSES, config.loss, "loss")
+    rounds = length(config, parts)
     return network(
         # the engine seeds torch for each participant whose parameters are drawn; models seed themselves
-        lambda: _fitting(models.build, config.model, shape, classes, seed=torch.initial_seed(), **options),
-        dataset, mixing=mixing, partition=shares, batch_size=config.batch_size, local_steps=config.local_steps,
-        optimizer=_optimizer(config), lr=learning_rates.parse(config.lr_schedule, config.lr, length(config, shares)),
-        loss=loss, init=config.init, corruptions=list(corruptions), behaviours=list(behaviours), seed=config.seed,
-        device=config.device, dtype=config.dtype, strategy=config.strategy,
+        lambda: _build_named(models.build, config.model, shape, classes, seed=torch.initial_seed(), **options),
+        dataset, mixing=mixing, partition=parts, loss=loss, init=config.init, corruptions=list(corruptions),
+        behaviours=list(behaviours), seed=config.seed, device=config.device, dtype=config.dtype,
+        strategy=config.strategy,
+        batch_size=_alike(each, lambda one: one.batch_size), local_steps=_alike(each, lambda one: one.local_steps),
+        optimizer=_alike(each, _optimizer),
+        lr=_alike(each, lambda one: learning_rates.parse(one.lr_schedule, one.lr, rounds)),
     )  # fmt: skip
 
 
+def per_participant(config: Config, nodes: int) -> list[Config]:
+    """The configuration of each participant: the run's, changed by what `participants` says about it."""
+    each = [replace(config, participants=())] * nodes
+    for text in config.participants:
+        different = read_participants(text)
+        for node in different.nodes:
+            if node >= nodes:
+                raise ValueError(f"participants must be from 0 to {nodes - 1}; found {node} in {text!r}.")
+            changed = override(each[node], different.settings)
+            options = (*changed.optimizer_options, *different.optimizer_options)
+            each[node] = replace(changed, optimizer_options=options)
+    return each
+
+
+def _alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
+    """One value if all participants have the same settings, else a list with one for each."""
+    return value(each[0]) if all(one == each[0] for one in each) else [value(one) for one in each]
+
+
 def schedule(config: Config) -> "Schedule":
-    """Who gossips with whom in each round, from the CSV file or the named topology."""
+    """The mixing matrix of each round, from the CSV file or the named topology."""
     from cascadice import topology
 
     if config.mixing is not None:
@@ -195,28 +260,29 @@ def schedule(config: Config) -> "Schedule":
             raise ValueError(
                 f"{config.mixing} has {W.shape[0]} participants, nodes is {config.nodes}. Leave nodes out."
             )
-        found: Schedule = topology.constant(W)
+        mixing: Schedule = topology.constant(W)
     else:
         options = read_options(config.topology_options)
-        found = topology.build(config.topology, config.nodes or 1, weights=config.weights, seed=config.seed, **options)
+        mixing = topology.build(config.topology, config.nodes or 1, weights=config.weights, seed=config.seed, **options)
     if config.link_loss:
-        found = topology.link_loss(found, config.link_loss, seed=config.seed)
+        mixing = topology.link_loss(mixing, config.link_loss, seed=config.seed)
     if config.connected:
-        topology.check(topology.average(found, topology.period(found)), connected=True)
-    return found
+        topology.check(topology.average(mixing, topology.period(mixing)), connected=True)
+    return mixing
 
 
-def length(config: Config, shares: "Partition") -> int:
-    """How many rounds the run has."""
-    from cascadice.data.batches import rounds_per_epoch
-
+def length(config: Config, parts: "Partition") -> int:
+    """The number of rounds; an epoch is as many as it takes all participants together to use all their batches."""
     if config.rounds is not None:
         return config.rounds
-    return max(1, round((config.epochs or 0) * rounds_per_epoch(shares, config.batch_size, config.local_steps)))
+    each = per_participant(config, len(parts))
+    batches = sum(len(part) // one.batch_size for part, one in zip(parts, each, strict=True))
+    per_epoch = -(-batches // sum(one.local_steps for one in each))
+    return max(1, round((config.epochs or 0) * per_epoch))
 
 
-def _fitting(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
-    """`build(name, …)`; an option of the wrong kind is a mistake in the settings."""
+def _build_named(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
+    """`build(name, …)`; an option of the wrong type is a mistake in the settings."""
     try:
         return build(name, *arguments, **options)
     except TypeError as error:
@@ -227,56 +293,18 @@ def _optimizer(config: Config) -> "Optimizer":
     from cascadice import optimizers
 
     decay = {} if config.weight_decay is None else {"weight_decay": config.weight_decay}
-    found = _fitting(optimizers.build, config.optimizer, **(read_options(config.optimizer_options) | decay))
-    return found if config.clip is None else optimizers.clip(found, config.clip)
+    options = read_options(config.optimizer_options) | decay
+    optimizer: Optimizer = _build_named(optimizers.build, config.optimizer, **options)
+    return optimizer if config.clip is None else optimizers.clip(optimizer, config.clip)
 
 
 def parse_behaviour(text: str) -> "Behaviour":
-    """A behaviour written `kind:nodes[:strength][@from-to]`."""
+    """Parse a behaviour written `kind:nodes[:strength][@from-to]`."""
     from cascadice.engine.behaviours import BEHAVIOURS, Behaviour
     from cascadice.intervals import parse_interval
 
     kind, nodes, strength, rounds = parse_interval(text, "behaviour")
-    found = lookup(BEHAVIOURS, kind, "behaviour")
-    if strength is not None and found.factor == 1 and not found.noise:
+    behaviour = lookup(BEHAVIOURS, kind, "behaviour")
+    if strength is not None and behaviour.factor == 1 and not behaviour.noise:
         raise ValueError(f"{kind} takes no strength; found {strength} in {text!r}.")
     return Behaviour(kind, nodes, rounds, 1.0 if strength is None else strength)
-
-
-def read_options(texts: tuple[str, ...]) -> dict[str, Any]:
-    """`("hidden=[64]", "activation=gelu")` as {"hidden": (64,), "activation": "gelu"}."""
-    options = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise ValueError(f"an option reads name=value, e.g. hidden=[64,64]; found {text!r}.")
-        options[name.replace("-", "_")] = _value(value)
-    return options
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return tuple(value) if isinstance(value, list) else value
-
-
-Reader = Callable[[str], Any]
-
-
-def reader(name: str) -> Reader:
-    """How the text of a flag becomes the value of a field."""
-    kinds = kinds_of_fields()[name]
-
-    def read(text: str) -> Any:
-        if NoneType in kinds and text.lower() == "none":
-            return None
-        kind = next(kind for kind in kinds if kind is not NoneType)
-        try:
-            return text if kind is tuple else kind(text)
-        except ValueError:
-            wanted = {int: "a whole number", float: "a number"}[kind] + (" or none" if NoneType in kinds else "")
-            raise ValueError(f"--{name.replace('_', '-')} must be {wanted}; found {text!r}.") from None
-
-    return read

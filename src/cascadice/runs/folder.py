@@ -1,47 +1,62 @@
-"""A run's folder: what is in it, whether it may be written to, and how it is cleared."""
+"""A run's folder: its files, whether it may be written to, and how it is cleared."""
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cascadice import files
 from cascadice.runs import store
-from cascadice.runs.config import Config, determining, from_json, to_json
+from cascadice.runs.config import SETTINGS_OF_0_1_0, Config, determining, fingerprint, from_json
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 INFLUENCE = "influence"
-FOUND = ("detect", "choose", "reward", "forget", "ledger", "report.html")  # by commands over the run
-MADE = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE)
+RUN_FILES = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE)
+RESULTS = ("detect", "choose", "reward", "forget", "ledger", "report.html")  # of commands over the run
+FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
 
 
 def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -> None:
-    """Everything that can be said of the folder before the network is built; nothing is touched."""
+    """Check everything about the folder that can be checked before the network is built; change nothing."""
     if resume and overwrite:
         raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; a run needs a folder. Choose another with --out.")
-    check_writable(folder)
+    check_writable(folder, "a run")
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not ((folder / CONFIG).exists() and (folder / MANIFEST).exists()):
-        raise ValueError(f"{folder} holds files that are not a run's. Choose another folder with --out.")
+        raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder with --out.")
     if not (resume or overwrite):
         raise ValueError(
-            f"{folder} holds a run already. Go on with --resume, replace it with --overwrite, or choose another --out."
+            f"{folder} already holds a run. Continue it with --resume, replace it with --overwrite, or choose another "
+            "--out."
         )
     if resume:
-        _check_same(folder, config)
+        _check_same_settings(folder, config)
 
 
-def check_writable(folder: Path) -> None:
-    """The folder, or the one in which it will be made, must be one and open to us."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{there} is not a folder that can be written to. Choose another with --out.")
+def check_writable(folder: Path, content: str = "the output") -> None:
+    """Check that `folder` is a folder, or can become one, and that we may write there; `content` is what needs it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; {content} needs a folder. Choose another with --out.")
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(f"{nearest} is not a writable folder. Choose another with --out.")
+
+
+def check_replaceable(folder: Path, written: Sequence[str], overwrite: bool) -> None:
+    """Refuse a folder that already holds one of the files to be `written`, unless they may be overwritten."""
+    existing = [folder / file for file in written if (folder / file).exists()]
+    if existing and not overwrite:
+        raise ValueError(f"{existing[0]} already exists. Replace it with --overwrite, or choose another --out.")
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """The configuration of a run, from its folder or its config.json."""
+    """Read the configuration of a run, from its folder or its config.json.
+
+    Raises:
+        ValueError: If the file is no configuration, or has settings that this version does not know.
+    """
     path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
     try:
         return from_json(files.read_json(path))
@@ -50,20 +65,51 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
-def _check_same(folder: Path, config: Config) -> None:
-    there = to_json(read_config(folder))
-    for name, here in determining(config).items():
-        if here != there[name]:
+def read_run_config(folder: Path) -> Config:
+    """Read the configuration in a folder that must hold a run."""
+    if not (folder / CONFIG).exists():
+        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that `cascadice run` wrote.")
+    return read_config(folder)
+
+
+def read_manifest(folder: files.Folder) -> dict[str, Any]:
+    """Read a run's manifest; empty if there is none. One of a later format is refused."""
+    path = Path(folder) / MANIFEST
+    if not path.exists():
+        return {}
+    manifest = files.read_json(path)
+    files.check_format(path, manifest.get("format", FORMAT), FORMAT)
+    return manifest
+
+
+def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
+    """The fingerprint that the files of a run carry: checkpoint, influence, ledger and results.
+
+    It is computed from the settings, so a changed mixing file is noticed. Runs of version 0.1.0, whose manifests hold
+    no fingerprint, keep the kind that version computed, also when they are resumed.
+
+    Args:
+        config: The settings, if they are not to be read from the folder.
+    """
+    config = read_config(folder) if config is None else config
+    manifest, old = read_manifest(folder), fingerprint(config, SETTINGS_OF_0_1_0)
+    return old if manifest and manifest.get("fingerprint", old) == old else fingerprint(config)
+
+
+def _check_same_settings(folder: Path, config: Config) -> None:
+    recorded = determining(read_config(folder))
+    for name, value in determining(config).items():
+        if value != recorded.get(name, value):
             raise ValueError(
-                f"a run goes on with its own settings; {name} is {there[name]!r} in {folder}, {here!r} here. "
+                f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
                 "Leave it out, or use another folder."
             )
 
 
 def clear(folder: Path) -> None:
-    """Remove what a run made and what was found about it, and nothing else."""
-    files.sweep(folder)
-    for name in (*MADE, *FOUND):
+    """Remove the files of a run and the results about it, and nothing else."""
+    files.remove_drafts(folder)
+    for name in (*RUN_FILES, *RESULTS):
         path = folder / name
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,11 +1,11 @@
-"""What a run says about itself: before, while and after it trains."""
+"""What a run prints: before, during and after training."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
@@ -19,15 +19,37 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LINES = 10  # of progress where no bar can be drawn
-REDRAW = 0.1  # seconds; looking at a loss on CUDA waits for it
-FULL_TABLE_UP_TO = 32  # participants; beyond, least, mean and greatest
+REDRAW = 0.1  # seconds; reading a loss on CUDA waits for it
+FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
 
 Advance = Callable[[RoundMetrics], None]
+Item = TypeVar("Item")
+
+
+def say(console: "Console", text: str) -> None:
+    """Print one plain line: no colours, no wrapping, no markup."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def track(
+    items: Iterable[Item], total: int, console: "Console", doing: str, done: Callable[[Item], str]
+) -> Iterator[Item]:
+    """Yield the items and show progress: a bar named `doing`, or without a terminal up to ten lines `done(item)`."""
+    if console.is_terminal:
+        from rich.progress import track as bar
+
+        yield from bar(items, doing, total=total, console=console, transient=True)
+        return
+    every = max(1, -(-total // LINES))
+    for count, item in enumerate(items, start=1):
+        yield item
+        if count % every == 0 or count == total:
+            console.print(f"{done(item)}, {count}/{total}", highlight=False)
 
 
 @contextmanager
 def progress(console: "Console", rounds: int, start: int = 0) -> Iterator[Advance]:
-    """A bar to advance by the measures of each round; where there is no terminal, a plain line now and then."""
+    """Show the progress of training: a bar, or without a terminal up to ten lines; call the result after each round."""
     if not console.is_terminal:
         yield _lines(console, rounds)
         return
@@ -36,79 +58,78 @@ def progress(console: "Console", rounds: int, start: int = 0) -> Iterator[Advanc
     columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))
     with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"), console=console) as bar:
         task = bar.add_task("", total=rounds, completed=start, speed="", state="")
-        began, drawn, seen = monotonic(), 0.0, math.nan
+        began, redrawn, accuracy = monotonic(), 0.0, math.nan
 
-        def advance(measures: RoundMetrics) -> None:
-            nonlocal drawn, seen
-            if measures.test is not None:
-                seen = float(measures.test.accuracy.mean())
-            now, done = monotonic(), measures.t + 1
-            if now - drawn < REDRAW and done < rounds:
+        def advance(metrics: RoundMetrics) -> None:
+            nonlocal redrawn, accuracy
+            accuracy = _latest_accuracy(metrics, accuracy)
+            now, completed = monotonic(), metrics.t + 1
+            if now - redrawn < REDRAW and completed < rounds:
                 return
-            drawn = now
-            speed = f"{(done - start) / max(now - began, 1e-9):.1f} rounds/s"
-            bar.update(task, completed=done, speed=speed, state=_state(measures, seen))
+            redrawn = now
+            speed = f"{(completed - start) / max(now - began, 1e-9):.1f} rounds/s"
+            bar.update(task, completed=completed, speed=speed, state=_state(metrics, accuracy))
 
         yield advance
 
 
 def _lines(console: "Console", rounds: int) -> Advance:
-    every, seen = max(1, -(-rounds // LINES)), math.nan
+    every, accuracy = max(1, -(-rounds // LINES)), math.nan
 
-    def advance(measures: RoundMetrics) -> None:
-        nonlocal seen
-        if measures.test is not None:
-            seen = float(measures.test.accuracy.mean())
-        if (done := measures.t + 1) % every == 0 or done == rounds:
-            console.print(f"round {done}/{rounds}  {_state(measures, seen)}", highlight=False)
+    def advance(metrics: RoundMetrics) -> None:
+        nonlocal accuracy
+        accuracy = _latest_accuracy(metrics, accuracy)
+        if (completed := metrics.t + 1) % every == 0 or completed == rounds:
+            console.print(f"round {completed}/{rounds}  {_state(metrics, accuracy)}", highlight=False)
 
     return advance
 
 
-def _state(measures: RoundMetrics, accuracy: float) -> str:
-    known = "" if math.isnan(accuracy) else f"  accuracy {accuracy:.3f}"
-    return f"loss {float(measures.train_loss.mean()):.4f}{known}"
+def _latest_accuracy(metrics: RoundMetrics, earlier: float) -> float:
+    return earlier if metrics.test is None else float(metrics.test.accuracy.mean())
 
 
-def opening(console: "Console", network: Network, rounds: int, name: str) -> None:
-    """What is about to be trained: model, network and who holds what."""
-    say = _plain(console)
+def _state(metrics: RoundMetrics, accuracy: float) -> str:
+    known = "" if math.isnan(accuracy) else f"  test accuracy {accuracy:.3f}"
+    return f"training loss {float(metrics.train_loss.mean()):.4f}{known}"
+
+
+def print_opening(console: "Console", network: Network, rounds: int, name: str) -> None:
+    """Print what is about to be trained: the model, the graph and how the data are divided."""
     how = f"{rounds} rounds, {network.strategy} on {network.device}"
-    say(f"{network.nodes} participants train on {network.data.name}: {network.learner.size:,} parameters each, {how}")
+    size = f"{network.learner.size:,} parameters each"
+    say(console, f"{network.nodes} participants train on {network.data.name}: {size}, {how}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = describe_schedule(network.mixing)
-    sums = "doubly" if found.doubly_stochastic else "row"
-    over = f" over {found.rounds} rounds" if found.rounds > 1 else ""
-    say(f"{name}: {found.links} links{over}, spectral gap {found.spectral_gap:.4f}, {sums}-stochastic")
+        mixing = describe_schedule(network.mixing)
+    sums = "doubly" if mixing.doubly_stochastic else "row"
+    over = f" over {mixing.rounds} rounds" if mixing.rounds > 1 else ""
+    say(console, f"{name}: {mixing.links} links{over}, spectral gap {mixing.spectral_gap:.4f}, {sums}-stochastic W")
     for warning in caught:
-        say(f"warning: {warning.message}")
+        say(console, f"warning: {warning.message}")
     if network.partition is None or network.data.train.y.dim() != 1 or network.nodes > FULL_TABLE_UP_TO:
         sizes = [len(part) for part in network.partition or []] or [0]
-        say(f"each holds {_span(min(sizes), max(sizes))} samples")
+        each = str(min(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        say(console, f"each participant holds {each} training samples")
         return
     classes = network.data.classes
     console.print(partition.table(partition.counts(network.partition, network.data.train.y, len(classes)), classes))
 
 
-def _span(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def closing(console: "Console", measures: RoundMetrics) -> None:
-    """How good everybody became, and how far apart they are."""
-    if measures.test is not None:
-        classify = not bool(measures.test.accuracy.isnan().any())
-        what, values = ("accuracy", measures.test.accuracy) if classify else ("loss", measures.test.loss)
+def print_closing(console: "Console", metrics: RoundMetrics) -> None:
+    """Print how good the participants became, and how far apart they are."""
+    if metrics.test is not None:
+        classify = not bool(metrics.test.accuracy.isnan().any())
+        name, values = ("accuracy", metrics.test.accuracy) if classify else ("loss", metrics.test.loss)
         if len(values) <= FULL_TABLE_UP_TO:
-            console.print(_compact(f"test {what} of each participant", values))
-        spread = f"mean {float(values.mean()):.4f}, least {float(values.min()):.4f}, greatest {float(values.max()):.4f}"
-        _plain(console)(f"test {what}: {spread}")
-    _plain(console)(f"consensus distance: {float(measures.consensus):.4g}")
+            console.print(_compact(f"test {name} of each participant", values))
+        spread = f"mean {float(values.mean()):.4f}, min {float(values.min()):.4f}, max {float(values.max()):.4f}"
+        say(console, f"test {name}: {spread}")
+    say(console, f"consensus distance (root mean square distance from the mean model): {float(metrics.consensus):.4g}")
 
 
 def _compact(title: str, values: Tensor, wide: int = 8) -> "Table":
-    """Eight participants a line: number above value."""
+    """Eight participants per row: number above value."""
     from rich.table import Table
 
     table = Table(title=title, show_header=False)
@@ -117,7 +138,3 @@ def _compact(title: str, values: Tensor, wide: int = 8) -> "Table":
         table.add_row("participant", *(str(k) for k in nodes), style="dim")
         table.add_row("", *(f"{float(values[k]):.3f}" for k in nodes), end_section=True)
     return table
-
-
-def _plain(console: "Console") -> Callable[[str], None]:
-    return lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False)

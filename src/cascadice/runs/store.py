@@ -1,10 +1,11 @@
-"""Runs on disk: rounds, checkpoints, metrics. Every file is written aside, then renamed: it is all there or not at all.
+"""A run on disk: its rounds, checkpoints and metrics.
 
-A run's folder
-    config.json              the settings          manifest.json    versions, status, seconds
+The folder of a run
+    config.json              the settings          manifest.json    format, versions, status, seconds
     metrics.parquet          round, node, train_loss, eval_loss, eval_accuracy, consensus
-    checkpoint.safetensors   where to go on from   rounds/000012.safetensors   a recorded Round
-Nothing is pickled. Tensors carry the layout of their model, so that another model's are refused, and a checksum.
+    checkpoint.safetensors   where to resume       rounds/000012.safetensors   one recorded Round
+Every file is written atomically. Tensor files carry a checksum and the layout of their model, so that damaged files and
+those of another model are refused.
 """
 
 import json
@@ -16,117 +17,169 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, mix
 from cascadice.engine.simulation import Metrics
-from cascadice.files import Folder, Tensors, aside, damaged, read_tensors, write_tensors
+from cascadice.files import Folder, Tensors, damaged, read_tensors, replacing, write_tensors
 
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.parquet"
 
 
 def layout(model: nn.Module) -> str:
-    """Names and shapes of a model's parameters and buffers, as JSON: what recorded numbers mean."""
+    """Names and shapes of a model's parameters and buffers, as JSON."""
     named = (*model.named_parameters(), *model.named_buffers())
     return json.dumps({name: list(value.shape) for name, value in named})
 
 
-def _flat(prefix: str, participants: Participants) -> Tensors:
-    """Participants as named tensors."""
+def _to_tensors(prefix: str, participants: Participants) -> Tensors:
     theta, state, buffers = participants
     named = {f"{prefix}state.{name}": value for name, value in state.items()}
     named |= {f"{prefix}buffers.{name}": value for name, value in buffers.items()}
     return {f"{prefix}theta": theta, **named}
 
 
-def _unflat(prefix: str, tensors: Tensors) -> Participants:
-    def of(kind: str) -> Tensors:
-        start = f"{prefix}{kind}."
+def _from_tensors(prefix: str, tensors: Tensors) -> Participants:
+    def named(group: str) -> Tensors:
+        start = f"{prefix}{group}."
         return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
-    return Participants(tensors[f"{prefix}theta"], of("state"), of("buffers"))
+    return Participants(tensors[f"{prefix}theta"], named("state"), named("buffers"))
 
 
 class Checkpoint(NamedTuple):
-    """Where to go on from: the next round, and the participants before it."""
+    """Where to resume: the number of the next round, and the participants before it."""
 
     t: int
     participants: Participants
 
 
 def save_checkpoint(folder: Folder, t: int, participants: Participants, *, run: str = "", layout: str = "{}") -> None:
-    """Round t is the next one; `run` is the fingerprint of its configuration."""
-    note = {"t": str(t), "run": run, "layout": layout}
-    write_tensors(Path(folder) / CHECKPOINT, _flat("", participants), note)
+    """Save the participants before round `t`; `run` is the fingerprint of the run's settings."""
+    metadata = {"t": str(t), "run": run, "layout": layout}
+    write_tensors(Path(folder) / CHECKPOINT, _to_tensors("", participants), metadata)
 
 
 def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | None = None) -> Checkpoint:
-    """The checkpoint in a run's folder, refused if it is of another configuration or model."""
+    """Load a run's checkpoint.
+
+    Args:
+        run: The fingerprint that the checkpoint must carry (None: any).
+        layout: The layout of the model that it must belong to (None: any).
+
+    Raises:
+        ValueError: If it is damaged, or belongs to other settings or another model.
+    """
     path = Path(folder) / CHECKPOINT
-    tensors, note = read_tensors(path, layout)
-    if run is not None and note.get("run") != run:
+    tensors, metadata = read_tensors(path, layout)
+    if run is not None and metadata.get("run") != run:
         raise ValueError(f"{path} belongs to another configuration. Use another folder, or --overwrite.")
-    return Checkpoint(int(note["t"]), _unflat("", tensors))
+    return Checkpoint(int(metadata["t"]), _from_tensors("", tensors))
 
 
-def record(folder: Folder, round: Round, *, layout: str = "{}") -> None:
-    """Keep a round: all of it but `after`, which gossip makes again from the rest."""
+def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
+    """Save a round. `after` is left out where gossip by W recomputes it from the rest, bit for bit.
+
+    Example:
+        >>> for round in simulate(network, 10):  # doctest: +SKIP
+        ...     save_round("my-run", round)
+        >>> rounds = list(load_rounds("my-run"))  # doctest: +SKIP
+    """
     t, batch, W, lr, conduct = round.draw
-    tensors = {**_flat("before.", round.before), **_flat("half.", round.half), "loss": round.loss, "batch": batch}
+    tensors = {**_to_tensors("before.", round.before), **_to_tensors("half.", round.half)}
+    tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}
-    tensors |= _matrix_parts(W)
-    note = {"t": str(t), "lr": repr(lr), "nodes": str(len(round.loss)), "layout": layout}
-    write_tensors(_round_path(folder, t), tensors, note)
+    tensors |= _matrix_to_tensors(W)
+    metadata = {"t": str(t), "lr": repr(lr), "nodes": str(len(round.loss)), "layout": layout}
+    if isinstance(lr, Tensor):  # a learning rate for each participant
+        metadata["lr"], tensors["lr"] = "tensor", lr
+    if not _equal(mix(W, round.half), round.after):  # a rule that does not average, or gossip in another order
+        metadata["after"] = "stored"
+        tensors |= _to_tensors("after.", round.after)
+    write_tensors(_round_path(folder, t), tensors, metadata)
 
 
-def recorded(folder: Folder) -> list[int]:
-    """The numbers of the rounds that were kept, in order."""
+def _equal(one: Participants, other: Participants) -> bool:
+    (leaves, structure), (others, other_structure) = tree_flatten(one), tree_flatten(other)
+    pairs = zip(leaves, others, strict=False)
+    return structure == other_structure and all(a is b or torch.equal(a, b) for a, b in pairs)
+
+
+def saved_rounds(folder: Folder) -> list[int]:
+    """The numbers of the rounds on disk, in order."""
     names = (path.stem for path in (Path(folder) / "rounds").glob("*.safetensors"))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str | torch.device = "cpu") -> Round:
-    """Round t as it was, bit for bit on the device that computed it; `layout` is that of the model expected."""
+    """Load round `t`: the same bits, on the device that computed it.
+
+    Args:
+        layout: The layout of the model that it must belong to (None: any).
+        device: Where parameters, optimizer state and buffers go.
+
+    Raises:
+        FileNotFoundError: If the round was not recorded.
+        ValueError: If the file is damaged or belongs to another model.
+    """
     path = _round_path(folder, t)
     if not path.exists():
-        kept = recorded(folder)
-        found = f"{kept[0]} to {kept[-1]}" if kept else "no round"
-        raise FileNotFoundError(f"round {t} was not recorded in {folder}; found {found}. Train with --record all.")
-    tensors, note = read_tensors(path, layout)
-    conduct = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
-    drawn = Draw(int(note["t"]), tensors["batch"], _matrix(tensors, int(note["nodes"])), float(note["lr"]), conduct)
+        saved = saved_rounds(folder)
+        span = f"{saved[0]} to {saved[-1]}" if saved else "no round"
+        raise FileNotFoundError(f"round {t} was not recorded in {folder}; found {span}. Train with --record all.")
+    tensors, metadata = read_tensors(path, layout)
     moved = {name: tensor.to(device) for name, tensor in tensors.items()}
-    half = _unflat("half.", moved)
-    return Round(drawn, _unflat("before.", moved), half, mix(drawn.W, half), moved["loss"])
+    conduct = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
+    lr = moved["lr"] if "lr" in moved else float(metadata["lr"])
+    W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
+    draw = Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
+    half = _from_tensors("half.", moved)
+    after = _from_tensors("after.", moved) if "after" in metadata else mix(W, half)
+    return Round(draw, _from_tensors("before.", moved), half, after, moved["loss"])
 
 
-def read(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:
-    """All recorded rounds, in order, one at a time."""
-    return (load_round(folder, t, layout=layout, device=device) for t in recorded(folder))
+def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:
+    """Load all recorded rounds in order, one at a time."""
+    return (load_round(folder, t, layout=layout, device=device) for t in saved_rounds(folder))
 
 
-def forget(folder: Folder, rounds: Sequence[int]) -> None:
-    """Remove these recorded rounds."""
+def load_mixing(folder: Folder, t: int) -> Tensor:
+    """Load W of round `t` without its parameters, which may be a thousand times as large."""
+    from safetensors import SafetensorError, safe_open
+
+    path = _round_path(folder, t)
+    try:
+        with safe_open(path, "pt") as file:
+            nodes = int(json.loads(file.metadata()["cascadice"])["nodes"])
+            names = [name for name in file.keys() if name.split(".")[0] == "W"]  # noqa: SIM118
+            return _matrix_from_tensors({name: file.get_tensor(name) for name in names}, nodes)
+    except SafetensorError as error:
+        raise damaged(path, " ".join(str(error).split())) from None
+
+
+def delete_rounds(folder: Folder, rounds: Sequence[int]) -> None:
+    """Delete these recorded rounds; numbers that were not recorded are skipped."""
     for t in rounds:
         _round_path(folder, t).unlink(missing_ok=True)
 
 
-class Recording(NamedTuple):
-    """Which rounds are kept, and how many at most."""
+class RoundsToKeep(NamedTuple):
+    """Which rounds to record, and how many of them to keep at most (None: all)."""
 
     rounds: range
     most: int | None = None
 
 
-def recording(text: str) -> Recording:
-    """The recording written as `none`, `all`, `last:N` or `FROM-TO`, both ends included."""
+def rounds_to_keep(text: str) -> RoundsToKeep:
+    """Parse the setting `record`: `none`, `all`, `last:N` or `FROM-TO`, both ends included."""
     if text in ("none", "all"):
-        return Recording(range(2**62 if text == "all" else 0))
+        return RoundsToKeep(range(2**62 if text == "all" else 0))
     if (last := re.fullmatch(r"last:(\d+)", text)) and int(last[1]):
-        return Recording(range(2**62), int(last[1]))
+        return RoundsToKeep(range(2**62), int(last[1]))
     if (span := re.fullmatch(r"(\d+)-(\d+)", text)) and int(span[1]) <= int(span[2]):
-        return Recording(range(int(span[1]), int(span[2]) + 1))
+        return RoundsToKeep(range(int(span[1]), int(span[2]) + 1))
     raise ValueError(f"record must be none, all, last:N or FROM-TO, e.g. last:10 or 0-99; found {text!r}.")
 
 
@@ -134,13 +187,13 @@ def _round_path(folder: Folder, t: int) -> Path:
     return Path(folder) / "rounds" / f"{t:06d}.safetensors"
 
 
-def _matrix_parts(W: Tensor) -> Tensors:
+def _matrix_to_tensors(W: Tensor) -> Tensors:
     if W.layout == torch.strided:
         return {"W": W}
     return {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()}
 
 
-def _matrix(tensors: Tensors, nodes: int) -> Tensor:
+def _matrix_from_tensors(tensors: Tensors, nodes: int) -> Tensor:
     from cascadice.topology.matrices import from_links
 
     if "W" in tensors:
@@ -150,7 +203,7 @@ def _matrix(tensors: Tensors, nodes: int) -> Tensor:
 
 
 class RoundMetrics(NamedTuple):
-    """What was measured in round t: loss on the batch, distance from consensus and, now and then, on the test data."""
+    """What was measured in round t: batch losses, consensus distance and, in some rounds, test loss and accuracy."""
 
     t: int
     train_loss: Float[Tensor, " n"]
@@ -161,25 +214,25 @@ class RoundMetrics(NamedTuple):
 COLUMNS = ("round", "node", "train_loss", "eval_loss", "eval_accuracy", "consensus")
 
 
-def write_metrics(folder: Folder, measures: Sequence[RoundMetrics]) -> None:
-    """All measures as one tidy table, a row for each round and participant; null where there was no evaluation."""
+def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics]) -> None:
+    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    nodes = len(measures[0].train_loss) if measures else 0
-    rounds = torch.tensor([m.t for m in measures], dtype=torch.int64)
-    unseen = torch.tensor([m.test is None for m in measures]).bool().repeat_interleave(nodes).numpy()
+    nodes = len(metrics[0].train_loss) if metrics else 0
+    rounds = torch.tensor([m.t for m in metrics], dtype=torch.int64)
+    missing = torch.tensor([m.test is None for m in metrics]).bool().repeat_interleave(nodes).numpy()
     blank = Metrics(*[torch.zeros(nodes)] * 2)
-    judged = [m.test or blank for m in measures]
+    tests = [m.test or blank for m in metrics]
     values = [
         pa.array(rounds.repeat_interleave(nodes).numpy()),
-        pa.array(torch.arange(nodes).repeat(len(measures)).numpy()),
-        pa.array(_column([m.train_loss for m in measures])),
-        pa.array(_column([e.loss for e in judged]), mask=unseen),
-        pa.array(_column([e.accuracy for e in judged]), mask=unseen),
-        pa.array(_column([m.consensus.expand(nodes) for m in measures])),
+        pa.array(torch.arange(nodes).repeat(len(metrics)).numpy()),
+        pa.array(_column([m.train_loss for m in metrics])),
+        pa.array(_column([test.loss for test in tests]), mask=missing),
+        pa.array(_column([test.accuracy for test in tests]), mask=missing),
+        pa.array(_column([m.consensus.expand(nodes) for m in metrics])),
     ]
-    with aside(Path(folder) / METRICS) as draft:
+    with replacing(Path(folder) / METRICS) as draft:
         parquet.write_table(pa.table(dict(zip(COLUMNS, values, strict=True))), draft)
 
 
@@ -188,27 +241,27 @@ def _column(rows: list[Tensor]) -> Any:
 
 
 def read_metrics(folder: Folder) -> list[RoundMetrics]:
-    """The measures of every round, as they were written."""
+    """Read the metrics of every round; columns that this version does not know are ignored."""
     import pyarrow as pa
     from pyarrow import parquet
 
     path = Path(folder) / METRICS
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there.")
+        raise FileNotFoundError(f"{path} does not exist.")
     try:
         table = parquet.read_table(path, columns=list(COLUMNS))
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, str(error).splitlines()[0]) from None
     numbers = {name: table[name].to_numpy() for name in COLUMNS}
-    seen = ~table["eval_loss"].is_null().to_numpy()
+    evaluated = ~table["eval_loss"].is_null().to_numpy()
     nodes = int(numbers["node"].max(initial=-1)) + 1
-    found = {name: torch.tensor(column).view(-1, max(nodes, 1)) for name, column in numbers.items()}
+    rows = {name: torch.tensor(column).view(-1, max(nodes, 1)) for name, column in numbers.items()}
     return [
         RoundMetrics(
-            int(found["round"][i, 0]),
-            found["train_loss"][i],
-            found["consensus"][i, 0],
-            Metrics(found["eval_loss"][i], found["eval_accuracy"][i]) if seen[i * nodes] else None,
+            int(rows["round"][i, 0]),
+            rows["train_loss"][i],
+            rows["consensus"][i, 0],
+            Metrics(rows["eval_loss"][i], rows["eval_accuracy"][i]) if evaluated[i * nodes] else None,
         )
-        for i in range(len(found["round"]))
+        for i in range(len(rows["round"]))
     ]

@@ -1,4 +1,4 @@
-"""What a table of influence says: who helped, who harmed, how far it went, and how surely one knows."""
+"""What a table of influence says: who helped, who harmed, how far influence reached, and how accurate it is."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,28 +8,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cascadice import files
 from cascadice.engine.networks import Network
+from cascadice.files import Folder
 from cascadice.influence import Agreement, Table, agreement, extremes, read_table
 from cascadice.influence.tables import ALL
 from cascadice.runs import store
 from cascadice.runs.store import RoundMetrics
 
 Numbers = NDArray[np.float64]
-PREFERRED = ("truth", "path-integrated", "shares", "first order")  # kinds, the most to be trusted first
-FEWEST = 3  # updates or samples, to speak of agreement
+PREFERRED = ("truth", "path-integrated", "shares", "first order")  # kinds, the most accurate first
+FEWEST = 3  # updates or samples needed for an agreement
 
 
-class Judged(NamedTuple):
-    """How good the network was after a round: accuracy, or loss where there is none."""
+class EvaluationResult(NamedTuple):
+    """The participants' mean test accuracy after a round, or their mean test loss where there is no accuracy."""
 
     t: int
-    measure: str
+    metric: str
     mean: float
 
 
-class Sampled(NamedTuple):
-    """A training sample in the hands of a participant, summed over its uses."""
+class SampleScore(NamedTuple):
+    """The influence of a participant's training sample, summed over the times it was used."""
 
     node: int
     sample: int
@@ -38,69 +38,74 @@ class Sampled(NamedTuple):
 
 
 class InfluenceSummary(NamedTuple):
-    """Sums and means over the rounds of a table. Negative helped.
+    """Sums and means over the rounds of a table of influence. Negative values helped: they lowered the loss.
 
-    Kinds are in order of trust; the first is the one that participants, and the matrix, are told by.
+    Kinds of influence are ordered from the most to the least accurate.
     """
 
     rounds: tuple[int, ...]
     updates: dict[str, Numbers]
-    """kind -> [rounds, n]: the influence of each update on all, over all hops; NaN where not asked"""
+    """kind -> [rounds, n]: the influence of each update on everyone, over all hops; NaN where it was not computed"""
     by_hop: dict[str, Numbers]
-    """kind -> [hops + 1]: mean size of an update's influence on all it reached, hop by hop"""
-    given: dict[str, Numbers]
-    """kind -> [n, n]: of source on receiver from the first gossip on, summed over rounds and hops"""
+    """kind -> [hops + 1]: mean absolute influence of an update on everyone it reached, hop by hop"""
+    matrix: dict[str, Numbers]
+    """kind -> [n, n]: influence of source on receiver from the first gossip on, summed over rounds and hops"""
     agreements: dict[str, Agreement]
-    """estimate -> with the truth, update by update"""
-    samples: dict[str, tuple[Sampled, ...]]
+    """estimator -> how close it is to the truth, update by update"""
+    samples: dict[str, tuple[SampleScore, ...]]
     """kind -> samples, the most helpful first"""
     sample_agreements: dict[str, Agreement]
-    judged: tuple[Judged, ...] = ()
-    known: dict[int, str] = {}
-    """participant -> what it was told to do wrong, which no estimate is told"""
+    test_results: tuple[EvaluationResult, ...] = ()
+    injected: dict[int, str] = {}
+    """participant -> the faults it was given, which no estimator knows"""
 
     @property
     def participants(self) -> dict[str, Numbers]:
-        """kind -> [n]: the updates of each participant, summed."""
+        """kind -> [n]: the influence of each participant's updates, summed over rounds."""
         return {kind: value.sum(0) for kind, value in self.updates.items()}
 
 
-def findings(
-    table: Table, nodes: int, measures: Sequence[RoundMetrics] = (), known: dict[int, str] | None = None
+def summarise(
+    table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None
 ) -> InfluenceSummary:
-    """Read a table of influence among `nodes` participants. Cost: a few passes over its rows."""
+    """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
+
+    Args:
+        metrics: What the run measured, for the test accuracy around these rounds.
+        injected: The faults of participants, for the names in tables and figures.
+    """
     rounds = tuple(np.unique(table.round).tolist())
     whole, single = _where(table, table.sample == ALL), _where(table, table.sample != ALL)
     updates = {kind: _updates(rows, rounds, nodes) for kind, rows in _by_kind(whole).items()}
-    spread = _by_kind(_where(whole, whole.hop != ALL))
-    scores = {kind: _sampled(rows) for kind, rows in _by_kind(single).items()}
+    cascades = _by_kind(_where(whole, whole.hop != ALL))
+    samples = _by_kind(single)
     return InfluenceSummary(
         rounds,
         updates,
-        {kind: _by_hop(rows, nodes) for kind, rows in spread.items()},
-        {kind: _given(rows, nodes) for kind, rows in spread.items()},
+        {kind: _by_hop(rows, nodes) for kind, rows in cascades.items()},
+        {kind: _matrix(rows, nodes) for kind, rows in cascades.items()},
         _agreements({kind: value.ravel() for kind, value in updates.items()}),
-        scores,
-        _agreements({kind: rows.value for kind, rows in _by_kind(single).items()}),  # each kind has the same rows
-        _judged(measures, rounds),
-        known or {},
+        {kind: _sample_scores(rows) for kind, rows in samples.items()},
+        _agreements({kind: rows.value for kind, rows in samples.items()}),  # each kind has the same rows
+        _test_results(metrics, rounds),
+        injected or {},
     )
 
 
-def read(folder: files.Folder, run: files.Folder, network: Network) -> InfluenceSummary:
-    """The findings about a run in a folder of influence, with the network's accuracy as the run measured it."""
-    measures = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
-    return findings(read_table(folder), network.nodes, measures, wrongs(network))
+def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
+    """Summarise the influence in a folder, with the test accuracy that the run measured."""
+    metrics = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
+    return summarise(read_table(folder), network.nodes, metrics, injected_faults(network))
 
 
-def wrongs(network: Network) -> dict[int, str]:
-    """What participants were told to do wrong."""
-    found: dict[int, list[str]] = {}
-    told = [(wrong.kind, wrong.nodes) for wrong in network.corruptions]
-    for kind, nodes in told + [(wrong.kind, wrong.nodes) for wrong in network.behaviours]:
+def injected_faults(network: Network) -> dict[int, str]:
+    """The corruptions and behaviours of each participant that has any, e.g. {3: "flip-labels, free-rider"}."""
+    faults: dict[int, list[str]] = {}
+    pairs = [(c.kind, c.nodes) for c in network.corruptions] + [(b.kind, b.nodes) for b in network.behaviours]
+    for kind, nodes in pairs:
         for node in nodes:
-            found.setdefault(node, []).append(kind)
-    return {node: ", ".join(kinds) for node, kinds in found.items()}
+            faults.setdefault(node, []).append(kind)
+    return {node: ", ".join(kinds) for node, kinds in faults.items()}
 
 
 def _where(table: Table, keep: NDArray[np.bool_]) -> Table:
@@ -108,15 +113,15 @@ def _where(table: Table, keep: NDArray[np.bool_]) -> Table:
 
 
 def _by_kind(table: Table) -> dict[str, Table]:
-    kinds = sorted(set(table.kind.tolist()), key=lambda kind: (_trust(kind), kind))
+    kinds = sorted(set(table.kind.tolist()), key=lambda kind: (_preference(kind), kind))
     return {kind: _where(table, table.kind == kind) for kind in kinds}
 
 
-def _trust(kind: str) -> int:
+def _preference(kind: str) -> int:
     return next((place for place, start in enumerate(PREFERRED) if kind.startswith(start)), len(PREFERRED))
 
 
-def _summed(shape: tuple[int, ...], where: tuple[Any, ...], value: Numbers) -> Numbers:
+def _sum_at(shape: tuple[int, ...], where: tuple[Any, ...], value: Numbers) -> Numbers:
     total = np.zeros(shape)
     np.add.at(total, where, value)
     return total
@@ -124,53 +129,51 @@ def _summed(shape: tuple[int, ...], where: tuple[Any, ...], value: Numbers) -> N
 
 def _updates(rows: Table, rounds: tuple[int, ...], nodes: int) -> Numbers:
     where, shape = (np.searchsorted(rounds, rows.round), rows.source), (len(rounds), nodes)
-    asked = _summed(shape, where, np.ones(len(rows))) > 0
-    return np.where(asked, _summed(shape, where, rows.value), np.nan)
+    computed = _sum_at(shape, where, np.ones(len(rows))) > 0
+    return np.where(computed, _sum_at(shape, where, rows.value), np.nan)
 
 
 def _by_hop(rows: Table, nodes: int) -> Numbers:
     hops, update = int(rows.hop.max()) + 1, rows.round.astype(np.int64) * nodes + rows.source
     names, which = np.unique(update, return_inverse=True)
-    mean: Numbers = np.abs(_summed((hops, len(names)), (rows.hop, which), rows.value)).mean(1)
+    mean: Numbers = np.abs(_sum_at((hops, len(names)), (rows.hop, which), rows.value)).mean(1)
     return mean
 
 
-def _given(rows: Table, nodes: int) -> Numbers:
+def _matrix(rows: Table, nodes: int) -> Numbers:
     gossiped = rows.hop > 0
-    return _summed((nodes, nodes), (rows.source[gossiped], rows.receiver[gossiped]), rows.value[gossiped])
+    return _sum_at((nodes, nodes), (rows.source[gossiped], rows.receiver[gossiped]), rows.value[gossiped])
 
 
-def _sampled(rows: Table) -> tuple[Sampled, ...]:
+def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
     rows = _where(rows, np.isfinite(rows.value))
     pairs, which, uses = np.unique(
         np.stack([rows.source, rows.sample]), axis=1, return_inverse=True, return_counts=True
     )
-    value = _summed((pairs.shape[1],), (which.ravel(),), rows.value)
+    value = _sum_at((pairs.shape[1],), (which.ravel(),), rows.value)
     order = np.argsort(value, kind="stable")
-    return tuple(Sampled(int(pairs[0, i]), int(pairs[1, i]), int(uses[i]), float(value[i])) for i in order)
+    return tuple(SampleScore(int(pairs[0, i]), int(pairs[1, i]), int(uses[i]), float(value[i])) for i in order)
 
 
 def _agreements(values: dict[str, Numbers]) -> dict[str, Agreement]:
-    """Of every estimate of removal; shares answer another question, and need not be near."""
+    """Of every estimator of removal; shares answer another question and need not be close to the truth."""
     if "truth" not in values:
         return {}
     true = torch.from_numpy(values["truth"])
     estimates = {kind: torch.from_numpy(v) for kind, v in values.items() if kind != "truth" and "shares" not in kind}
-    fit = {kind: v for kind, v in estimates.items() if int((v.isfinite() & true.isfinite()).sum()) >= FEWEST}
-    return {kind: agreement(true, v) for kind, v in fit.items()}
+    enough = {kind: v for kind, v in estimates.items() if int((v.isfinite() & true.isfinite()).sum()) >= FEWEST}
+    return {kind: agreement(true, v) for kind, v in enough.items()}
 
 
-def _judged(measures: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> tuple[Judged, ...]:
-    """The evaluations nearest to the first and the last round."""
-    seen = [m for m in measures if m.test is not None]
-    near = [min(seen, key=lambda m, t=t: abs(m.t - t)) for t in (rounds[0], rounds[-1]) if seen]
-    found = []
-    for m in near:
-        assert m.test is not None
-        classify = not bool(m.test.accuracy.isnan().any())
-        mean = float((m.test.accuracy if classify else m.test.loss).mean())
-        found.append(Judged(m.t, "accuracy" if classify else "loss", mean))
-    return tuple(dict.fromkeys(found))
+def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> tuple[EvaluationResult, ...]:
+    """The evaluations nearest to the first and the last of these rounds."""
+    tests = [(m.t, m.test) for m in metrics if m.test is not None]
+    results = []
+    for t, test in [min(tests, key=lambda pair, t=t: abs(pair[0] - t)) for t in (rounds[0], rounds[-1]) if tests]:
+        classify = not bool(test.accuracy.isnan().any())
+        mean = float((test.accuracy if classify else test.loss).mean())
+        results.append(EvaluationResult(t, "accuracy" if classify else "loss", mean))
+    return tuple(dict.fromkeys(results))
 
 
 class Ranked(NamedTuple):
@@ -181,7 +184,6 @@ class Ranked(NamedTuple):
 
 
 def ranked(values: Numbers, most: int = 5) -> Ranked:
-    """Who helped and who harmed most; who did neither is in neither."""
-    found = extremes(torch.from_numpy(values), most)
-    helpful, harmful = ([(int(k), float(values[k])) for k in side] for side in found)
+    """The participants that helped and harmed most; those with no influence are in neither list."""
+    helpful, harmful = ([(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most))
     return Ranked(helpful, harmful)

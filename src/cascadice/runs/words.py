@@ -1,51 +1,54 @@
-"""InfluenceSummary about influence, in words and small tables."""
+"""A summary of influence in words and small tables."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from cascadice.runs.summary import InfluenceSummary, Judged, Ranked, Sampled, ranked
+from cascadice.runs.progress import say
+from cascadice.runs.summary import EvaluationResult, InfluenceSummary, Ranked, SampleScore, ranked
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-MOST = 5  # helpers and harmers to name
+MOST = 5  # helpful and harmful participants and samples to name
 
 
-def tell(
-    console: "Console", found: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None
+def print_summary(
+    console: "Console", summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None
 ) -> None:
-    """Print who helped and who harmed, how far influence went, and how near the estimates are to the truth.
+    """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
-    `labels` are those of the training samples, by place, and `classes` their names, where samples have them.
+    Args:
+        classes: The names of the classes, where samples have labels.
+        labels: The label of each training sample, where samples have labels.
     """
-    _say(console, f"influence of updates in {_rounds(found.rounds)}; negative helped, positive harmed")
-    for kind, totals in [*found.participants.items()][:1]:
-        _show(console, f"who helped and who harmed: {kind}, summed", _participants(ranked(totals, MOST), found))
-        if idle := [_name(node, found) for node, value in enumerate(totals) if value == 0]:
-            _say(console, f"neither helped nor harmed: {', '.join(idle)}")
-    if found.by_hop:
-        _show(console, "how far it goes: mean size of an update's influence, hop by hop", _decay(found))
-    for kind, samples in [*found.samples.items()][:1]:
-        _show(console, f"samples that helped and harmed most: {kind}", _samples(samples, found, classes, labels))
-    if found.agreements or found.sample_agreements:
-        _show(console, "how near the estimates are to the truth, update by update", _agreements(found))
-    if found.judged:
-        _say(console, f"the network's test {found.judged[0].measure}: {accuracy(found.judged)}")
+    say(console, f"Influence of the updates in {_rounds(summary.rounds)}, as a change of the weighted mean test loss:")
+    say(console, "negative influence lowered the loss (helped), positive influence raised it (harmed).")
+    for kind, totals in [*summary.participants.items()][:1]:
+        title = f"Who helped and who harmed ({kind}, summed over rounds)"
+        _print_table(console, title, _participants(ranked(totals, MOST), summary))
+        if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
+            say(console, f"no influence: {', '.join(idle)}")
+    if summary.by_hop:
+        _print_table(console, "How far influence reaches (mean absolute influence of an update)", _decay(summary))
+    for kind, samples in [*summary.samples.items()][:1]:
+        title = f"The most helpful and the most harmful samples ({kind})"
+        _print_table(console, title, _samples(samples, summary, classes, labels))
+    if summary.agreements or summary.sample_agreements:
+        _print_table(console, "How close the estimates are to the truth, update by update", _agreements(summary))
+    if summary.test_results:
+        metric = summary.test_results[0].metric
+        say(console, f"mean test {metric} of the participants: {in_words(summary.test_results)}")
 
 
-def accuracy(judged: Sequence[Judged]) -> str:
-    """How good the network was over the rounds that were looked at."""
-    return " -> ".join(f"{j.mean:.3f} (round {j.t})" for j in judged)
+def in_words(results: Sequence[EvaluationResult]) -> str:
+    """The test results in words: "0.412 (round 3) -> 0.873 (round 39)"."""
+    return " -> ".join(f"{result.mean:.3f} (round {result.t})" for result in results)
 
 
-def _say(console: "Console", text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def _show(console: "Console", title: str, table: "Table") -> None:
+def _print_table(console: "Console", title: str, table: "Table") -> None:
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
     console.print(table)
@@ -55,8 +58,8 @@ def _rounds(rounds: Sequence[int]) -> str:
     return f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
 
 
-def _name(node: int, found: InfluenceSummary) -> str:
-    return f"participant {node}" + (f" ({found.known[node]})" if node in found.known else "")
+def _name(node: int, summary: InfluenceSummary) -> str:
+    return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
 
 
 def _table(*columns: str) -> "Table":
@@ -68,39 +71,39 @@ def _table(*columns: str) -> "Table":
     return table
 
 
-def _participants(sides: Ranked, found: InfluenceSummary) -> "Table":
+def _participants(sides: Ranked, summary: InfluenceSummary) -> "Table":
     table = _table("", "influence")
-    for word, side in zip(("helped", "harmed"), sides, strict=True):
+    for verb, side in zip(("helped", "harmed"), sides, strict=True):
         for node, value in side:
-            table.add_row(f"{word}  {_name(node, found)}", f"{value:+.4f}")
+            table.add_row(f"{verb}  {_name(node, summary)}", f"{value:+.4f}")
     return table
 
 
-def _decay(found: InfluenceSummary) -> "Table":
-    table = _table("", *found.by_hop)
-    for hop in range(max(map(len, found.by_hop.values()))):
-        name = "on oneself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
-        table.add_row(name, *(f"{values[hop]:.5f}" for values in found.by_hop.values()))
+def _decay(summary: InfluenceSummary) -> "Table":
+    table = _table("", *summary.by_hop)
+    for hop in range(max(map(len, summary.by_hop.values()))):
+        name = "on itself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
+        table.add_row(name, *(f"{values[hop]:.5f}" for values in summary.by_hop.values()))
     return table
 
 
 def _samples(
-    samples: Sequence[Sampled], found: InfluenceSummary, classes: Sequence[str], labels: Tensor | None
+    samples: Sequence[SampleScore], summary: InfluenceSummary, classes: Sequence[str], labels: Tensor | None
 ) -> "Table":
     table = _table("", "sample", "label", "uses", "influence")
     sides = {"helped": samples[:MOST], "harmed": samples[: -MOST - 1 : -1]}
-    for word, side in sides.items():
-        for one in (one for one in side if (one.value < 0) == (word == "helped") and one.value != 0):
+    for verb, side in sides.items():
+        for one in (one for one in side if (one.value < 0) == (verb == "helped") and one.value != 0):
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            where = f"{word}  of {_name(one.node, found)}"
-            table.add_row(where, str(one.sample), label, str(one.uses), f"{one.value:+.4f}")
+            owner = f"{verb}  of {_name(one.node, summary)}"
+            table.add_row(owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}")
     return table
 
 
-def _agreements(found: InfluenceSummary) -> "Table":
+def _agreements(summary: InfluenceSummary) -> "Table":
     table = _table("", "Pearson", "Spearman", "relative RMSE")
-    named = [*found.agreements.items()]
-    named += [(f"{kind}, of samples", a) for kind, a in found.sample_agreements.items()]
+    named = [*summary.agreements.items()]
+    named += [(f"{kind}, of samples", a) for kind, a in summary.sample_agreements.items()]
     for kind, a in named:
         table.add_row(kind, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}")
     return table

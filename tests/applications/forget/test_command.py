@@ -1,4 +1,4 @@
-"""`cascadice forget`: corrected models that load as a checkpoint does, and a certificate that says what was done."""
+"""`cascadice forget`: corrected models that load as a checkpoint does, and a record that says what was done."""
 
 import json
 from dataclasses import replace
@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from cascadice.applications.forget.idea import Removal, forget, repair
+from cascadice.applications.forget.records import ESTIMATED, EXACT
 from cascadice.cli import main
 from cascadice.runs import store
-from cascadice.runs import train as runs
 from cascadice.runs.config import Config
-from cascadice.runs.recordings import open_recording
+from cascadice.runs.recording import open_recording
 from cascadice.runs.train import run
 
 TINY = Config(nodes=4, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, record="all", batch_size=8)
@@ -23,17 +23,17 @@ def recorded(tmp_path_factory):
     """A tiny run with a free-rider, participant 2."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_draw", lambda journal: None)  # takes longer than training
+        patch.setattr("cascadice.runs.journal.plot", lambda journal: None)  # takes longer than training
         run(replace(TINY, behaviours=("free-rider:2",)), folder, quiet=True)
     return folder
 
 
 @pytest.fixture
 def cascadice(capsys, monkeypatch, tmp_path, recorded, one_thread):
-    """Call `cascadice forget` on the run: exit code, what it said, what went wrong, the certificate if there is one."""
+    """Call `cascadice forget` on the run: exit code, what it said, what went wrong, the record if there is one."""
     place = tmp_path / "out"
     monkeypatch.setattr(
-        "cascadice.applications.forget.picture.draw", lambda content, path: path.write_bytes(b"picture")
+        "cascadice.applications.forget.picture.plot", lambda results, path: path.write_bytes(b"picture")
     )
 
     def call(*arguments, folder=recorded):
@@ -50,7 +50,7 @@ def test_models_are_those_of_the_level_and_go_on(recorded, cascadice):
     code, out, _, found = cascadice("--participant", "1", "--level", "first-order", "--repair", "2", "--check")
     recording = open_recording(recorded, quiet=True)
     network, removal = recording.network, Removal(nodes=(1,))
-    wanted = repair(network, forget(network, recording.rounds(), removal, "first-order"), removal, 2)
+    wanted = repair(network, forget(network, recording.load_rounds(), removal, "first-order"), removal, 2)
     layout = store.layout(network.learner.training)
     kept = store.load_checkpoint(cascadice.place / "models", run=recording.fingerprint, layout=layout)
     assert (code, kept.t) == (0, 8)
@@ -69,58 +69,59 @@ def test_models_are_those_of_the_level_and_go_on(recorded, cascadice):
 def test_replay_is_usual_and_exact(recorded, cascadice):
     _, _, _, found = cascadice("--participant", "0", "--round", "3")
     recording = open_recording(recorded, quiet=True)
-    wanted = forget(recording.network, recording.rounds(range(3, 6)), Removal((0,), rounds=range(3, 4)), "replay")
-    kept = store.load_checkpoint(cascadice.place / "models").participants
-    torch.testing.assert_close(kept.theta, wanted.participants.theta)
+    wanted = forget(recording.network, recording.load_rounds(range(3, 6)), Removal((0,), rounds=range(3, 4)), "replay")
+    saved = store.load_checkpoint(cascadice.place / "models").participants
+    torch.testing.assert_close(saved.theta, wanted.participants.theta)
     assert found["how"]["level"] == "replay"
     assert found["distance"] == 0
     assert found["forgotten"]["rounds"] == [3, 3]
-    exact = "exact: these are the models of the same run without the updates of participant 0 in round 3"
-    stays = "not forgotten, as only round 3 was asked for: what was learned of it in rounds 0 to 2 and rounds 4 to 5"
-    assert {exact, stays} <= set(found["findings"])
+    exact = "Exact: these are the models of the same run without the updates of participant 0 in round 3."
+    kept = "Not forgotten: what was learned from it in rounds 0 to 2 and rounds 4 to 5 (requested: round 3 only)."
+    assert {exact, kept, EXACT} <= set(found["findings"])
     assert "participant 0, 1 update in round 3" in found["findings"][0]
 
 
 def test_samples_that_were_used_and_one_that_was_not(recorded, cascadice):
     recording = open_recording(recorded, quiet=True)
     parts = recording.network.partition
-    used, idle = int(next(recording.rounds()).draw.batch[0, 0, 0]), int(parts[2][0])
+    used, idle = int(next(recording.load_rounds()).draw.batch[0, 0, 0]), int(parts[2][0])
     _, _, _, found = cascadice("--samples", f"{used},{idle}", "--level", "gossip")
     assert found["forgotten"]["uses"][0] >= 1
     assert found["forgotten"]["uses"][1] == 0
-    assert f"never used in these rounds, so nothing to forget: samples {idle}" in found["findings"]
+    assert f"Never used in these rounds, so there was nothing to forget: samples {idle}." in found["findings"]
     assert any("not checked: --check replays" in finding for finding in found["findings"])
+    assert found["proved"] == found["findings"][-1] == ESTIMATED
 
 
-def test_an_exact_certificate_says_what_was_left_out(recorded, cascadice):
-    batch = next(open_recording(recorded, quiet=True).rounds()).draw.batch[1, 0].tolist()
+def test_an_exact_record_says_what_was_left_out(recorded, cascadice):
+    batch = next(open_recording(recorded, quiet=True).load_rounds()).draw.batch[1, 0].tolist()
     _, _, _, all_rounds = cascadice("--participant", "1")
     assert any(
-        said.endswith("run without the updates of participant 1 in rounds 0 to 5") for said in all_rounds["findings"]
+        said.endswith("run without the updates of participant 1 in rounds 0 to 5.") for said in all_rounds["findings"]
     )
-    assert not any("not forgotten" in said for said in all_rounds["findings"])
+    assert not any("Not forgotten" in said for said in all_rounds["findings"])
     _, _, _, some = cascadice("--samples", f"{batch[0]},{batch[1]}", "--participant", "1", "--rounds", "0-3")
     samples = f"samples {batch[0]}, {batch[1]} of participant 1"
-    assert f"exact: these are the models of the same run without {samples} in rounds 0 to 3" in some["findings"]
-    stays = "not forgotten, as only rounds 0 to 3 were asked for: what was learned of it in rounds 4 to 5"
-    assert stays in some["findings"]
+    assert f"Exact: these are the models of the same run without {samples} in rounds 0 to 3." in some["findings"]
+    kept = "Not forgotten: what was learned from it in rounds 4 to 5 (requested: rounds 0 to 3 only)."
+    assert kept in some["findings"]
 
 
 def test_an_auc_of_few_samples_says_so(recorded, cascadice):
-    batch = next(open_recording(recorded, quiet=True).rounds()).draw.batch[:, 0].flatten().tolist()
+    batch = next(open_recording(recorded, quiet=True).load_rounds()).draw.batch[:, 0].flatten().tolist()
     for samples, few in (
-        (batch[:1], "; it rests on 1 sample only"),
-        (batch[:9], "; it rests on 9 samples only"),
+        (batch[:1], "; measured on only 1 sample"),
+        (batch[:9], "; measured on only 9 samples"),
         (batch[:10], ""),
     ):
         _, _, _, found = cascadice("--samples", ",".join(map(str, samples)), "--level", "gossip")
         (told,) = (sentence for sentence in found["findings"] if "AUC" in sentence)
-        assert told.endswith(f"; 0.5 is a guess{few}")
+        assert told.endswith(f"; 0.5 is chance{few}.")
 
 
 def test_a_free_rider_leaves_no_trace(cascadice):
     _, out, _, found = cascadice("--participant", "2", "--check", "--level", "gossip")
-    assert "nothing changed: what was to be forgotten left no trace" in out
+    assert "Nothing changed: what was to be forgotten had no effect" in out
     assert found["distance"] is None
 
 
@@ -134,7 +135,7 @@ def test_a_recording_of_the_end_says_what_stays(recorded, cascadice, tmp_path):
         name = f"rounds/{t:06d}.safetensors"
         (later / name).write_bytes((recorded / name).read_bytes())
     _, out, _, _ = cascadice("--participant", "1", folder=later)
-    assert "rounds before 4 were not recorded: what was learned in them stays" in out
+    assert "Rounds before 4 were not recorded; what was learned in them stays." in out
     (later / "rounds" / "000002.safetensors").write_bytes((recorded / "rounds" / "000002.safetensors").read_bytes())
     code, _, error, _ = cascadice("--participant", "1", folder=later)
     assert code == 2
@@ -151,10 +152,10 @@ def test_the_picture_is_drawn(recorded, tmp_path, one_thread):
     [
         ([], "say what to forget: --participant K, --samples I,J"),
         (["--participant", "4"], "participants are numbered 0 to 3; found 4"),
-        (["--participant", "x"], "--participant must be whole numbers from 0 on, with commas between; found 'x'"),
+        (["--participant", "x"], "--participant must be whole numbers from 0 on, separated by commas; found 'x'"),
         (["--samples", "1442"], "training samples are numbered 0 to 1441; found 1442"),
-        (["--round", "3"], "it goes with --participant K"),
-        (["--round", "3", "--participant", "1", "--rounds", "1-2"], "and with nothing else"),
+        (["--round", "3"], "combine it with --participant K"),
+        (["--round", "3", "--participant", "1", "--rounds", "1-2"], "and nothing else"),
         (["--participant", "1", "--rounds", "2-9"], "rounds 2 to 9 must be among those recorded"),
         (["--participant", "1", "--round", "6"], "round 6 must be among those recorded"),
         (["--participant", "1", "--round", "-1"], "round -1 must be among those recorded"),

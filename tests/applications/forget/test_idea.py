@@ -8,8 +8,9 @@ from influence.cases import CLOSE, FEATURES, NODES, small, smooth, window
 from torch import nn
 
 from cascadice import learning_rates, optimizers
-from cascadice.applications.forget.idea import LEVELS, Removal, advantage, distance, forget, losses, repair
+from cascadice.applications.forget.idea import LEVELS, Removal, forget, repair
 from cascadice.applications.forget.removals import part_of
+from cascadice.applications.forget.traces import distance, membership_auc, sample_losses
 from cascadice.engine import Behaviour, Participants, evaluate, load, mix, module_of, simulate
 
 ROUNDS = 3
@@ -68,7 +69,7 @@ NETWORKS = {
     "noise sender": {"behaviours": [Behaviour("noise-sender", (1, 3), strength=0.01)]},
     "free-rider": {"optimizer": "momentum", "behaviours": [Behaviour("free-rider", (0,))]},
 }
-KINDS = {"participant": lambda rounds: PARTICIPANT, "batch": lambda rounds: BATCH, "samples": some_samples}
+REMOVALS = {"participant": lambda rounds: PARTICIPANT, "batch": lambda rounds: BATCH, "samples": some_samples}
 SAMPLES = ("sgd", "adamw", "two steps", "loop", "sign flipper", "free-rider")
 CASES = [*((name, "samples") for name in SAMPLES), *((name, "participant") for name in NETWORKS), ("momentum", "batch")]
 
@@ -77,7 +78,7 @@ CASES = [*((name, "samples") for name in SAMPLES), *((name, "participant") for n
 def test_replay_is_training_again_without(name, kind):
     network = small(**NETWORKS[name])
     rounds = window(network, ROUNDS)
-    removal = KINDS[kind](rounds)
+    removal = REMOVALS[kind](rounds)
     found = forget(network, iter(rounds), removal, "replay")
     expected = trained_with(network, rounds, removal, 0.0)
     torch.testing.assert_close(found.participants.theta, expected.theta, **CLOSE)
@@ -90,7 +91,7 @@ def test_replay_is_training_again_without(name, kind):
 def test_first_order_is_the_derivative_of_training(name, kind):
     network, step = small(**NETWORKS[name]), 1e-3
     rounds = window(network, ROUNDS)
-    removal = KINDS[kind](rounds)
+    removal = REMOVALS[kind](rounds)
     found = forget(network, rounds, removal, "first-order").participants.theta
     at = {alpha: trained_with(network, rounds, removal, alpha).theta for alpha in (1 + step, 1 - step)}
     slope = (at[1 + step] - at[1 - step]) / (2 * step)
@@ -105,7 +106,7 @@ PATHS = [("sgd", "samples"), ("two steps", "samples"), ("adamw", "participant"),
 def test_path_integrals_converge_to_replay(name, kind):
     network = small(**NETWORKS[name])
     rounds = window(network, ROUNDS)
-    removal = KINDS[kind](rounds)
+    removal = REMOVALS[kind](rounds)
     replayed, trained = forget(network, rounds, removal, "replay").participants, rounds[-1].after
 
     def left(level, points=1):
@@ -125,10 +126,10 @@ def test_where_nothing_bends_all_levels_are_exact(optimizer, kind):
     """
     network = small(nn.Linear(FEATURES, 3), loss=lambda outputs, y: outputs[..., 0].mean(), optimizer=optimizer)
     rounds = window(network, ROUNDS)
-    exact = forget(network, rounds, KINDS[kind](rounds), "replay").participants
+    exact = forget(network, rounds, REMOVALS[kind](rounds), "replay").participants
     assert (exact.theta - rounds[-1].after.theta).norm() > 1e-3
     for level in ESTIMATES:
-        found = forget(network, rounds, KINDS[kind](rounds), level).participants
+        found = forget(network, rounds, REMOVALS[kind](rounds), level).participants
         torch.testing.assert_close(found.theta, exact.theta, **CLOSE)
         torch.testing.assert_close(found.state, exact.state, **CLOSE)
 
@@ -268,21 +269,21 @@ def test_adam_can_go_on_from_a_first_order_correction():
     assert evaluate(network, found.participants).loss.max() < 3
 
 
-def test_advantage_is_the_chance_of_a_lower_loss():
+def test_membership_auc_is_the_chance_of_a_lower_loss():
     draw = torch.Generator().manual_seed(3)
     members, fresh = (torch.randint(5, (2, size), generator=draw).double() for size in (7, 11))
     expected = [
         sum((m < f) + 0.5 * (m == f) for m in row for f in other) / 77
         for row, other in zip(members.tolist(), fresh.tolist(), strict=True)
     ]
-    torch.testing.assert_close(advantage(members, fresh), torch.tensor(expected, dtype=torch.float64))
-    assert advantage(torch.zeros(1, 2), torch.ones(1, 5)).item() == 1
+    torch.testing.assert_close(membership_auc(members, fresh), torch.tensor(expected, dtype=torch.float64))
+    assert membership_auc(torch.zeros(1, 2), torch.ones(1, 5)).item() == 1
 
 
 def test_losses_are_those_of_ordinary_modules():
     network = small()
     done, test = window(network, 1)[0], network.data.test
-    found = losses(network, done.after, test, chunk=3)
+    found = sample_losses(network, done.after, test, chunk=3)
     for k in range(NODES):
         outputs = module_of(network, done.after, k)(test.x)
         torch.testing.assert_close(found[k], nn.functional.cross_entropy(outputs, test.y, reduction="none").detach())
@@ -302,8 +303,8 @@ def test_distance_is_relative_to_the_way():
         (Removal(nodes=(4,)), "participants are numbered 0 to 3; found 4"),
         (Removal(nodes=(-1,)), "participants are numbered 0 to 3; found -1"),
         (Removal(samples=(48,)), "training samples are numbered 0 to 47; found 48"),
-        (Removal(nodes=(0,), rounds=range(1, 4)), "round 1 is to be forgotten; the first round there is, is 2"),
-        (Removal(nodes=(0,), rounds=range(3, 9)), "round 8 is to be forgotten; the last round there is, is 4"),
+        (Removal(nodes=(0,), rounds=range(1, 4)), "round 1 is to be forgotten, but the rounds begin with 2"),
+        (Removal(nodes=(0,), rounds=range(3, 9)), "round 8 is to be forgotten, but the rounds end with 4"),
     ],
 )
 def test_what_is_not_there_cannot_be_forgotten(removal, message):
@@ -326,7 +327,7 @@ def test_rounds_must_follow_one_another_and_be_this_networks():
     first, second, third = window(network, 3)
     with pytest.raises(ValueError, match="round 2 is followed by 4"):
         forget(network, [first, third], PARTICIPANT)
-    with pytest.raises(ValueError, match="there must be rounds to forget something in; found none"):
+    with pytest.raises(ValueError, match="there must be at least one round to forget something in; found none"):
         forget(network, [], PARTICIPANT)
     with pytest.raises(ValueError, match="must be of this network"):
         forget(small(smooth(width=5)), [first, second], PARTICIPANT)

@@ -1,17 +1,20 @@
 """`cascadice reward` as its user meets it: payments, a ledger that grows, and mistakes in one line."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from cascadice import influence
 from cascadice.applications.reward.contributions import by_shares
-from cascadice.applications.reward.ledger import read_ledger, totals
+from cascadice.applications.reward.ledger import CHAIN, read_ledger, totals
 from cascadice.cli import main
-from cascadice.runs import train as runs
-from cascadice.runs.recordings import open_recording
+from cascadice.files import write_json
+from cascadice.runs.recording import open_recording
 
+PREDECESSOR = Path(__file__).parents[2] / "predecessor" / "run-0.1.0"
 RUN = ["--nodes", "4", "--model-options", "hidden=[8]", "--per-node", "64", "--batch-size", "32", "--lr", "0.2"]
 
 
@@ -20,7 +23,7 @@ def recorded(tmp_path_factory):
     """A recorded run of four with a free-rider, number 2."""
     place = tmp_path_factory.mktemp("reward") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_draw", lambda journal: None)
+        patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
         told = ["run", *RUN, "--rounds", "6", "--behaviours", "free-rider:2", "--record", "all", "--quiet"]
         assert main([*told, "--out", str(place)]) == 0
     return place
@@ -29,9 +32,7 @@ def recorded(tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the picture, which takes longer than the rest."""
-    monkeypatch.setattr(
-        "cascadice.applications.reward.picture.draw", lambda payout, contributed, rounds, path, **_: path.touch()
-    )
+    monkeypatch.setattr("cascadice.applications.reward.picture.plot", lambda results, path: write_json(path, {}))
 
 
 @pytest.fixture
@@ -46,36 +47,58 @@ def reward(recorded, tmp_path, capsys):
     return call
 
 
-def found(tmp_path):
-    return json.loads((tmp_path / "out" / "reward.json").read_text())
+def results_in(folder):
+    return json.loads((folder / "reward.json").read_text())
 
 
 def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
     code, out, err = reward("--hops", "2")
     assert (code, err) == (0, "")
-    told = found(tmp_path)
-    assert {"command", "version", "run", "title", "findings", "table", "figure"} <= set(told)
-    assert sum(told["payments"]) == pytest.approx(1000)
-    assert told["payments"][2] == 0
-    assert told["rounds"] == [0, 1, 2, 3, 4]  # the last has only one round to look at
-    assert told["table"]["columns"][:2] == ["participant", "payment"]
-    assert [row[1] for row in told["table"]["rows"]] == sorted((row[1] for row in told["table"]["rows"]), reverse=True)
-    assert "Neither helped nor harmed: participant 2 (free-rider)." in told["findings"]
-    assert all(sentence in out for sentence in told["findings"])
+    results = results_in(tmp_path / "out")
+    assert {"command", "version", "run", "title", "findings", "table", "figure"} <= set(results)
+    assert sum(results["payments"]) == pytest.approx(1000)
+    assert results["payments"][2] == 0
+    assert results["rounds"] == [0, 1, 2, 3, 4]  # the last has only one round to look at
+    assert results["table"]["columns"][:2] == ["participant", "payment"]
+    assert [row[1] for row in results["table"]["rows"]] == sorted(
+        (row[1] for row in results["table"]["rows"]), reverse=True
+    )
+    assert "Neither helped nor harmed: participant 2 (free-rider)." in results["findings"]
+    assert all(sentence in out for sentence in results["findings"])
     assert "test accuracy" in out
     assert (tmp_path / "out" / "reward.png").stat().st_size > 10_000
     ledger = read_ledger(tmp_path / "ledger")
-    assert ledger.note["run"] == told["run"]
-    assert ledger.seal == told["seal"]
+    assert ledger.note["run"] == results["run"]
+    assert ledger.seal == results["seal"]
     run = open_recording(recorded)
     evaluation, rounds = (
         influence.evaluate_on(run.network, run.network.data.test.subset(torch.arange(40))),
-        list(run.rounds()),
+        list(run.load_rounds()),
     )
     slow = torch.stack([by_shares(run.network, rounds[t : t + 2], evaluation).participants for t in range(5)])
-    torch.testing.assert_close(torch.tensor(told["contributions"], dtype=torch.float64), slow)
+    torch.testing.assert_close(torch.tensor(results["contributions"], dtype=torch.float64), slow)
     net = -torch.tensor(totals(ledger, "participant")["value"]).clamp(max=0)
-    torch.testing.assert_close(torch.tensor(told["payments"], dtype=torch.float64), 1000 * net / net.sum())
+    torch.testing.assert_close(torch.tensor(results["payments"], dtype=torch.float64), 1000 * net / net.sum())
+
+
+def test_a_ledger_of_the_predecessor_is_read_and_continued(tmp_path, capsys, undrawn):
+    """Recorded by version 0.1.0, whose header names settings at their defaults."""
+    run = tmp_path / "run"
+    shutil.copytree(PREDECESSOR, run)
+    before = json.loads((run / "reward" / "reward.json").read_text())
+    assert main(["reward", str(run), "--budget", "100", "--overwrite"]) == 0
+    assert "entered round" not in capsys.readouterr().out
+    assert results_in(run / "reward")["payments"] == before["payments"]
+    assert results_in(run / "reward")["seal"] == before["seal"]
+    *kept, last = (run / "ledger" / CHAIN).read_text().splitlines()
+    (run / "ledger" / CHAIN).write_text("\n".join(kept) + "\n")
+    (run / "ledger" / "part-00000002.parquet").unlink()
+    assert main(["reward", str(run), "--budget", "100", "--overwrite"]) == 0
+    assert "entered round 2, 1/1" in capsys.readouterr().out
+    lines = (run / "ledger" / CHAIN).read_text().splitlines()
+    assert lines[:-1] == kept
+    assert json.loads(lines[-1])["round"] == json.loads(last)["round"] == 2
+    assert results_in(run / "reward")["payments"] == pytest.approx(before["payments"], rel=1e-4)
 
 
 def test_what_is_missing_is_appended_and_nothing_else(reward, tmp_path, undrawn):
@@ -84,37 +107,37 @@ def test_what_is_missing_is_appended_and_nothing_else(reward, tmp_path, undrawn)
     assert sorted(before) == ["part-00000000.parquet", "part-00000003.parquet"]
     code, _, err = reward("--hops", "1")
     assert code == 2
-    assert "reward.json is there already" in err
+    assert "reward.json already exists" in err
     code, out, _ = reward("--hops", "1", "--overwrite")
     assert code == 0
     assert "4/4" in out
     ledger = read_ledger(tmp_path / "ledger")
-    assert [link.round for link in ledger.links] == [0, 3, 1, 2, 4, 5]
+    assert [line.round for line in ledger.chain] == [0, 3, 1, 2, 4, 5]
     assert all((tmp_path / "ledger" / name).read_bytes() == content for name, content in before.items())
     assert "entered round" not in reward("--hops", "1", "--overwrite")[1]
 
 
 def test_a_truncated_part_is_named_and_entered_again(reward, tmp_path, undrawn):
     assert reward("--hops", "1", "--quiet")[:2] == (0, "")
-    before = found(tmp_path)["contributions"]
+    before = results_in(tmp_path / "out")["contributions"]
     path = tmp_path / "ledger" / "part-00000003.parquet"
     path.write_bytes(path.read_bytes()[:50])
     code, out, _ = reward("--hops", "1", "--overwrite")
     assert code == 0
     assert "part-00000003.parquet is truncated: 50 of" in out
-    assert found(tmp_path)["contributions"] == before
+    assert results_in(tmp_path / "out")["contributions"] == before
 
 
 def test_the_horizon_with_samples_floor_and_clawback(reward, tmp_path, undrawn):
     assert reward("--kind", "horizon", "--samples", "--floor", "100", "--clawback", "0.5")[0] == 0
-    told = found(tmp_path)
-    assert told["payments"][2] == 100
-    assert told["note"]["kind"] == "horizon, to the end of round 5"
-    assert len(told["rounds"]) == 6
-    samples = told["samples"]
+    results = results_in(tmp_path / "out")
+    assert results["payments"][2] == 100
+    assert results["note"]["kind"] == "horizon, to the end of round 5"
+    assert len(results["rounds"]) == 6
+    samples = results["samples"]
     by_node = [sum(v for k, v in zip(samples["participant"], samples["value"], strict=True) if k == n) for n in (0, 1)]
     for node, value in enumerate(by_node):
-        assert value == pytest.approx(sum(row[node] for row in told["contributions"]), rel=1e-3)
+        assert value == pytest.approx(sum(row[node] for row in results["contributions"]), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +145,14 @@ def test_the_horizon_with_samples_floor_and_clawback(reward, tmp_path, undrawn):
     [
         (["--budget", "0"], "the budget must be positive and finite; found 0"),
         (["--budget", "-3"], "the budget must be positive and finite; found -3"),
-        (["--floor", "400"], "the floor must lie between 0 and 250, the budget over 4 participants; found 400"),
+        (["--floor", "400"], "the floor must lie between 0 and 250, the budget divided by 4 participants; found 400"),
         (["--clawback", "-1"], "the clawback must be at least 0"),
         (["--kind", "share"], "unknown kind 'share'. Did you mean 'shares'?"),
+        (["--payout", "equl"], "unknown payout rule 'equl'. Did you mean 'equal'?"),
         (["--every", "0"], "--every must be at least 1; found 0"),
         (["--kind", "horizon", "--hops", "2"], "--hops is for shares"),
         (["--eval-samples", "100000"], "--eval-samples must be at most"),
-        (["--hops", "7"], "7 hops need 7 recorded rounds in a row"),
+        (["--hops", "7"], "7 hops need 7 consecutive recorded rounds"),
     ],
 )
 def test_mistakes_are_told_in_a_line(reward, tmp_path, arguments, message):
@@ -144,7 +168,7 @@ def test_a_ledger_of_another_run_or_of_other_settings_is_refused(reward, recorde
     kept = (tmp_path / "out" / "reward.json").read_bytes()
     code, _, err = reward("--hops", "2", "--overwrite")
     assert code == 2
-    assert "is the ledger of other settings: kind is 'shares, 1 hop' there, 'shares, 2 hops' here" in err
+    assert "is the ledger of other settings: its kind is 'shares, 1 hop', not 'shares, 2 hops'" in err
     other = tmp_path / "other"
     other.mkdir()
     (other / "rounds").symlink_to(recorded / "rounds")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from cascadice.applications.reward.idea import pay, shapley
+from cascadice.applications.reward.idea import PAYOUT_RULES, pay, shapley
 
 BY_ROUND = torch.tensor([[-4.0, -1.0, 0.0, 2.0], [-2.0, 3.0, 0.0, 1.0], [-1.0, -3.0, 0.0, -1.0]], dtype=torch.float64)
 
@@ -31,6 +31,11 @@ def test_clawback_forgives_or_punishes():
     assert_close(pay(BY_ROUND, 120.0, clawback=2.0).payment, torch.tensor([120.0, 0.0, 0.0, 0.0], dtype=torch.float64))
 
 
+def test_equal_parts_go_to_everyone_who_helped_on_balance():
+    payout = pay(BY_ROUND, 800.0, rule="equal", floor=50.0)
+    assert_close(payout.payment, torch.tensor([350.0, 350.0, 50.0, 50.0], dtype=torch.float64))
+
+
 numbers = st.floats(-10, 10, allow_subnormal=False)
 tables = st.integers(1, 5).flatmap(
     lambda n: st.lists(st.lists(numbers, min_size=n, max_size=n), min_size=1, max_size=4)
@@ -38,23 +43,24 @@ tables = st.integers(1, 5).flatmap(
 
 
 @settings(max_examples=30)
-@given(tables, st.floats(0.01, 1e6), st.floats(0, 1), st.floats(0, 3))
-def test_payments_sum_to_the_budget_and_none_is_below_the_floor(rows, budget, part, clawback):
+@given(tables, st.floats(0.01, 1e6), st.floats(0, 1), st.floats(0, 3), st.sampled_from(sorted(PAYOUT_RULES)))
+def test_by_every_rule_payments_sum_to_the_budget_and_none_is_below_the_floor(rows, budget, part, clawback, rule):
     contributed = torch.tensor(rows, dtype=torch.float64)
     contributed[0, 0] -= 100  # somebody helps
     floor = part * budget / contributed.shape[1]
-    payment = pay(contributed, budget, floor=floor, clawback=clawback).payment
+    payment = pay(contributed, budget, floor=floor, clawback=clawback, rule=rule).payment
     assert float(payment.sum()) == pytest.approx(budget)
     assert bool((payment >= floor).all())
 
 
 @settings(max_examples=30)
-@given(tables, st.integers(0, 2**32))
-def test_the_names_of_participants_do_not_matter(rows, seed):
+@given(tables, st.integers(0, 2**32), st.sampled_from(sorted(PAYOUT_RULES)))
+def test_the_order_of_participants_does_not_matter(rows, seed, rule):
     contributed = torch.tensor(rows, dtype=torch.float64)
     contributed[0, 0] -= 100
     order = torch.randperm(contributed.shape[1], generator=torch.Generator().manual_seed(seed))
-    assert_close(pay(contributed[:, order], 10.0).payment, pay(contributed, 10.0).payment[order])
+    permuted = pay(contributed[:, order], 10.0, rule=rule).payment
+    assert_close(permuted, pay(contributed, 10.0, rule=rule).payment[order])
 
 
 @settings(max_examples=30)
@@ -81,17 +87,19 @@ def test_a_budget_must_be_there(budget):
 
 def test_terms_must_be_possible():
     with pytest.raises(
-        ValueError, match="the floor must lie between 0 and 25, the budget over 4 participants; found 26"
+        ValueError, match="the floor must lie between 0 and 25, the budget divided by 4 participants; found 26"
     ):
         pay(BY_ROUND, 100.0, floor=26.0)
     with pytest.raises(ValueError, match="the clawback must be at least 0 and finite; found -1"):
         pay(BY_ROUND, 100.0, clawback=-1.0)
+    with pytest.raises(ValueError, match=r"unknown payout rule 'equl'\. Did you mean 'equal'\?"):
+        pay(BY_ROUND, 100.0, rule="equl")
 
 
 def test_contributions_must_be_there_and_be_numbers():
-    with pytest.raises(ValueError, match="at least one round and one participant to pay for; found 0, 4"):
+    with pytest.raises(ValueError, match="at least one round and participant; found 0 and 4"):
         pay(BY_ROUND[:0], 100.0)
-    with pytest.raises(ValueError, match="must be finite; that of participant 1 in row 0 is not"):
+    with pytest.raises(ValueError, match="must be finite; participant 1's in row 0 is not"):
         pay(torch.tensor([[1.0, torch.nan]]), 100.0)
 
 

@@ -57,6 +57,34 @@ def test_other_programs_can_read_the_parts(folder):
     np.testing.assert_allclose(whole, totals(read_ledger(folder), "participant")["value"])
 
 
+def test_a_setting_at_its_default_is_left_out_of_the_header_and_need_not_be_there(tmp_path):
+    usual = {**NOTE, "samples": "false", "eval-samples": "all"}
+    enter(tmp_path / "new", usual, [made_up(0)])
+    assert json.loads((tmp_path / "new" / CHAIN).read_text().splitlines()[0]) == {
+        "format": ledgers.FORMAT,
+        "note": NOTE,
+    }
+    assert read_ledger(tmp_path / "new").note == usual
+    for note in (NOTE, usual):
+        assert read_ledger(tmp_path / "new", note).rounds == [0]
+    with pytest.raises(ValueError, match="of other settings: its samples is 'false', not 'true'"):
+        read_ledger(tmp_path / "new", NOTE | {"samples": "true"})
+
+
+def test_a_column_that_may_be_left_out_is_filled_in_and_others_are_ignored(tmp_path, monkeypatch):
+    def older(path, columns):
+        whole = columns["sample"] == ALL
+        kept = {name: column[whole] for name, column in columns.items() if name != "sample"}
+        write(path, kept | {"added later": kept["value"]})
+
+    write = ledgers._write_part
+    monkeypatch.setattr(ledgers, "_write_part", older)
+    enter(tmp_path, NOTE, map(made_up, range(2)))
+    ledger = read_ledger(tmp_path)
+    assert set(ledger.rows) == set(ledgers.DTYPES)
+    assert_close(by_round(ledger), torch.stack([made_up(t).participants for t in range(2)]), rtol=0, atol=0)
+
+
 def test_goes_on_where_it_was_and_a_seal_kept_elsewhere_still_fits(folder):
     seal = read_ledger(folder).seal
     enter(folder, NOTE, [made_up(9)])
@@ -75,7 +103,7 @@ def test_a_truncated_part_is_named_and_the_rest_kept(folder):
     again = read_ledger(folder)
     assert not again.problems
     assert by_round(again).shape == (5, 3)
-    assert len(again.links) == 6  # both entries of round 2 can be seen
+    assert len(again.chain) == 6  # both entries of round 2 can be seen
 
 
 def test_a_removed_or_altered_part_is_noticed(folder):
@@ -105,14 +133,14 @@ def test_lines_missing_at_the_end_are_noticed_by_a_seal(folder):
     lines = (folder / CHAIN).read_text().splitlines()
     (folder / CHAIN).write_text("\n".join(lines[:-1]) + "\n")
     assert read_ledger(folder).rounds == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match=r"does not contain what was sealed by .*: parts at its end were removed"):
+    with pytest.raises(ValueError, match=r"lacks the entries sealed by .*: lines were removed from its chain"):
         read_ledger(folder, seal=seal)
 
 
 def test_another_runs_ledger_is_refused(folder):
-    with pytest.raises(ValueError, match="is the ledger of another run: run is 'cafe' there, 'beef' here"):
+    with pytest.raises(ValueError, match="is the ledger of another run: its run is 'cafe', not 'beef'"):
         enter(folder, NOTE | {"run": "beef"}, [made_up(9)])
-    with pytest.raises(ValueError, match="is the ledger of other settings: kind is 'shares, 1 hop' there, 'x' here"):
+    with pytest.raises(ValueError, match="is the ledger of other settings: its kind is 'shares, 1 hop', not 'x'"):
         read_ledger(folder, NOTE | {"kind": "x"})
     assert not (folder / "part-00000009.parquet").exists()
 
@@ -144,7 +172,7 @@ def test_killed_while_entering_it_goes_on(folder, monkeypatch, moment):
 
 
 def test_what_is_not_a_ledger_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no ledger: chain.jsonl is not there"):
+    with pytest.raises(FileNotFoundError, match=r"holds no ledger: there is no chain.jsonl"):
         read_ledger(tmp_path)
     (tmp_path / CHAIN).write_text('{"some": "thing"}\n')
     with pytest.raises(ValueError, match="must begin with a ledger's header of format cascadice-ledger-1"):
@@ -155,7 +183,7 @@ def test_what_is_not_a_ledger_is_refused(tmp_path):
 
 
 def test_entries_must_be_numbers(tmp_path):
-    with pytest.raises(ValueError, match="takes finite contributions; found nan in round 3"):
+    with pytest.raises(ValueError, match="contributions must be finite to enter a ledger; found nan in round 3"):
         enter(tmp_path, NOTE, [Entry(3, torch.tensor([0.0, torch.nan]))])
 
 
@@ -163,5 +191,5 @@ def test_questions_that_cannot_be_answered(tmp_path, folder):
     with pytest.raises(ValueError, match="unknown column 'node'"):
         totals(read_ledger(folder), "node")
     enter(tmp_path / "plain", NOTE, [Entry(0, torch.ones(3))])
-    with pytest.raises(ValueError, match=r"has no such entries to sum\. Enter some with --samples"):
+    with pytest.raises(ValueError, match=r"has no entries of samples to sum\. Enter some with --samples"):
         totals(read_ledger(tmp_path / "plain"), "sample")

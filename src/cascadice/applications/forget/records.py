@@ -1,4 +1,7 @@
-"""What was forgotten, how, how good models are now and what they still know: a certificate, in numbers and words."""
+"""The record of forgetting: what was forgotten, how, and what was measured of the models, in numbers and sentences.
+
+It is no proof that every trace is gone; `proved` says what it shows and what it does not.
+"""
 
 from math import isfinite
 from time import perf_counter
@@ -6,18 +9,27 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-import cascadice
-from cascadice.applications.forget.idea import LEVELS, Corrected, Trace, distance, forget, repair, trace
-from cascadice.applications.forget.removals import Removal, samples_of
-from cascadice.runs.recordings import Recording
+from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
+from cascadice.applications.forget.removals import Removal, forgotten_samples
+from cascadice.applications.forget.traces import Trace, distance, trace
+from cascadice.engine import Participants
+from cascadice.runs.recording import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
-ENOUGH = 10  # forgotten samples, for an AUC that says something
+ENOUGH_SAMPLES = 10  # for an AUC that means something
 COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
+EXACT = (
+    "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
+    "recording is complete, or that no copy of the data or of earlier models is kept elsewhere."
+)
+ESTIMATED = (
+    "Proved: nothing beyond the numbers above; not proved: that these models equal models trained without what was "
+    "forgotten, or that nothing about it can be inferred from them."
+)
 
 
-class How(NamedTuple):
-    """One of `LEVELS`, the points of a path integral, rounds of repair, and whether a replay checks the estimate."""
+class Method(NamedTuple):
+    """How to forget: a level, its points, rounds of repair, and whether to compare an estimate with a replay."""
 
     level: str = "replay"
     points: int = 2
@@ -25,49 +37,69 @@ class How(NamedTuple):
     checked: bool = False
 
 
-class Certificate(NamedTuple):
-    """The corrected models, and all that is to be said of them as JSON knows it."""
+class ForgettingRecord(NamedTuple):
+    """The corrected models, and what the record says about them; `details` are further keys of its JSON."""
 
     corrected: Corrected
-    content: dict[str, Any]
+    title: str
+    findings: list[str]
+    rows: list[list[Any]]
+    details: dict[str, Any]
 
 
-def certify(recording: Recording, numbers: range, removal: Removal, how: How) -> Certificate:
-    """Forget in these recorded rounds; then look at what is left, beside an exact replay if asked."""
-    network = recording.network
-    began = perf_counter()
-    corrected = forget(network, recording.rounds(numbers), removal, how.level, how.points)
-    found: dict[str, Any] = {"seconds": perf_counter() - began}
-    (last,) = recording.rounds([numbers[-1]])
-    people = {TRAINED: last.after}
-    exact = corrected if how.level == "replay" else None
-    if exact is None and how.checked:
-        exact = forget(network, recording.rounds(numbers), removal, "replay")
-        people[NEVER] = repair(network, exact, removal, how.repairs).participants
-    corrected = repair(network, corrected, removal, how.repairs)
-    people[FORGOTTEN] = corrected.participants
-    draws = (done.draw for done in recording.rounds(numbers))
-    members = network.data.train.subset(samples_of(removal, draws, network.nodes))
-    traces = {name: trace(network, people[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in people}
-    left = None if exact is None else distance(
-        corrected.participants, last.after, people.get(NEVER, corrected.participants), start=exact.participants
-    )  # fmt: skip
+class _Measured(NamedTuple):
+    """What was measured: the distance left (None if unknown), how far each model moved, and traces by name."""
+
+    seconds: float
+    left: float | None
+    change: list[float]
+    traces: dict[str, Trace]
+    members: int
+
+
+def record_forgetting(recording: Recording, numbers: range, removal: Removal, method: Method) -> ForgettingRecord:
+    """Forget in these recorded rounds, then measure what is left; beside a replay if `method.checked`."""
+    network, began = recording.network, perf_counter()
+    corrected = forget(network, recording.load_rounds(numbers), removal, method.level, method.points)
+    seconds = perf_counter() - began
+    (last,) = recording.load_rounds([numbers[-1]])
+    models = {TRAINED: last.after}
+    exact = corrected if method.level == "replay" else None
+    if exact is None and method.checked:
+        exact = forget(network, recording.load_rounds(numbers), removal, "replay")
+        models[NEVER] = repair(network, exact, removal, method.repairs).participants
+    corrected = repair(network, corrected, removal, method.repairs)
+    models[FORGOTTEN] = corrected.participants
+    draws = (round_.draw for round_ in recording.load_rounds(numbers))
+    members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
+    traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
     change = (corrected.participants.theta - last.after.theta).double().norm(dim=1)
-    found |= {"distance": left if left is None or isfinite(left) else None, "change": _list(change)}
-    found["traces"] = {name: {key: _list(row) for key, row in one._asdict().items()} for name, one in traces.items()}
-    content = {
-        "command": "forget",
-        "version": cascadice.__version__,
-        "run": recording.fingerprint,
-        "title": f"{_what(removal)} forgotten",
-        "findings": _findings(recording, numbers, removal, how, corrected, found, traces, len(members)),
-        "table": {"columns": list(COLUMNS), "rows": _rows(found, traces)},
-        "forgotten": _request(removal, numbers, corrected, len(members)),
-        "how": how._asdict(),
-        "next_round": corrected.t,
-        **found,
-    }
-    return Certificate(corrected, content)
+    measured = _Measured(seconds, _distance_left(models, exact), _list(change), traces, len(members))
+    proved = EXACT if method.level == "replay" else ESTIMATED
+    return ForgettingRecord(
+        corrected,
+        f"{_subject(removal)} forgotten",
+        [*_findings(recording, numbers, removal, method, corrected, measured), proved],
+        _rows(measured),
+        {
+            "proved": proved,
+            "forgotten": _request(removal, numbers, corrected, len(members)),
+            "how": method._asdict(),
+            "next_round": corrected.t,
+            "seconds": seconds,
+            "distance": measured.left,
+            "change": measured.change,
+            "traces": {name: {key: _list(row) for key, row in one._asdict().items()} for name, one in traces.items()},
+        },
+    )
+
+
+def _distance_left(models: dict[str, Participants], exact: Corrected | None) -> float | None:
+    if exact is None:
+        return None
+    never = models.get(NEVER, models[FORGOTTEN])
+    left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants)
+    return left if isfinite(left) else None
 
 
 def _request(removal: Removal, numbers: range, corrected: Corrected, members: int) -> dict[str, Any]:
@@ -83,93 +115,94 @@ def _request(removal: Removal, numbers: range, corrected: Corrected, members: in
 
 
 def _list(values: Tensor) -> list[float]:
-    found: list[float] = values.double().cpu().tolist()
-    return found
+    numbers: list[float] = values.double().cpu().tolist()
+    return numbers
 
 
 def _mean(values: Tensor) -> float:
     return float(values.double().mean())
 
 
-def _rows(found: dict[str, Any], traces: dict[str, Trace]) -> list[list[Any]]:
-    left = {TRAINED: 1.0, FORGOTTEN: found["distance"], NEVER: 0.0}
-    known = found["distance"] is not None
+def _rows(measured: _Measured) -> list[list[Any]]:
+    left = {TRAINED: 1.0, FORGOTTEN: measured.left, NEVER: 0.0} if measured.left is not None else {}
     return [
-        [name, *(round(_mean(row), 4) for row in one), round(left[name], 4) if known else None]
-        for name, one in traces.items()
+        [name, *(round(_mean(values), 4) for values in one), round(left[name], 4) if left else None]
+        for name, one in measured.traces.items()
     ]
 
 
-def _what(removal: Removal) -> str:
-    who = f"participant{'s' * (len(removal.nodes) > 1)} {_named(removal.nodes)}"
+def _findings(
+    recording: Recording, numbers: range, removal: Removal, method: Method, corrected: Corrected, measured: _Measured
+) -> list[str]:
+    rounds = numbers if removal.rounds is None else removal.rounds
+    count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
+    findings = [
+        f"Forgotten in all {recording.network.nodes} models: {_subject(removal)}, {count} in {_span(rounds)}.",
+        _method(method, measured.seconds),
+    ]
+    if not any(measured.change):
+        return [*findings, "Nothing changed: what was to be forgotten had no effect in these rounds."]
+    what = _subject(removal) if removal.samples else f"the updates of {_subject(removal)}"
+    findings += [_accuracy(method, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
+    if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
+        findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(tuple(unused))}.")
+    others = [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]
+    if others:
+        spans = " and ".join(map(_span, others))
+        findings.append(f"Not forgotten: what was learned from it in {spans} (requested: {_span(rounds)} only).")
+    if removal.rounds is None and numbers[0] > 0:
+        findings.append(f"Rounds before {numbers[0]} were not recorded; what was learned in them stays.")
+    return findings
+
+
+def _subject(removal: Removal) -> str:
+    participants = f"participant{'s' * (len(removal.nodes) > 1)} {_some(removal.nodes)}"
     if not removal.samples:
-        return who
-    samples = f"sample{'s' * (len(removal.samples) > 1)} {_named(removal.samples)}"
-    return f"{samples} of {who}" if removal.nodes else samples
+        return participants
+    samples = f"sample{'s' * (len(removal.samples) > 1)} {_some(removal.samples)}"
+    return f"{samples} of {participants}" if removal.nodes else samples
 
 
-def _named(numbers: tuple[int, ...], most: int = 8) -> str:
+def _some(numbers: tuple[int, ...], most: int = 8) -> str:
     shown = ", ".join(map(str, numbers[:most]))
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
 
 
-def _findings(
-    recording: Recording, numbers: range, removal: Removal, how: How, corrected: Corrected, found: dict[str, Any],
-    traces: dict[str, Trace], members: int,
-) -> list[str]:  # fmt: skip
-    rounds = numbers if removal.rounds is None else removal.rounds
-    span = _span(rounds)
-    count, name = (int(corrected.uses.sum()), "use") if removal.samples else (corrected.updates, "update")
-    uses = f"{count} {name}{'s' * (count > 1)}"
-    said = [f"forgotten in all {recording.network.nodes} models: {_what(removal)}, {uses} in {span}"]
-    said.append(_how(how, found))
-    if not any(found["change"]):
-        return [*said, "nothing changed: what was to be forgotten left no trace in these rounds"]
-    said += [_left(how, found, f"{_updates(removal)} in {span}"), *_compared(traces, members)]
-    if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
-        said.append(f"never used in these rounds, so nothing to forget: samples {_named(tuple(unused))}")
-    if others := [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]:
-        said.append(
-            f"not forgotten, as only {span} {'was' if len(rounds) == 1 else 'were'} asked for: what was learned of "
-            f"it in {' and '.join(map(_span, others))}"
-        )
-    if removal.rounds is None and numbers[0] > 0:
-        said.append(f"rounds before {numbers[0]} were not recorded: what was learned in them stays")
-    return said
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
 
 
 def _span(rounds: range) -> str:
     return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
 
 
-def _updates(removal: Removal) -> str:
-    return _what(removal) if removal.samples else f"the updates of {_what(removal)}"
+def _method(method: Method, seconds: float) -> str:
+    level = f"{method.level}, {method.points} points" if method.level == "path-integrated" else method.level
+    repaired = f"; then {_count(method.repairs, 'round')} of training without it" if method.repairs else ""
+    return f"Method: {level} ({LEVELS[method.level].description}), {seconds:.1f} s{repaired}."
 
 
-def _how(how: How, found: dict[str, Any]) -> str:
-    level = f"{how.level}, {how.points} points" if how.level == "path-integrated" else how.level
-    repaired = f"; then {how.repairs} rounds of training without it" if how.repairs else ""
-    return f"by {level} ({LEVELS[how.level].description}), in {found['seconds']:.1f} s{repaired}"
+def _accuracy(method: Method, left: float | None, what: str) -> str:
+    if method.level == "replay":
+        return f"Exact: these are the models of the same run without {what}."
+    if left is None:
+        return "This is an estimate, not checked: --check replays the rounds and measures its error."
+    worse = " This is worse than no correction: use --level replay." if left >= 1 else ""
+    return f"Distance left to models that never used it: {left:.3f} (1: as trained, 0: exact).{worse}"
 
 
-def _left(how: How, found: dict[str, Any], what: str) -> str:
-    if how.level == "replay":
-        return f"exact: these are the models of the same run without {what}"
-    if found["distance"] is None:
-        return "an estimate, not checked: --check replays the rounds and says how far off it is"
-    left = f"left of the way to models that never used it: {found['distance']:.3f} (as trained: 1, exact: 0)"
-    return left if found["distance"] < 1 else f"{left}; this is worse than no correction: use --level replay"
+def _comparisons(measured: _Measured) -> list[str]:
+    traces = measured.traces
 
-
-def _compared(traces: dict[str, Trace], members: int) -> list[str]:
-    def line(name: str, digits: int) -> str:
+    def change(name: str, digits: int) -> str:
         before, after = (_mean(getattr(traces[which], name)) for which in (TRAINED, FORGOTTEN))
         aim = f" (never used: {_mean(getattr(traces[NEVER], name)):.{digits}f})" if NEVER in traces else ""
         return f"{before:.{digits}f} -> {after:.{digits}f}{aim}"
 
-    accuracy = f", accuracy {line('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
-    few = f"; it rests on {members} sample{'s' * (members > 1)} only" if members < ENOUGH else ""
+    accuracy = f", accuracy {change('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
+    few = f"; measured on only {_count(measured.members, 'sample')}" if measured.members < ENOUGH_SAMPLES else ""
     return [
-        f"test loss {line('loss', 4)}{accuracy}",
-        f"forgotten samples told from fresh ones by their loss: AUC {line('membership', 3)}; 0.5 is a guess{few}",
+        f"Mean test loss {change('loss', 4)}{accuracy}.",
+        f"Membership AUC, forgotten samples against test samples by their loss: {change('membership', 3)}; 0.5 is "
+        f"chance{few}.",
     ]

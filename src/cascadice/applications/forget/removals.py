@@ -1,4 +1,4 @@
-"""What is to be forgotten, and which part of a round that is."""
+"""What to forget, and which part of a round that is."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +15,20 @@ from cascadice.influence.carrying import check_samples_are_apart
 
 @dataclass(frozen=True)
 class Removal:
-    """What is to be forgotten, in `rounds` (all): whole updates of `nodes`, or `samples` by whomever they were drawn.
+    """What to forget: whole updates of participants, or training samples.
 
-    A participant is `Removal(nodes=(3,))`, a batch one update of it, `Removal(nodes=(3,), rounds=range(7, 8))`, and a
-    sample `Removal(samples=(41,))`, by its place in the training data. With both, samples are forgotten as `nodes` drew
-    them.
+    Attributes:
+        nodes: Participants whose updates are forgotten; with `samples`, only those participants' uses of them.
+        samples: Training samples, by their index in the training data, whoever drew them.
+        rounds: The rounds in which they are forgotten (None: all).
+
+    Raises:
+        ValueError: If there is nothing to forget, or the rounds are not consecutive.
+
+    Example:
+        >>> participant = Removal(nodes=(3,))
+        >>> batch = Removal(nodes=(3,), rounds=range(7, 8))
+        >>> sample = Removal(samples=(41,))
     """
 
     nodes: tuple[int, ...] = ()
@@ -34,44 +43,44 @@ class Removal:
 
 
 class Part(NamedTuple):
-    """What of one round is forgotten: whole updates, and samples by their places in the batches."""
+    """What is forgotten of one round: whole updates, and samples by their positions in the batches."""
 
     updates: Bool[Tensor, " n"]
     samples: Bool[Tensor, "n steps batch"]
 
     @property
     def nodes(self) -> Bool[Tensor, " n"]:
-        """Whose local work it changes."""
+        """The participants whose local work changes."""
         return self.updates | self.samples.flatten(1).any(1)
 
 
-def part_of(removal: Removal, drawn: Draw, nodes: int) -> Part:
-    """What of the round that was drawn is forgotten. Needs no data: who drew what is known by index."""
-    batch = drawn.batch.cpu()
+def part_of(removal: Removal, draw: Draw, nodes: int) -> Part:
+    """What is forgotten of the round with this draw. No data are read: the draw has the indices of the samples."""
+    batch = draw.batch.cpu()
     concerned = torch.full((nodes,), not removal.nodes)
     concerned[list(removal.nodes)] = True
-    if removal.rounds is not None and drawn.t not in removal.rounds:
+    if removal.rounds is not None and draw.t not in removal.rounds:
         concerned.zero_()
     if not removal.samples:
         return Part(concerned, torch.zeros(batch.shape, dtype=torch.bool))
-    # whoever did no local work (free-riders, the absent) drew samples, and used none
-    used = concerned & (drawn.conduct[0].cpu() > 0) if drawn.conduct else concerned
+    # participants that did no local work (free-riders, the absent) drew samples but used none
+    used = concerned & (draw.conduct[0].cpu() > 0) if draw.conduct else concerned
     return Part(torch.zeros_like(concerned), torch.isin(batch, torch.tensor(removal.samples)) & used[:, None, None])
 
 
-def samples_of(removal: Removal, draws: Iterable[Draw], nodes: int) -> Int[Tensor, " samples"]:
-    """The training samples whose traces are to go: those that were used in what is forgotten, each once."""
-    found = [torch.zeros(0, dtype=torch.int64)]
-    for drawn in draws:
-        part = part_of(removal, drawn, nodes)
-        batch = drawn.batch.cpu()
-        found.append(torch.cat([batch[part.samples], batch[part.updates].flatten()]))
-    each: Tensor = torch.unique(torch.cat(found))
-    return each
+def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> Int[Tensor, " samples"]:
+    """The training samples used in what is forgotten, each once."""
+    used = [torch.zeros(0, dtype=torch.int64)]
+    for draw in draws:
+        part = part_of(removal, draw, nodes)
+        batch = draw.batch.cpu()
+        used.append(torch.cat([batch[part.samples], batch[part.updates].flatten()]))
+    samples: Tensor = torch.unique(torch.cat(used))
+    return samples
 
 
-def check(network: Network, removal: Removal) -> None:
-    """Who and what is to be forgotten must be there, and samples must have parts of their own in updates."""
+def check_removal(network: Network, removal: Removal) -> None:
+    """Raise ValueError if the network has no such participants or samples, or cannot tell samples apart."""
     for node in removal.nodes:
         if not 0 <= node < network.nodes:
             raise ValueError(f"participants are numbered 0 to {network.nodes - 1}; found {node}.")

@@ -1,4 +1,4 @@
-"""What is left of something in models that should have forgotten it: how far they are from never having known it."""
+"""How far models are from never having used something, and whether its samples can still be recognised."""
 
 from typing import NamedTuple
 
@@ -17,34 +17,45 @@ from cascadice.influence.measures import per_sample
 def distance(
     corrected: Participants, trained: Participants, replayed: Participants, *, start: Participants | None = None
 ) -> float:
-    """What is left of the way: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed| over all participants.
+    """The distance left to models that never used it: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed|.
 
-    0: as if never used. 1: nothing gained. Above 1: worse than leaving it. NaN where there was nothing to forget. Where
-    the corrected and the replayed have both trained on since, `start` is the replayed as they were before.
+    Args:
+        start: The replayed models before repair, if both the corrected and the replayed ones were repaired since.
+
+    Returns:
+        0 if it is as if never used, 1 if nothing was gained, more if the correction did harm; NaN if there was nothing
+        to forget.
+
+    Example:
+        >>> distance(estimate.participants, rounds[-1].after, exact.participants)
     """
     left = float((corrected.theta - replayed.theta).double().norm())
-    way = float((trained.theta - (replayed if start is None else start).theta).double().norm())
-    return left / way if way else float("nan")
+    whole = float((trained.theta - (replayed if start is None else start).theta).double().norm())
+    return left / whole if whole else float("nan")
 
 
-def losses(
+def sample_losses(
     network: Network, participants: Participants, samples: Samples, chunk: int = 512
 ) -> Float[Tensor, "n samples"]:
-    """The loss of every participant's model on each sample by itself. Cost: a forward pass each."""
-    each = (per_sample(network.learner.loss),)
-    found = []
+    """The loss of every participant's model on each single sample. Cost: one forward pass each."""
+    measure = (per_sample(network.learner.loss),)
+    losses = []
     with torch.no_grad():
         for index in torch.split(torch.arange(len(samples), device=network.device), chunk):
             x, y = samples.take(index)
             x = x.to(participants.theta.dtype) if x.is_floating_point() else x
-            found.append(over_rows(score, network.strategy, network.learner, x, y, each)(participants)[0])
-    return torch.cat(found, dim=1)
+            losses.append(over_rows(score, network.strategy, network.learner, x, y, measure)(participants)[0])
+    return torch.cat(losses, dim=1)
 
 
-def advantage(members: Float[Tensor, "n members"], fresh: Float[Tensor, "n fresh"]) -> Float[Tensor, " n"]:
-    """AUC of the attack that calls a sample known where its loss is low (Yeom et al. 2018): ½ is a guess.
+def membership_auc(members: Float[Tensor, "n members"], fresh: Float[Tensor, "n fresh"]) -> Float[Tensor, " n"]:
+    """AUC of the attack that takes samples with low loss for training samples (Yeom et al. 2018); 0.5 is chance.
 
-    P(ℓ(member) < ℓ(fresh)) + ½ P(equal),   for each participant's model
+        P(ℓ(member) < ℓ(fresh)) + ½ P(equal),   for each participant's model
+
+    Args:
+        members: Losses of samples that were used in training.
+        fresh: Losses of samples that were not.
     """
     ordered = fresh.sort(dim=1).values
     above = fresh.shape[1] - torch.searchsorted(ordered, members.contiguous(), right=True)
@@ -53,7 +64,7 @@ def advantage(members: Float[Tensor, "n members"], fresh: Float[Tensor, "n fresh
 
 
 class Trace(NamedTuple):
-    """Of each participant's model: test loss and accuracy, and how well the attack tells members from fresh samples."""
+    """Each participant's test loss and accuracy, and the AUC of the membership attack on the forgotten samples."""
 
     loss: Float[Tensor, " n"]
     accuracy: Float[Tensor, " n"]
@@ -61,8 +72,8 @@ class Trace(NamedTuple):
 
 
 def trace(network: Network, participants: Participants, members: Samples, fresh: Samples | None = None) -> Trace:
-    """What `members`, which should be forgotten, still are to these models; `fresh` (the test data) were never seen."""
+    """Measure these models, and how well `members` can be told from samples never used (`fresh`: the test data)."""
     fresh = network.data.test if fresh is None else fresh
-    judged = evaluate(network, participants, fresh)
-    known = advantage(losses(network, participants, members), losses(network, participants, fresh))
-    return Trace(judged.loss, judged.accuracy, known)
+    metrics = evaluate(network, participants, fresh)
+    losses = (sample_losses(network, participants, samples) for samples in (members, fresh))
+    return Trace(metrics.loss, metrics.accuracy, membership_auc(*losses))

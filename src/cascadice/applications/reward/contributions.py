@@ -1,6 +1,6 @@
 """What every participant contributed, round by round: two ways to score it. Negative contributions helped."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float, Int
@@ -13,9 +13,20 @@ from cascadice.influence.readings import samples_of
 from cascadice.influence.reverse_gossip import by_participant, by_sample
 from cascadice.influence.shares import mean_adjoint
 
+CONTRIBUTIONS: Mapping[str, str] = {
+    "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
+    "horizon": "effect on the loss of the final models, to first order",
+}
+
 
 class Entry(NamedTuple):
-    """What everybody contributed in a round: by its whole update and, if asked, by each sample that it drew."""
+    """Everyone's contribution in one round.
+
+    Attributes:
+        participants: The contribution of each participant's whole update.
+        samples: The contribution of each sample drawn, if it was asked for.
+        draw: Which training samples those are.
+    """
 
     round: int
     participants: Float[Tensor, " n"]
@@ -26,14 +37,22 @@ class Entry(NamedTuple):
 def by_shares(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, *, points: int = 2, samples: bool = False
 ) -> Entry:
-    """Aumann–Shapley shares of what the updates of the first round did to the models after gossip, for all its hops.
+    """Share what the updates of the first round did to everyone's loss after gossip, summed over all the rounds.
 
         share_j = ∫₀¹ (A_j(α) − q_j ∇L(θ_j(α)))ᵀ Δ_j dα
         Σ_j share_j = Σ_{h≥1} Σ_k q_k (L(θ_k^{t+h}) − L(θ_k^{t+h} had nobody worked in round t))
 
-    As `influence.shares`, without hop 0: what a step does to oneself before anybody has heard of it is nothing to be
-    paid for. With one hop, what the round's work and its gossip did add up to the change of the loss in that round.
+    These are the Aumann–Shapley shares of `influence.shares` without hop 0: an update's effect on its own participant
+    before gossip is not paid for. Over one round, the effects of work and of gossip add up to the change of the loss.
     Cost: `points` × (a replay of the rounds, a sweep of reverse gossip, an evaluation gradient).
+
+    Args:
+        rounds: Consecutive rounds, one for each hop; the updates of the first are scored.
+        points: Of the quadrature over α.
+        samples: Whether to score each sample too.
+
+    Example:
+        >>> by_shares(network, rounds[:2], evaluation).participants
     """
     check_recording(network, rounds)
     first, adjoint = rounds[0], mean_adjoint(network, rounds, evaluation, points, direct=False)
@@ -46,9 +65,16 @@ def by_shares(
 def by_horizon(
     network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, samples: bool = False
 ) -> Iterator[Entry]:
-    """What the updates of every round did to the final models, to first order; `backwards` from the last round.
+    """Score the effect of every round's updates on the final models, to first order, from the last round back.
 
     As `influence.full_horizon`. Cost: about two training passes a round, samples included.
+
+    Args:
+        backwards: Every round of the run, the last one first.
+        samples: Whether to score each sample too.
+
+    Example:
+        >>> [entry.participants for entry in by_horizon(network, reversed(rounds), evaluation)]
     """
     drawn: list[Tensor] = []
 

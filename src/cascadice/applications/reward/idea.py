@@ -1,14 +1,50 @@
-"""From contributions to payments: a budget in, a payment for everybody out. Negative contributions helped."""
+"""From contributions to payments: share a budget among participants. Negative contributions helped.
 
+A payout rule is one function from credit to weights and one entry in `PAYOUT_RULES`.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.names import lookup
+
+
+def proportional(credit: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """max(credit_j, 0)."""
+    return credit.clamp(min=0)
+
+
+def equal(credit: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """1 where credit_j > 0, else 0."""
+    return (credit > 0).to(credit)
+
+
+class PayoutRule(NamedTuple):
+    """Turns everyone's credit into non-negative weights; payments above the floor are in proportion to them."""
+
+    weights: Callable[[Float[Tensor, " n"]], Float[Tensor, " n"]]
+    description: str
+
+
+PAYOUT_RULES: Mapping[str, PayoutRule] = {
+    "proportional": PayoutRule(proportional, "in proportion to positive credit"),
+    "equal": PayoutRule(equal, "the same to everyone with positive credit"),
+}
+
 
 class Payout(NamedTuple):
-    """What everybody is paid, and why: `earned` in rounds in which it helped, `lost` in those in which it harmed."""
+    """What everyone is paid, and why.
+
+    Attributes:
+        payment: In the budget's unit; sums to the budget.
+        credit: What counts for payment, in units of the loss: `earned` less the clawback on `lost`.
+        earned: How much each participant lowered the loss, summed over the rounds in which it did.
+        lost: How much each participant raised the loss, summed over the rounds in which it did.
+    """
 
     payment: Float[Tensor, " n"]
     credit: Float[Tensor, " n"]
@@ -17,69 +53,98 @@ class Payout(NamedTuple):
 
 
 def pay(
-    contributions: Float[Tensor, "rounds n"], budget: float, *, floor: float = 0.0, clawback: float = 1.0
+    contributions: Float[Tensor, "rounds n"],
+    budget: float,
+    *,
+    floor: float = 0.0,
+    clawback: float = 1.0,
+    rule: str = "proportional",
 ) -> Payout:
-    """Share out the budget: the floor to everybody, the rest in proportion to the credit of those who have any.
+    """Share a budget: the floor for everyone, the rest by a payout rule.
 
         credit_j = Σ_t max(−c[t, j], 0) − clawback · Σ_t max(c[t, j], 0)
-        payment_j = floor + (budget − n · floor) · max(credit_j, 0) / Σ_i max(credit_i, 0)
+        payment_j = floor + (budget − n · floor) · w_j / Σ_i w_i,      w = rule(credit)
 
-    With clawback 1 credit is the net contribution, which is additive; 0 forgives all harm; more than 1 punishes it.
-    Nobody is paid less than the floor: harm costs what was earned, not what was never given. All sum to the budget.
+    Harm reduces what was earned, never the floor.
+
+    Args:
+        contributions: By round and participant; negative values lowered the loss.
+        budget: What the payments sum to.
+        floor: What everyone is paid at least.
+        clawback: What harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds; 0
+            forgives all harm; more than 1 punishes it.
+        rule: A name in `PAYOUT_RULES`.
+
+    Raises:
+        ValueError: If the terms cannot be met, a contribution is not finite, or nobody has positive credit.
+
+    Example:
+        >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
+        tensor([75., 25.,  0.], dtype=torch.float64)
     """
     _check_contributions(contributions)
-    check_terms(contributions.shape[1], budget, floor, clawback)
+    check_terms(contributions.shape[1], budget, floor, clawback, rule)
     values = contributions.double().cpu()
     nodes = values.shape[1]
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
     credit = earned - clawback * lost
-    due, rest = credit.clamp(min=0), max(budget - nodes * floor, 0.0)
-    if rest > 0 and not bool(due.any()):
+    weights, rest = PAYOUT_RULES[rule].weights(credit), max(budget - nodes * floor, 0.0)
+    if rest > 0 and not bool(weights.any()):
         raise ValueError(
-            f"nobody helped, so {rest:g} of the budget cannot be shared out by help. "
-            f"Pay everybody alike with a floor of {budget / nodes:g}, or lower the clawback."
+            f"nobody helped, so {rest:g} of the budget cannot be paid for help. "
+            f"Pay everyone the same with a floor of {budget / nodes:g}, or lower the clawback."
         )
-    return Payout(floor + (rest * due / due.sum() if rest > 0 else torch.zeros_like(due)), credit, earned, lost)
+    above = rest * weights / weights.sum() if rest > 0 else torch.zeros_like(weights)
+    return Payout(floor + above, credit, earned, lost)
 
 
 def _check_contributions(contributions: Tensor) -> None:
     rounds, nodes = contributions.shape
     if not rounds or not nodes:
-        raise ValueError(f"there must be at least one round and one participant to pay for; found {rounds}, {nodes}.")
+        raise ValueError(f"contributions must cover at least one round and participant; found {rounds} and {nodes}.")
     if not bool(contributions.isfinite().all()):
         t, node = (~contributions.isfinite()).nonzero()[0].tolist()
-        raise ValueError(f"contributions must be finite; that of participant {node} in row {t} is not. Leave it out.")
+        raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
 
 
-def check_terms(nodes: int, budget: float, floor: float, clawback: float) -> None:
-    """Whether so many participants can be paid on these terms."""
+def check_terms(nodes: int, budget: float, floor: float, clawback: float, rule: str = "proportional") -> None:
+    """Raise ValueError if `nodes` participants cannot be paid on these terms."""
+    lookup(PAYOUT_RULES, rule, "payout rule")
     if not 0 < budget < float("inf"):
         raise ValueError(f"the budget must be positive and finite; found {budget:g}.")
     if not 0 <= floor * nodes <= budget * (1 + 1e-12):
-        raise ValueError(
-            f"the floor must lie between 0 and {budget / nodes:g}, the budget over {nodes} participants; "
-            f"found {floor:g}."
-        )
+        most = f"{budget / nodes:g}, the budget divided by {nodes} participants"
+        raise ValueError(f"the floor must lie between 0 and {most}; found {floor:g}.")
     if not 0 <= clawback < float("inf"):
         raise ValueError(f"the clawback must be at least 0 and finite; found {clawback:g}.")
 
 
 def shapley(losses: Float[Tensor, " coalitions"]) -> Float[Tensor, " n"]:
-    """Exact Shapley values from the loss that every coalition reaches; bit j of a coalition's number says j is in it.
+    """Exact Shapley values from the loss that every coalition reaches. Negative helped.
 
         φ_j = Σ_{S ∌ j} |S|! (n − |S| − 1)! / n! · (loss(S ∪ j) − loss(S))        Σ_j φ_j = loss(all) − loss(nobody)
 
-    Negative helped. Cost: n passes over 2^n numbers; to find those means to train 2^n times.
+    Cost: n passes over 2^n numbers; measuring the losses takes 2^n trainings.
+
+    Args:
+        losses: One for each of the 2^n coalitions; participant j belongs to coalition number c if bit j of c is set.
+
+    Raises:
+        ValueError: If the number of losses is not a power of two.
+
+    Example:
+        >>> shapley(torch.tensor([3.0, 2.0, 2.0, 1.0]))
+        tensor([-1., -1.], dtype=torch.float64)
     """
     players = len(losses).bit_length() - 1
     if len(losses) != 2**players or players < 1:
         raise ValueError(f"there must be a loss for each of 2^n coalitions; found {len(losses)}.")
-    numbers, values = torch.arange(len(losses)), losses.double().cpu()
-    sizes = torch.stack([numbers >> j & 1 for j in range(players)]).sum(0).double()
+    coalitions, values = torch.arange(len(losses)), losses.double().cpu()
+    sizes = torch.stack([coalitions >> j & 1 for j in range(players)]).sum(0).double()
     # |S|! (n − |S| − 1)! / n!, by logarithms: factorials overflow
     log_chance = torch.lgamma(sizes + 1) + torch.lgamma(players - sizes) - torch.lgamma(torch.tensor(players + 1.0))
-    found = []
+    shares = []
     for j in range(players):
-        without = numbers[numbers >> j & 1 == 0]
-        found.append((log_chance[without].exp() * (values[without | 1 << j] - values[without])).sum())
-    return torch.stack(found)
+        without = coalitions[coalitions >> j & 1 == 0]
+        shares.append((log_chance[without].exp() * (values[without | 1 << j] - values[without])).sum())
+    return torch.stack(shares)

@@ -1,9 +1,10 @@
-"""A ledger of contributions: who helped by how much, round by round and sample by sample; negative helped.
+"""The ledger: an append-only record on disk of who contributed how much, by round and by sample. Negative helped.
 
 A ledger's folder
-    chain.jsonl              what the ledger is of, then a line for each part, each sealed with the one before it
+    chain.jsonl              a header that says what the ledger is of, then a line for each part that was entered;
+                             each line's seal is a digest of the line and of the seal before it
     part-00000007.parquet    the rows of round 7: round, participant, sample (-1: the whole update), value
-Nothing is ever taken back: a part that was damaged is entered again, on a line of its own. One writer a folder.
+Lines are never removed: a damaged part is entered again, on a new line. Only one process may write to a folder.
 """
 
 import hashlib
@@ -26,18 +27,23 @@ from cascadice.names import lookup
 
 FORMAT = "cascadice-ledger-1"
 CHAIN = "chain.jsonl"
+NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
+"""Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
+
 ALL = -1
-TYPES: Mapping[str, type[np.generic]] = {
+DTYPES: Mapping[str, type[np.generic]] = {
     "round": np.int32,
     "participant": np.int32,
     "sample": np.int64,
     "value": np.float64,
 }
+COLUMN_DEFAULTS: Mapping[str, int] = {"sample": ALL}  # for columns that a part may lack
+
 Columns = dict[str, NDArray[Any]]
 
 
-class Link(NamedTuple):
-    """A line of the chain: which round was entered, its part's size and digest, and the seal of all lines so far."""
+class ChainLine(NamedTuple):
+    """One line of the chain: the round, the size and digest of its part, and the seal over all lines so far."""
 
     round: int
     bytes: int
@@ -47,149 +53,177 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """A ledger as it was found on disk: its rows, in the order of rounds, and what is wrong with it."""
+    """A ledger as read from disk.
+
+    Attributes:
+        note: What the ledger is of: the run, the kind of contribution and its settings.
+        chain: One line for each part ever entered, in the order in which they were.
+        seal: A digest of everything entered. A copy kept elsewhere reveals lines removed from the end of the chain.
+        rows: All undamaged rows, in the order of rounds.
+        problems: What is wrong with the part of each damaged round, whose rows are left out.
+    """
 
     folder: Path
     note: dict[str, str]
-    links: tuple[Link, ...]
+    chain: tuple[ChainLine, ...]
+    seal: str
     rows: Columns
     problems: dict[int, str]
-    """round -> what is wrong with its part, whose rows are left out"""
 
     @property
     def rounds(self) -> list[int]:
-        """The rounds that are entered and whole."""
-        found: list[int] = np.unique(self.rows["round"]).tolist()
-        return found
-
-    @property
-    def seal(self) -> str:
-        """The digest of everything that was ever entered; kept elsewhere, it shows if lines at the end are missing."""
-        return self.links[-1].seal if self.links else _opening(self.note)
+        """The rounds that were entered and are undamaged."""
+        numbers: list[int] = np.unique(self.rows["round"]).tolist()
+        return numbers
 
 
 def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry]) -> None:
-    """Add entries, each all there or not at all; `note` says what the ledger is of, and another's is refused.
+    """Append entries to the ledger in a folder, or start one. An entry is written whole or not at all.
 
-    A round that is entered again replaces what was said of it; the chain keeps both lines.
+    A round that is entered again replaces its rows; the chain keeps both lines.
+
+    Args:
+        folder: An empty or new folder, or one that holds a ledger of the same note.
+        note: What the ledger is of; at least "run" and "kind".
+        entries: From `contributions.by_shares` or `by_horizon`.
+
+    Raises:
+        ValueError: If the folder holds other files or another ledger, or a contribution is not finite.
+
+    Example:
+        >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
+        >>> by_round(read_ledger("ledger")).shape
     """
-    place = Path(folder)
-    if (place / CHAIN).exists():
-        seal = _check_note(read_ledger(place), note).seal
+    folder = Path(folder)
+    if (folder / CHAIN).exists():
+        seal = read_ledger(folder, note).seal
     else:
-        check_free(place)
-        with files.aside(place / CHAIN) as draft:
-            draft.write_text(_header(note) + "\n", encoding="utf-8")
-        seal = _opening(note)
-    files.sweep(place)
+        check_free(folder)
+        header = _header({name: value for name, value in note.items() if NOTE_DEFAULTS.get(name) != value})
+        with files.replacing(folder / CHAIN) as draft:
+            draft.write_text(header + "\n", encoding="utf-8")
+        seal = _digest(header.encode())
+    files.remove_drafts(folder)
     for entry in entries:
-        path = _part(place, entry.round)
+        path = _part(folder, entry.round)
         _write_part(path, _columns(entry))
         content = path.read_bytes()
-        link = _linked(seal, entry.round, len(content), hashlib.sha256(content).hexdigest())
-        _append(place / CHAIN, json.dumps(link._asdict()))
-        seal = link.seal
+        line = _sealed(seal, entry.round, len(content), _digest(content))
+        _append(folder / CHAIN, json.dumps(line._asdict()))
+        seal = line.seal
 
 
 def check_free(folder: files.Folder) -> None:
-    """Whether a ledger may be started in the folder: a table of influence has parts of the same names."""
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"{place} is a file; a ledger needs a folder. Choose another (--ledger).")
-    if place.exists() and any(not path.name.startswith(".tmp-") for path in place.iterdir()):  # a killed writer's
-        raise ValueError(f"{place} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
+    """Raise ValueError if the folder holds other files: influence tables name their parts in the same way."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a ledger needs a folder. Choose another (--ledger).")
+    if folder.exists() and any(not path.name.startswith(".tmp-") for path in folder.iterdir()):  # drafts may stay
+        raise ValueError(f"{folder} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
 
 
 def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, seal: str | None = None) -> Ledger:
-    """The ledger in a folder, verified: parts that are missing, truncated or altered are named, the rest is kept.
+    """Read and verify a ledger. Missing, truncated or altered parts are listed in `problems`; the others are read.
 
-    A chain that was altered is refused, as is a ledger of another `note`, or one whose chain does not pass a `seal`
-    that was kept elsewhere: lines at its end are missing.
+    Args:
+        folder: The ledger's folder.
+        note: What the ledger should be of, if that is to be checked.
+        seal: A seal kept from an earlier reading, to check that nothing was removed since.
+
+    Raises:
+        FileNotFoundError: If there is no ledger.
+        ValueError: If the chain was altered, the ledger is of another note, or its chain does not contain `seal`.
     """
-    place = Path(folder)
-    if not (place / CHAIN).exists():
-        raise FileNotFoundError(f"{place} holds no ledger: {CHAIN} is not there. Make one with cascadice reward.")
-    header, *lines = _lines(place / CHAIN)
-    links = _verified(place, header, lines)
-    latest = {link.round: link for link in links}
-    problems, parts = {}, [_empty()]
-    for t, link in sorted(latest.items()):
-        content = _part(place, t).read_bytes() if _part(place, t).exists() else None
-        if (problem := _problem(_part(place, t).name, content, link)) is not None:
+    folder = Path(folder)
+    if not (folder / CHAIN).exists():
+        raise FileNotFoundError(f"{folder} holds no ledger: there is no {CHAIN}. Make one with cascadice reward.")
+    header, *lines = _read_lines(folder / CHAIN)
+    opening, chain = _verified(folder / CHAIN, header, lines)
+    problems, parts = {}, [{name: np.empty(0, dtype=dtype) for name, dtype in DTYPES.items()}]
+    for t, line in sorted({line.round: line for line in chain}.items()):
+        path = _part(folder, t)
+        content = path.read_bytes() if path.exists() else None
+        if problem := _problem(path.name, content, line):
             problems[t] = problem
         elif content is not None:
             parts.append(_read_part(content))
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in TYPES}
-    found = Ledger(place, header["note"], tuple(links), rows, problems)
-    if seal is not None and seal not in (_opening(found.note), *(link.seal for link in links)):
-        raise ValueError(f"{place} does not contain what was sealed by {seal[:12]}…: parts at its end were removed.")
-    return found if note is None else _check_note(found, note)
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
+    seals = (opening, *(line.seal for line in chain))
+    ledger = Ledger(folder, {**NOTE_DEFAULTS, **header["note"]}, chain, seals[-1], rows, problems)
+    if seal is not None and seal not in seals:
+        raise ValueError(f"{folder} lacks the entries sealed by {seal[:12]}…: lines were removed from its chain's end.")
+    if note is not None:
+        _check_note(ledger, {**NOTE_DEFAULTS, **note})
+    return ledger
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of the chain; one that a killed writer left unfinished, at the end, was never entered."""
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    found = []
-    for number, line in enumerate(whole.split("\n"), start=1):
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The chain's lines. An unfinished last line, left by a killed process, was never entered."""
+    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    lines = []
+    for number, line in enumerate(complete.split("\n"), start=1):
         try:
             content = json.loads(line)
         except ValueError:
             content = None
         if not isinstance(content, dict):
             raise ValueError(f"line {number} of {path} is not readable. Restore the file, or start a ledger elsewhere.")
-        found.append(content)
-    return found
+        lines.append(content)
+    return lines
 
 
-def _verified(place: Path, header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[Link]:
+def _verified(
+    path: Path, header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> tuple[str, tuple[ChainLine, ...]]:
+    """The seal of the header, and the lines, each of which must follow from those before it."""
     if header.get("format") != FORMAT or not isinstance(header.get("note"), dict):
-        raise ValueError(f"{place / CHAIN} must begin with a ledger's header of format {FORMAT}; found {dict(header)}.")
-    links: list[Link] = []
+        raise ValueError(f"{path} must begin with a ledger's header of format {FORMAT}; found {dict(header)}.")
+    opening = seal = _digest(_header(header["note"]).encode())
+    chain: list[ChainLine] = []
     for number, line in enumerate(lines, start=2):
-        before = links[-1].seal if links else _opening(header["note"])
-        expected = _linked(before, line.get("round"), line.get("bytes"), line.get("sha256"))
+        expected = _sealed(seal, line.get("round"), line.get("bytes"), line.get("sha256"))
         if dict(line) != expected._asdict():
             raise ValueError(
-                f"line {number} of {place / CHAIN} does not follow from those before it: some were altered or removed. "
+                f"line {number} of {path} does not follow from those before it: lines were altered or removed. "
                 "Restore the file, or start a ledger elsewhere."
             )
-        links.append(expected)
-    return links
+        chain.append(expected)
+        seal = expected.seal
+    return opening, tuple(chain)
 
 
-def _linked(before: str, t: Any, size: Any, sha256: Any) -> Link:
-    return Link(t, size, sha256, hashlib.sha256(f"{before} {t} {size} {sha256}".encode()).hexdigest())
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _header(note: Mapping[str, str]) -> str:
     return json.dumps({"format": FORMAT, "note": dict(note)}, sort_keys=True)
 
 
-def _opening(note: Mapping[str, str]) -> str:
-    return hashlib.sha256(_header(note).encode()).hexdigest()
+def _sealed(before: str, t: Any, size: Any, sha256: Any) -> ChainLine:
+    return ChainLine(t, size, sha256, _digest(f"{before} {t} {size} {sha256}".encode()))
 
 
-def _check_note(found: Ledger, note: Mapping[str, str]) -> Ledger:
-    if found.note != dict(note):
-        differs = next(name for name in (*note, *found.note) if note.get(name) != found.note.get(name))
-        what = "another run" if differs == "run" else "other settings"
-        raise ValueError(
-            f"{found.folder} is the ledger of {what}: {differs} is {found.note.get(differs)!r} there, "
-            f"{note.get(differs)!r} here. Keep this one in another folder (--ledger)."
-        )
-    return found
+def _check_note(ledger: Ledger, expected: Mapping[str, str]) -> None:
+    for name in (*expected, *ledger.note):
+        if expected.get(name) != ledger.note.get(name):
+            what = "another run" if name == "run" else "other settings"
+            raise ValueError(
+                f"{ledger.folder} is the ledger of {what}: its {name} is {ledger.note.get(name)!r}, not "
+                f"{expected.get(name)!r}. Keep the new ledger in another folder (--ledger)."
+            )
 
 
-def _problem(name: str, content: bytes | None, link: Link) -> str | None:
+def _problem(name: str, content: bytes | None, line: ChainLine) -> str | None:
     if content is None:
         return f"{name} is missing"
-    if len(content) < link.bytes:
-        return f"{name} is truncated: {len(content)} of {link.bytes} bytes"
-    return None if hashlib.sha256(content).hexdigest() == link.sha256 else f"{name} was altered after it was entered"
+    if len(content) < line.bytes:
+        return f"{name} is truncated: {len(content)} of {line.bytes} bytes"
+    return None if _digest(content) == line.sha256 else f"{name} was altered after it was entered"
 
 
 def _append(chain: Path, line: str) -> None:
-    """A line at the end, over what a killed writer left of one, on disk when this returns."""
+    """Add a line, over an unfinished one if there is one; it is on disk when this returns."""
     with chain.open("r+b") as file:
         file.seek(file.read().rfind(b"\n") + 1)
         file.truncate()
@@ -198,35 +232,30 @@ def _append(chain: Path, line: str) -> None:
         os.fsync(file.fileno())
 
 
-def _part(place: Path, t: int) -> Path:
-    return place / f"part-{t:08d}.parquet"
-
-
-def _empty() -> Columns:
-    return {name: np.empty(0, dtype=kind) for name, kind in TYPES.items()}
+def _part(folder: Path, t: int) -> Path:
+    return folder / f"part-{t:08d}.parquet"
 
 
 def _columns(entry: Entry) -> Columns:
-    """A row for each participant's whole update, then one for each sample that was drawn."""
-    whole = entry.participants.detach().cpu().double().numpy()
-    who, which, value = np.arange(len(whole)), np.full(len(whole), ALL), whole
+    """A row for each participant's whole update, then one for each sample drawn."""
+    values = entry.participants.detach().cpu().double().numpy()
+    nodes, samples = np.arange(len(values)), np.full(len(values), ALL)
     if entry.samples is not None and entry.draw is not None:
-        who = np.concatenate([who, np.repeat(who, entry.draw.shape[1])])
-        which = np.concatenate([which, entry.draw.reshape(-1).numpy()])
-        value = np.concatenate([value, entry.samples.detach().cpu().double().reshape(-1).numpy()])
-    if not np.isfinite(value).all():
-        raise ValueError(
-            f"a ledger takes finite contributions; found {value[~np.isfinite(value)][0]} in round {entry.round}."
-        )
-    found = {"round": np.full(len(value), entry.round), "participant": who, "sample": which, "value": value}
-    return {name: column.astype(TYPES[name]) for name, column in found.items()}
+        nodes = np.concatenate([nodes, np.repeat(nodes, entry.draw.shape[1])])
+        samples = np.concatenate([samples, entry.draw.reshape(-1).numpy()])
+        values = np.concatenate([values, entry.samples.detach().cpu().double().reshape(-1).numpy()])
+    if not np.isfinite(values).all():
+        wrong = values[~np.isfinite(values)][0]
+        raise ValueError(f"contributions must be finite to enter a ledger; found {wrong} in round {entry.round}.")
+    columns = {"round": np.full(len(values), entry.round), "participant": nodes, "sample": samples, "value": values}
+    return {name: column.astype(DTYPES[name]) for name, column in columns.items()}
 
 
 def _write_part(path: Path, columns: Columns) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with files.aside(path) as draft:
+    with files.replacing(path) as draft:
         parquet.write_table(pa.table(columns), draft)
 
 
@@ -235,28 +264,36 @@ def _read_part(content: bytes) -> Columns:
     from pyarrow import parquet
 
     table = parquet.read_table(pa.BufferReader(content))
-    return {name: table[name].to_numpy() for name in TYPES}
+    absent = {name: value for name, value in COLUMN_DEFAULTS.items() if name not in table.column_names}
+    filled = {name: np.full(table.num_rows, value, dtype=DTYPES[name]) for name, value in absent.items()}
+    return {name: filled[name] if name in filled else table[name].to_numpy() for name in DTYPES}
 
 
 def totals(ledger: Ledger, *by: str) -> Columns:
-    """Contributions summed by any of "round", "participant" and "sample", with how many `entries` each sum has.
+    """Sum contributions by any of "round", "participant" and "sample"; `entries` counts the terms of each sum.
 
-    With "sample" it is samples that are summed, otherwise whole updates; samples must have been entered for that.
+    With "sample" the rows of samples are summed, otherwise those of whole updates.
+
+    Returns:
+        A column for each name in `by`, then "entries" and "value".
+
+    Raises:
+        ValueError: If a column is unknown, or the ledger has no rows of that sort.
     """
     for name in by:
-        lookup({name: None for name in TYPES if name != "value"}, name, "column")
-    single = "sample" in by
-    keep = (ledger.rows["sample"] != ALL) == single
+        lookup({name: None for name in DTYPES if name != "value"}, name, "column")
+    of_samples = "sample" in by
+    keep = (ledger.rows["sample"] != ALL) == of_samples
     if not keep.any():
-        how = " with --samples" if single else ""
-        raise ValueError(f"{ledger.folder} has no such entries to sum. Enter some{how}.")
+        what, how = ("samples", " with --samples") if of_samples else ("updates", "")
+        raise ValueError(f"{ledger.folder} has no entries of {what} to sum. Enter some{how}.")
     keys = np.stack([ledger.rows[name][keep] for name in by] or [np.zeros(keep.sum(), dtype=np.int64)])
-    groups, which, entries = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
-    value = np.bincount(which.ravel(), ledger.rows["value"][keep], groups.shape[1])
+    groups, group, entries = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+    value = np.bincount(group.ravel(), ledger.rows["value"][keep], groups.shape[1])
     return {**{name: groups[place] for place, name in enumerate(by)}, "entries": entries, "value": value}
 
 
 def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
-    """Everybody's contribution in every round that was entered: what `payouts.pay` takes."""
-    found = totals(ledger, "round", "participant")
-    return torch.from_numpy(found["value"]).view(len(ledger.rounds), -1)
+    """Everyone's contribution in every round of the ledger: what `idea.pay` takes."""
+    values = totals(ledger, "round", "participant")["value"]
+    return torch.from_numpy(values).view(len(ledger.rounds), -1)

@@ -11,7 +11,6 @@ import torch
 from cascadice import files
 from cascadice.engine import DivergedError, evaluate, simulate
 from cascadice.runs import store
-from cascadice.runs import train as runs
 from cascadice.runs.config import build, override
 from cascadice.runs.folder import read_config
 from cascadice.runs.recipes import demo
@@ -40,7 +39,7 @@ VARIANTS = {
 def _no_figures(request, monkeypatch):
     """Drawing takes longer than training."""
     if "figure" not in request.node.name:
-        monkeypatch.setattr(runs, "_draw", lambda journal: None)
+        monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
 
 
 def final(folder):
@@ -49,14 +48,14 @@ def final(folder):
 
 def stop_at(monkeypatch, t, error):
     """Training is hit by `error` while round t is being recorded."""
-    record = store.record
+    record = store.save_round
 
     def hit(folder, done, **more):
         if done.t == t:
             raise error
         record(folder, done, **more)
 
-    monkeypatch.setattr(store, "record", hit)
+    monkeypatch.setattr(store, "save_round", hit)
 
 
 def test_a_run_is_what_the_engine_does(tmp_path):
@@ -64,7 +63,7 @@ def test_a_run_is_what_the_engine_does(tmp_path):
     network = build(SMALL)
     rounds = list(simulate(network, 6))
     assert torch.equal(store.load_checkpoint(tmp_path / "a").participants.theta, rounds[-1].after.theta)
-    assert store.recorded(tmp_path / "a") == list(range(6))
+    assert store.saved_rounds(tmp_path / "a") == list(range(6))
     measures = store.read_metrics(tmp_path / "a")
     for done, found in zip(rounds, measures, strict=True):
         torch.testing.assert_close(found.train_loss, done.loss.double(), rtol=0, atol=0)
@@ -134,7 +133,7 @@ def test_a_run_may_grow(tmp_path):
     assert final(tmp_path / "grown") == final(tmp_path / "whole")
     again = run(SMALL, tmp_path / "grown", resume=True, quiet=True)
     assert again.last.t == 5
-    with pytest.raises(ValueError, match=r"has 6 rounds already; 4 were asked for"):
+    with pytest.raises(ValueError, match=r"already has 6 rounds; 4 were asked for"):
         run(override(SMALL, {"rounds": 4}), tmp_path / "grown", resume=True, quiet=True)
 
 
@@ -160,7 +159,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
 def test_a_folder_in_use_is_left_alone(tmp_path):
     run(SMALL, tmp_path / "a", quiet=True)
     before = final(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"holds a run already. Go on with --resume"):
+    with pytest.raises(ValueError, match=r"already holds a run. Continue it with --resume"):
         run(replace(SMALL, lr=0.3), tmp_path / "a", quiet=True)
     with pytest.raises(ValueError, match=r"either resumed or overwritten"):
         run(SMALL, tmp_path / "a", quiet=True, resume=True, overwrite=True)
@@ -173,7 +172,7 @@ def test_overwriting_removes_a_run_and_nothing_else(tmp_path):
     run(SMALL, tmp_path / "a", quiet=True)
     (tmp_path / "a" / "notes.txt").write_text("mine")
     run(override(SMALL, {"rounds": 2, "record": "none"}), tmp_path / "a", quiet=True, overwrite=True)
-    assert store.recorded(tmp_path / "a") == []
+    assert store.saved_rounds(tmp_path / "a") == []
     assert len(store.read_metrics(tmp_path / "a")) == 2
     assert (tmp_path / "a" / "notes.txt").read_text() == "mine"
 
@@ -181,7 +180,7 @@ def test_overwriting_removes_a_run_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("how", [{}, {"overwrite": True}, {"resume": True}])
 def test_files_of_others_are_never_touched(tmp_path, how):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds files that are not a run's"):
+    with pytest.raises(ValueError, match=r"holds files that do not belong to a run"):
         run(SMALL, tmp_path, quiet=True, **how)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -190,10 +189,10 @@ def test_places_that_cannot_hold_a_run(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"is a file; a run needs a folder"):
         run(SMALL, tmp_path / "file", quiet=True)
-    with pytest.raises(PermissionError, match=r"file is not a folder that can be written to"):
+    with pytest.raises(PermissionError, match=r"file is not a writable folder"):
         run(SMALL, tmp_path / "file" / "out", quiet=True)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match=r"is not a folder that can be written to"):
+    with pytest.raises(PermissionError, match=r"is not a writable folder"):
         run(SMALL, tmp_path / "out", quiet=True)
     assert not (tmp_path / "out").exists()
 
@@ -212,15 +211,15 @@ def test_divergence_keeps_what_was_before(tmp_path):
         run(config, tmp_path / "a", quiet=True)
     manifest = files.read_json(tmp_path / "a" / "manifest.json")
     assert (manifest["status"], manifest["rounds"]) == ("diverged", 1)
-    assert [m.t for m in store.read_metrics(tmp_path / "a")] == [0] == store.recorded(tmp_path / "a")
+    assert [m.t for m in store.read_metrics(tmp_path / "a")] == [0] == store.saved_rounds(tmp_path / "a")
     assert not (tmp_path / "a" / store.CHECKPOINT).exists()
 
 
 def test_only_the_last_rounds_are_kept(tmp_path):
     run(replace(SMALL, record="last:2"), tmp_path / "a", quiet=True)
-    assert store.recorded(tmp_path / "a") == [4, 5]
+    assert store.saved_rounds(tmp_path / "a") == [4, 5]
     run(replace(SMALL, record="1-3"), tmp_path / "b", quiet=True)
-    assert store.recorded(tmp_path / "b") == [1, 2, 3]
+    assert store.saved_rounds(tmp_path / "b") == [1, 2, 3]
 
 
 def test_without_a_number_checkpoints_go_by_the_clock(tmp_path, monkeypatch):
@@ -229,7 +228,7 @@ def test_without_a_number_checkpoints_go_by_the_clock(tmp_path, monkeypatch):
     config = replace(SMALL, checkpoint_every=None)
     run(config, tmp_path / "a", quiet=True)
     assert saved == [6]
-    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("cascadice.runs.journal.CHECKPOINT_SECONDS", 0.0)
     run(config, tmp_path / "b", quiet=True)
     assert saved[1:] == [1, 2, 3, 4, 5, 6]
 
@@ -263,7 +262,7 @@ def test_a_killed_process_can_be_gone_on_with(tmp_path):
     run(replace(config, checkpoint_every=None), tmp_path / "whole", quiet=True)
     assert final(tmp_path / "cut") == final(tmp_path / "whole")
     assert (tmp_path / "cut" / store.METRICS).read_bytes() == (tmp_path / "whole" / store.METRICS).read_bytes()
-    assert store.recorded(tmp_path / "cut") == [done + 1, done + 2, done + 3]
+    assert store.saved_rounds(tmp_path / "cut") == [done + 1, done + 2, done + 3]
     assert not list((tmp_path / "cut").rglob(".tmp-*"))
 
 
@@ -271,7 +270,7 @@ def test_a_run_goes_on_without_its_metrics(tmp_path):
     config = replace(demo(), rounds=4, epochs=None)
     run(config, tmp_path / "run", quiet=True)
     (tmp_path / "run" / "metrics.parquet").unlink()
-    with pytest.raises(ValueError, match="is finished, and its metrics are gone"):
+    with pytest.raises(ValueError, match="is finished and its metrics are lost"):
         run(config, tmp_path / "run", resume=True, quiet=True)
     run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)
     assert [m.t for m in store.read_metrics(tmp_path / "run")] == [4, 5]

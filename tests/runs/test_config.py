@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from cascadice import learning_rates
 from cascadice.engine import simulate
 from cascadice.runs import config as configuration
-from cascadice.runs.config import Config, build, fingerprint, from_json, length, override, read_options, to_json
+from cascadice.runs.config import Config, build, fingerprint, from_json, length, override, to_json
+from cascadice.runs.flags import reader
+from cascadice.runs.options import read_options
 from cascadice.runs.recipes import RECIPES, demo, describe
 from cascadice.topology import SPARSE_FROM, read_csv, write_csv
 
@@ -41,7 +43,7 @@ def test_unknown_and_ill_typed_settings_are_refused():
         from_json({"nodes": "x"})
     with pytest.raises(TypeError, match=r"batch_size must be int; found True"):
         from_json({"batch_size": True})
-    with pytest.raises(TypeError, match=r"corruptions must be a list of texts; found"):
+    with pytest.raises(TypeError, match=r"corruptions must be a list of strings; found"):
         from_json({"corruptions": [3]})
 
 
@@ -56,7 +58,7 @@ def test_a_run_has_rounds_or_epochs_and_a_size():
         Config(rounds=3)
     with pytest.raises(ValueError, match=r"epochs must be positive and finite; found -1"):
         Config(epochs=-1.0)
-    with pytest.raises(ValueError, match=r"nodes may be left out only where a mixing matrix is given"):
+    with pytest.raises(ValueError, match=r"nodes may be left out only if a mixing matrix is given"):
         Config(nodes=None)
 
 
@@ -75,7 +77,7 @@ def test_options_are_read_as_json_or_text():
         "activation": "gelu",
         "max_degree": 2,
     }
-    with pytest.raises(ValueError, match=r"an option reads name=value, .*; found 'hidden'"):
+    with pytest.raises(ValueError, match=r"an option must read name=value, .*; found 'hidden'"):
         read_options(("hidden",))
 
 
@@ -169,7 +171,7 @@ def test_large_networks_are_sparse():
 
 @pytest.mark.parametrize("text", ["x", "1.5"])
 def test_flags_are_read_by_the_type_of_their_field(text):
-    read = configuration.reader
+    read = reader
     assert read("nodes")("3") == 3
     assert read("nodes")("none") is None
     assert read("lr")("1e-3") == 1e-3

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascadice.engine import simulate
-from cascadice.influence import evaluate_on, first_order, parts, read_table, truth
-from cascadice.runs import inquiry, questions, store
+from cascadice.influence import evaluate_on, first_order, parts, read_note, read_table, truth
+from cascadice.runs import ask as asking
+from cascadice.runs import store
 from cascadice.runs import train as runs
+from cascadice.runs.ask import Question, ask, start_rounds
 from cascadice.runs.config import build
-from cascadice.runs.inquiry import ask, starts, stretches
-from cascadice.runs.questions import Question
 from cascadice.runs.recipes import demo
+from cascadice.runs.recording import spans
 
 CONFIG = replace(demo(), nodes=3, model_options=("hidden=[4]",), epochs=None, rounds=6, record="all", dtype="float64")
 ASKED = Question(("truth", "first-order"), hops=2, eval_samples=20)
@@ -28,8 +29,8 @@ def trained(tmp_path_factory):
     """A recorded run that was asked while it trained."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_draw", lambda journal: None)  # takes longer than training
-        patch.setattr("cascadice.report.influence.draw", lambda *_, **__: None)
+        patch.setattr("cascadice.runs.journal.plot", lambda journal: None)  # takes longer than training
+        patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
         runs.run(CONFIG, folder, quiet=True, question=ASKED)
     return folder
 
@@ -37,7 +38,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def run(trained, tmp_path, monkeypatch):
     """The run, without its influence."""
-    monkeypatch.setattr("cascadice.report.influence.draw", lambda *_, **__: None)
+    monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
     shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("influence"))
     return tmp_path / "run"
 
@@ -54,7 +55,7 @@ def test_a_recording_says_what_the_run_said_while_it_trained(trained, run):
     found = ask(run, ASKED, quiet=True)
     assert found.rounds == (0, 1, 2, 3, 4)
     same(read_table(run / "influence"), read_table(trained / "influence"))
-    assert questions.read_note(run / "influence") == questions.read_note(trained / "influence")
+    assert read_note(run / "influence") == read_note(trained / "influence")
 
 
 def test_the_numbers_are_those_of_the_library(run):
@@ -65,11 +66,11 @@ def test_the_numbers_are_those_of_the_library(run):
     for kind, estimate in (("truth", truth), ("first order", first_order)):
         expected = [estimate(network, rounds[t : t + 2], judged).total for t in (0, 3)]
         np.testing.assert_allclose(found.updates[kind], np.stack(expected), rtol=1e-9)
-    assert found.judged[-1].measure == "accuracy"
+    assert found.test_results[-1].metric == "accuracy"
 
 
 def test_samples_while_training_are_those_of_the_recording(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "_draw", lambda journal: None)
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
     asked = Question(("first-order", "shares"), hops=2, samples=True, every=2)
     runs.run(CONFIG, tmp_path / "again", quiet=True, question=asked)
     found = ask(run, asked, quiet=True)
@@ -78,19 +79,19 @@ def test_samples_while_training_are_those_of_the_recording(run, tmp_path, monkey
 
 
 def test_stopped_it_goes_on_where_it_was(trained, run, monkeypatch):
-    keep, kept = inquiry.keep, []
+    save, kept = asking.save_answer, []
 
     def stopping(folder, found, note):
         if len(kept) == 2:
             raise KeyboardInterrupt
         kept.append(found.round.t)
-        keep(folder, found, note)
+        save(folder, found, note)
 
-    monkeypatch.setattr(inquiry, "keep", stopping)
+    monkeypatch.setattr(asking, "save_answer", stopping)
     with pytest.raises(KeyboardInterrupt):
         ask(run, ASKED, quiet=True)
     assert list(parts(run / "influence")) == kept == [0, 1]
-    monkeypatch.setattr(inquiry, "keep", lambda *given: (kept.append(given[1].round.t), keep(*given)))
+    monkeypatch.setattr(asking, "save_answer", lambda *given: (kept.append(given[1].round.t), save(*given)))
     ask(run, ASKED, quiet=True)
     assert kept == [0, 1, 2, 3, 4]
     same(read_table(run / "influence"), read_table(trained / "influence"))
@@ -120,9 +121,9 @@ def test_findings_are_told_and_drawn(run, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     for words in (
         "scored round 0, 1/1",
-        "who helped and who harmed: first order",
+        "Who helped and who harmed (first order, summed over rounds)",
         "test accuracy",
-        "a table of 1 part in",
+        "the influence of 1 round(s) to",
     ):
         assert words in out
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {
@@ -137,29 +138,29 @@ def test_findings_are_told_and_drawn(run, tmp_path, capsys, monkeypatch):
 def test_rounds_are_read_once_and_only_those_that_are_needed(drawn):
     every, hops, chosen = drawn
     remaining = sorted(every * place for place in chosen)
-    found = stretches(remaining, hops)
+    found = spans(remaining, hops)
     needed = {t + hop for t in remaining for hop in range(hops)}
-    read = [t for stretch in found for t in stretch]
+    read = [t for span in found for t in span]
     assert read == sorted(set(read))
     assert set(read) >= needed
     assert every < hops or set(read) == needed
-    assert all((t - stretch.start) % every == 0 for stretch in found for t in remaining if t in stretch)
+    assert all((t - span.start) % every == 0 for span in found for t in remaining if t in span)
 
 
 def test_only_rounds_with_all_their_hops_are_asked_about():
-    assert starts(range(10, 20), Question(hops=3, every=3), "run") == [10, 13, 16]
-    assert starts([5], Question(), "run") == [5]
-    assert starts([0, 1, 2, 6, 7, 8], Question(hops=2), "run") == [0, 1, 6, 7]
+    assert start_rounds(range(10, 20), Question(hops=3, every=3), "run") == [10, 13, 16]
+    assert start_rounds([5], Question(), "run") == [5]
+    assert start_rounds([0, 1, 2, 6, 7, 8], Question(hops=2), "run") == [0, 1, 6, 7]
 
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
         ({"kinds": ("first-ordr",)}, r"unknown kind 'first-ordr'. Did you mean 'first-order'\?"),
-        ({"kinds": ()}, "kinds must name at least one, each once"),
-        ({"sources": (1, 1)}, r"sources must name at least one, each once; found \[1, 1\]"),
+        ({"kinds": ()}, "kinds must hold at least one entry, each once"),
+        ({"sources": (1, 1)}, r"sources must hold at least one entry, each once; found \[1, 1\]"),
         ({"hops": -1}, "hops must be at least 0; found -1"),
-        ({"hops": 0, "samples": True}, "over 0 hops there are neither samples nor shares"),
+        ({"hops": 0, "samples": True}, "samples and shares need at least 1 hop; found 0"),
         ({"points": 0}, "points must be at least 1"),
         ({"every": -1}, "every must be at least 1"),
         ({"eval_samples": 0}, "eval-samples must be at least 1"),
@@ -173,7 +174,7 @@ def test_questions_that_make_no_sense(settings, complaint):
 @pytest.mark.parametrize(
     ("question", "complaint"),
     [
-        (Question(hops=7), "7 hops need 7 recorded rounds in a row; .* has 6, 0 to 5. Ask for fewer hops"),
+        (Question(hops=7), "7 hops need 7 consecutive recorded rounds; .* has 6, 0 to 5. Ask for fewer hops"),
         (Question(sources=(0, 3)), "sources must be from 0 to 2; found 3"),
         (Question(eval_samples=9999), "eval-samples must be at most 355"),
     ],
@@ -185,17 +186,19 @@ def test_questions_that_the_run_cannot_answer(run, question, complaint):
 
 
 def test_a_run_that_was_not_recorded(run, tmp_path):
-    store.forget(run, range(6))
-    with pytest.raises(ValueError, match=r"has no recorded rounds. Train it with --record all, or ask while it trains"):
+    store.delete_rounds(run, range(6))
+    with pytest.raises(
+        ValueError, match=r"has no recorded rounds. Train it with --record all, or compute influence during training"
+    ):
         ask(run, ASKED, quiet=True)
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "nowhere"):
-        with pytest.raises(ValueError, match=r"holds no run: config.json is not there"):
+        with pytest.raises(ValueError, match=r"holds no run: config.json does not exist"):
             ask(tmp_path / folder, ASKED, quiet=True)
 
 
 def test_a_round_that_is_gone_is_left_out(run):
-    store.forget(run, [3])
+    store.delete_rounds(run, [3])
     ask(run, Question(hops=2), quiet=True)
     assert sorted(parts(run / "influence")) == [0, 1, 4]
 
@@ -203,7 +206,7 @@ def test_a_round_that_is_gone_is_left_out(run):
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"model_options": ["hidden=[5]"]}, r"is of another model: .* is \[4, 64\] there, \[5, 64\] here"),
+        ({"model_options": ["hidden=[5]"]}, r"belongs to another model: .* is \[4, 64\] in the file, \[5, 64\] here"),
         (
             {"corruptions": ["noise:0,1,2:100"]},
             "made again, must end where it did; it does not. Build the network that was recorded",
@@ -218,21 +221,21 @@ def test_a_recording_of_something_else(run, changed, complaint):
 
 
 def test_the_folder_of_a_run_is_no_place_for_influence(run):
-    with pytest.raises(ValueError, match=r"is the folder of a run; influence needs one of its own.*--out"):
+    with pytest.raises(ValueError, match=r"is the folder of a run; influence needs its own.*--out"):
         ask(run, ASKED, run, quiet=True)
 
 
 def test_a_place_that_cannot_be_written_to(run):
     with pytest.raises(ValueError, match="is a file; influence needs a folder"):
         ask(run, ASKED, run / "config.json", quiet=True)
-    with pytest.raises(PermissionError, match="is not a folder that can be written to"):
+    with pytest.raises(PermissionError, match="is not a writable folder"):
         ask(run, ASKED, run / "config.json" / "influence", quiet=True)
 
 
 def test_while_training_questions_must_fit_the_run(tmp_path):
     with pytest.raises(ValueError, match="7 hops need as many rounds; the run has 6"):
         runs.run(CONFIG, tmp_path / "run", quiet=True, question=replace(ASKED, hops=7))
-    with pytest.raises(ValueError, match="a run that goes on cannot be asked about rounds that are gone"):
+    with pytest.raises(ValueError, match="a resumed run cannot be asked about rounds from before"):
         runs.run(CONFIG, tmp_path / "run", quiet=True, resume=True, question=ASKED)
     with pytest.raises(ValueError, match="sources must be from 0 to 2; found 5"):
         runs.run(CONFIG, tmp_path / "run", quiet=True, question=Question(sources=(5,)))

@@ -3,7 +3,7 @@
 import pytest
 
 from cascadice.runs.folder import clear
-from cascadice.runs.recordings import place_for
+from cascadice.runs.recording import results_folder
 
 
 @pytest.fixture
@@ -15,29 +15,29 @@ def run(tmp_path):
 
 
 def test_a_folder_of_its_name_in_the_run_or_another(run, tmp_path):
-    assert place_for(run, "detect", None, ["detect.json"], False) == run / "detect"
-    assert place_for(run, "detect", tmp_path / "there", ["detect.json"], False) == tmp_path / "there"
+    assert results_folder(run, "detect", None, ["detect.json"], False) == run / "detect"
+    assert results_folder(run, "detect", tmp_path / "there", ["detect.json"], False) == tmp_path / "there"
     assert not (run / "detect").exists()
 
 
 def test_what_is_there_stays_until_there_is_something_new(run):
     (run / "detect").mkdir()
     (run / "detect" / "detect.json").write_text("found before")
-    with pytest.raises(ValueError, match=r"detect.json is there already. Replace it with --overwrite"):
-        place_for(run, "detect", None, ["detect.json"], False)
-    place_for(run, "detect", None, ["detect.json"], True)
+    with pytest.raises(ValueError, match=r"detect.json already exists. Replace it with --overwrite"):
+        results_folder(run, "detect", None, ["detect.json"], False)
+    results_folder(run, "detect", None, ["detect.json"], True)
     assert (run / "detect" / "detect.json").read_text() == "found before"
 
 
 @pytest.mark.parametrize("place", [".", "rounds", "influence"])
 def test_what_the_run_made_is_no_place_for_results(run, place):
-    with pytest.raises(ValueError, match=r"results need one of their own. Choose another with --out"):
-        place_for(run, "detect", run / place, ["detect.json"], True)
+    with pytest.raises(ValueError, match=r"results need their own folder. Choose another with --out"):
+        results_folder(run, "detect", run / place, ["detect.json"], True)
 
 
 def test_a_file_is_no_folder(run):
-    with pytest.raises(ValueError, match="is a file; results need a folder"):
-        place_for(run, "detect", run / "config.json", ["detect.json"], False)
+    with pytest.raises(ValueError, match="is a file; a result needs a folder"):
+        results_folder(run, "detect", run / "config.json", ["detect.json"], False)
 
 
 def test_what_was_found_about_a_run_goes_with_it(run):

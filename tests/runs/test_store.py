@@ -45,16 +45,16 @@ CASES = {
 def test_a_recorded_round_is_the_round_bit_for_bit(tmp_path, case):
     rounds = list(simulate(small_network(**CASES[case]), 3))
     for done in rounds:
-        store.record(tmp_path, done)
-    assert store.recorded(tmp_path) == [0, 1, 2]
-    for done, kept in zip(rounds, store.read(tmp_path), strict=True):
+        store.save_round(tmp_path, done)
+    assert store.saved_rounds(tmp_path) == [0, 1, 2]
+    for done, kept in zip(rounds, store.load_rounds(tmp_path), strict=True):
         same_bits(done, kept)
 
 
 def test_a_sparse_w_is_recorded_as_it_is(tmp_path):
     done = next(simulate(small_network(topology.SPARSE_FROM, partition="with-replacement", per_node=4), 1))
     assert done.W.layout == torch.sparse_csr
-    store.record(tmp_path, done)
+    store.save_round(tmp_path, done)
     same_bits(done, store.load_round(tmp_path, 0))
 
 
@@ -62,7 +62,7 @@ def test_buffers_are_recorded(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     done = list(simulate(network(model, data.digits(), nodes=3, batch_size=4), 2))[-1]
     assert {"2.running_mean", "2.num_batches_tracked"} <= set(done.half.buffers)
-    store.record(tmp_path, done)
+    store.save_round(tmp_path, done)
     same_bits(done, store.load_round(tmp_path, 1))
 
 
@@ -88,8 +88,8 @@ def test_another_model_or_configuration_is_refused(tmp_path):
     wide, narrow = (store.layout(models.mlp((4,), 3, hidden=(width,))) for width in (5, 2))
     done = next(simulate(small_network(), 1))
     store.save_checkpoint(tmp_path, 1, done.after, run="abc", layout=wide)
-    store.record(tmp_path, done, layout=wide)
-    with pytest.raises(ValueError, match=r"another model: 1.weight is \[5, 4\] there, \[2, 4\] here"):
+    store.save_round(tmp_path, done, layout=wide)
+    with pytest.raises(ValueError, match=r"another model: 1.weight is \[5, 4\] in the file, \[2, 4\] here"):
         store.load_checkpoint(tmp_path, layout=narrow)
     with pytest.raises(ValueError, match=r"another model"):
         store.load_round(tmp_path, 0, layout=narrow)
@@ -110,7 +110,7 @@ def test_a_truncated_file_is_reported_with_a_remedy(tmp_path, cut):
 
 def test_a_flipped_bit_is_noticed(tmp_path):
     done = next(simulate(small_network(), 1))
-    store.record(tmp_path, done)
+    store.save_round(tmp_path, done)
     path = tmp_path / "rounds" / "000000.safetensors"
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
@@ -121,7 +121,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
 
 def test_another_format_is_refused(tmp_path, monkeypatch):
     done = next(simulate(small_network(), 1))
-    monkeypatch.setattr(store, "FORMAT", "cascadice-99")
+    monkeypatch.setattr(files, "TENSOR_FORMAT", "cascadice-99")
     store.save_checkpoint(tmp_path, 1, done.after)
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"must be of format cascadice-1; found cascadice-99"):
@@ -131,12 +131,12 @@ def test_another_format_is_refused(tmp_path, monkeypatch):
 def test_what_is_not_there_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"round 3 was not recorded in .*; found no round"):
         store.load_round(tmp_path, 3)
-    store.record(tmp_path, next(simulate(small_network(), 1)))
+    store.save_round(tmp_path, next(simulate(small_network(), 1)))
     with pytest.raises(FileNotFoundError, match=r"found 0 to 0"):
         store.load_round(tmp_path, 3)
-    with pytest.raises(FileNotFoundError, match=r"checkpoint.safetensors is not there"):
+    with pytest.raises(FileNotFoundError, match=r"checkpoint.safetensors does not exist"):
         store.load_checkpoint(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"metrics.parquet is not there"):
+    with pytest.raises(FileNotFoundError, match=r"metrics.parquet does not exist"):
         store.read_metrics(tmp_path)
 
 
@@ -145,7 +145,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     files.write_json(path, {"old": 1})
 
     def fail():
-        with files.aside(path) as draft:
+        with files.replacing(path) as draft:
             draft.write_text("half")
             raise RuntimeError("power cut")
 
@@ -160,8 +160,8 @@ def test_drafts_of_a_killed_process_are_swept(tmp_path):
     drafts = [tmp_path / ".tmp-1-config.json", tmp_path / "rounds" / ".tmp-1-000001.safetensors"]
     for draft in drafts:
         draft.write_text("half")
-    assert store.recorded(tmp_path) == []
-    files.sweep(tmp_path)
+    assert store.saved_rounds(tmp_path) == []
+    files.remove_drafts(tmp_path)
     assert not any(draft.exists() for draft in drafts)
 
 
@@ -221,7 +221,7 @@ def test_damaged_metrics_are_reported(tmp_path):
     [("none", [], None), ("all", [0, 1, 2, 3, 4], None), ("last:2", [0, 1, 2, 3, 4], 2), ("1-3", [1, 2, 3], None)],
 )
 def test_recordings_are_written_in_four_ways(text, kept, most):
-    found = store.recording(text)
+    found = store.rounds_to_keep(text)
     assert [t for t in range(5) if t in found.rounds] == kept
     assert found.most == most
 
@@ -229,7 +229,7 @@ def test_recordings_are_written_in_four_ways(text, kept, most):
 @pytest.mark.parametrize("text", ["", "some", "last:0", "last:-1", "3-1", "1-"])
 def test_other_recordings_are_refused(text):
     with pytest.raises(ValueError, match=r"record must be none, all, last:N or FROM-TO"):
-        store.recording(text)
+        store.rounds_to_keep(text)
 
 
 def test_the_layout_names_parameters_and_buffers():

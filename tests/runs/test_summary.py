@@ -22,8 +22,8 @@ from cascadice.influence import (
     table_of_samples,
 )
 from cascadice.runs.store import RoundMetrics
-from cascadice.runs.summary import findings, ranked, wrongs
-from cascadice.runs.words import tell
+from cascadice.runs.summary import injected_faults, ranked, summarise
+from cascadice.runs.words import print_summary
 
 NODES, HOPS = 4, 2
 KINDS = ("truth", "path-integrated, 2 points", "first order")
@@ -45,26 +45,26 @@ def table(**options):
 
 
 def test_sums_are_those_of_the_readings():
-    found = findings(table(), NODES)
+    found = summarise(table(), NODES)
     assert found.rounds == (3, 8)
-    assert tuple(found.updates) == KINDS  # the most to be trusted first
+    assert tuple(found.updates) == KINDS  # the most accurate first
     for kind in KINDS:
         run = accumulate(cascades(kind))
         np.testing.assert_allclose(found.participants[kind], run.total)
-        np.testing.assert_allclose(found.given[kind], run.value[1:].sum(0))
+        np.testing.assert_allclose(found.matrix[kind], run.value[1:].sum(0))
         sizes = torch.stack([by_hop(one).abs() for one in cascades(kind)]).mean((0, 2))
         np.testing.assert_allclose(found.by_hop[kind], sizes)
 
 
 def test_estimates_are_compared_with_the_truth_update_by_update():
-    found = findings(table(), NODES)
+    found = summarise(table(), NODES)
     true, estimate = (torch.cat([one.total for one in cascades(kind)]) for kind in ("truth", "first order"))
     assert set(found.agreements) == {"path-integrated, 2 points", "first order"}
     np.testing.assert_allclose(found.agreements["first order"], agreement(true, estimate))
 
 
 def test_whoever_was_not_asked_about_is_in_no_ranking():
-    found = findings(table(sources=[0, 3]), NODES)
+    found = summarise(table(sources=[0, 3]), NODES)
     totals = found.participants["truth"]
     assert np.isnan(totals[1:3]).all()
     assert {node for side in ranked(totals) for node, _ in side} == {0, 3}
@@ -72,12 +72,12 @@ def test_whoever_was_not_asked_about_is_in_no_ranking():
 
 def test_too_few_updates_make_no_agreement():
     few = concatenate(table_of(cascade(kind, 0, sources=[1, 2])) for kind in KINDS)
-    assert findings(few, NODES).agreements == {}
+    assert summarise(few, NODES).agreements == {}
 
 
 def test_shares_are_no_estimate_of_removal():
     shares = table_of_participants("shares, 2 points", 3, torch.arange(4.0))
-    found = findings(concatenate([table_of(cascade("truth", 3)), shares]), NODES)
+    found = summarise(concatenate([table_of(cascade("truth", 3)), shares]), NODES)
     assert found.agreements == {}
     assert found.participants["shares, 2 points"].tolist() == [0, 1, 2, 3]
     assert list(found.by_hop) == ["truth"]
@@ -95,13 +95,13 @@ def sampled(kind, scale=1.0):
 
 
 def test_samples_add_up_over_their_uses():
-    found = findings(sampled("shares, 2 points"), 2)
+    found = summarise(sampled("shares, 2 points"), 2)
     scores = [tuple(one) for one in found.samples["shares, 2 points"]]
     assert scores == [(0, 7, 2, -2.0), (1, 9, 2, 1.0), (0, 5, 1, 2.0), (0, 8, 1, 2.0)]
 
 
 def test_estimates_of_samples_are_compared_with_the_truth_too():
-    found = findings(concatenate([sampled("truth"), sampled("first order", 2.0)]), 2)
+    found = summarise(concatenate([sampled("truth"), sampled("first order", 2.0)]), 2)
     assert found.sample_agreements["first order"].pearson == pytest.approx(1)
     assert found.sample_agreements["first order"].slope == pytest.approx(2)
 
@@ -113,23 +113,23 @@ def measures(t, accuracy):
 
 def test_accuracy_is_that_of_the_rounds_looked_at():
     run = [measures(0, 0.1), measures(2, 0.25), measures(3, None), measures(7, 0.75), measures(20, 0.99)]
-    found = findings(table(), NODES, run)
-    assert [(j.t, j.measure, j.mean) for j in found.judged] == [(2, "accuracy", 0.25), (7, "accuracy", 0.75)]
-    regression = findings(table(), NODES, [measures(4, float("nan"))])
-    assert [(j.t, j.measure, j.mean) for j in regression.judged] == [(4, "loss", 1.0)]
-    assert findings(table(), NODES, [measures(3, None)]).judged == ()
+    found = summarise(table(), NODES, run)
+    assert [tuple(result) for result in found.test_results] == [(2, "accuracy", 0.25), (7, "accuracy", 0.75)]
+    regression = summarise(table(), NODES, [measures(4, float("nan"))])
+    assert [tuple(result) for result in regression.test_results] == [(4, "loss", 1.0)]
+    assert summarise(table(), NODES, [measures(3, None)]).test_results == ()
 
 
 def test_what_participants_were_told_to_do_wrong():
     network = SimpleNamespace(
         corruptions=(Corruption("flip-labels", (1, 2)),), behaviours=(Behaviour("free-rider", (2,)),)
     )
-    assert wrongs(network) == {1: "flip-labels", 2: "flip-labels, free-rider"}
+    assert injected_faults(network) == {1: "flip-labels", 2: "flip-labels, free-rider"}
 
 
 def told(found, **options):
     text = io.StringIO()
-    tell(Console(file=text, width=120), found, **options)
+    print_summary(Console(file=text, width=120), found, **options)
     return text.getvalue()
 
 
@@ -137,21 +137,21 @@ def test_findings_in_words():
     value = torch.zeros(2, 3, 3, dtype=torch.float64)
     value[0] = torch.diag(torch.tensor([-0.5, 0.25, 0.0]))
     true, estimate = Cascade("truth", 4, (0, 1, 2), value), Cascade("first order", 4, (0, 1, 2), 2 * value)
-    text = told(findings(concatenate(map(table_of, (true, estimate))), 3, [measures(4, 0.75)], {1: "flip-labels"}))
+    text = told(summarise(concatenate(map(table_of, (true, estimate))), 3, [measures(4, 0.75)], {1: "flip-labels"}))
     for line in (
-        "influence of updates in round 4; negative helped, positive harmed",
+        "Influence of the updates in round 4, as a change of the weighted mean test loss:",
         "helped  participant 0                   -0.5000",
         "harmed  participant 1 (flip-labels)     +0.2500",
-        "neither helped nor harmed: participant 2",
-        "on oneself, before gossip   0.25000       0.50000",
+        "no influence: participant 2",
+        "on itself, before gossip   0.25000       0.50000",
         "first order    1.0000     1.0000           1.000",
-        "the network's test accuracy: 0.750 (round 4)",
+        "mean test accuracy of the participants: 0.750 (round 4)",
     ):
         assert line in text
 
 
 def test_samples_in_words_with_their_labels():
-    found = findings(sampled("first order"), 2)
+    found = summarise(sampled("first order"), 2)
     text = told(found, classes=["cat", "dog"], labels=torch.tensor([0] * 7 + [1, 0, 1]))
     helped, *harmed = (line.split() for line in text.splitlines() if " of participant " in line)
     assert helped == ["helped", "of", "participant", "0", "7", "dog", "2", "-2.0000"]

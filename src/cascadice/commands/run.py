@@ -1,0 +1,90 @@
+"""`cascadice run`: train a network, and compute influence during training if asked to."""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascadice.files import Folder
+from cascadice.names import lookup
+from cascadice.runs import flags
+from cascadice.runs.config import Config, field_types, override
+from cascadice.runs.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from cascadice.runs.train import Summary
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the command."""
+    recipe = "a name from `cascadice list recipes`, or the folder or config.json of a run"
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=recipe)
+    parser.add_argument("--out", metavar="DIR", help="folder for everything that is written (runs/RECIPE)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in the folder")
+    parser.add_argument("--resume", action="store_true", help="continue the run in the folder, bit for bit")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not on this machine")
+    text = "serve the run's page to this machine during training and print its address (any free port)"
+    parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
+    flags.add_question(parser, "influence, computed during training if any of these is given")
+    flags.add_settings(parser, tuple(field_types()))
+    parser.set_defaults(command=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from cascadice.runs.train import run
+
+    out = Path(args.out or f"runs/{_short_name(args.recipe)}")
+    config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
+    options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
+    options["question"] = flags.question_from(args) if flags.has_question(args) else None
+    try:
+        if args.live is None:
+            run(config, out, **options)
+        else:
+            run_live(config, out, args.live, **options)
+    except KeyboardInterrupt:
+        resumable = (out / "checkpoint.safetensors").exists()
+        how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
+        raise KeyboardInterrupt(f"stopped.{how}") from None
+
+
+def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Summary":
+    """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine meanwhile.
+
+    Args:
+        out: The folder of the run.
+        port: The port to serve on; 0 is any that is free. The address is printed.
+        options: What else `run` takes.
+    """
+    from cascadice.report.live import serving
+    from cascadice.runs.train import run
+
+    return run(config, out, live=partial(serving, port=port), **options)
+
+
+def _port(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        hint = "the recipe comes before it: cascadice run RECIPE --live"
+        raise argparse.ArgumentTypeError(f"a port must be a whole number; found {text!r}; {hint}") from None
+
+
+def _short_name(recipe: str | None) -> str:
+    if recipe is None or recipe in RECIPES:
+        return recipe or "default"
+    return Path(recipe).absolute().name.removesuffix(".json")
+
+
+def _base(recipe: str | None, resumed: Path | None) -> Config:
+    """The configuration that flags change: a recipe's, an earlier run's, or that of the run to be resumed."""
+    from cascadice.runs.folder import CONFIG, read_config
+
+    if recipe is None:
+        if resumed and not (resumed / CONFIG).exists():
+            raise ValueError(f"{resumed} holds no run to resume. Check --out, or name a recipe to start one.")
+        return read_config(resumed) if resumed else Config()
+    if recipe not in RECIPES and (recipe.endswith(".json") or Path(recipe, CONFIG).exists()):
+        return read_config(recipe)
+    return lookup(RECIPES, recipe, "recipe")()

@@ -1,0 +1,225 @@
+"""Ask a run whose data helped whom, while it trains or later from its recording: same tables, same numbers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cascadice import files
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.influence import evaluate_on, parts, read_note
+from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
+from cascadice.influence.tables import NOTE, write_part
+from cascadice.names import lookup
+from cascadice.runs import store
+from cascadice.runs.config import build, override
+from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint
+from cascadice.runs.progress import say, track
+from cascadice.runs.recording import Recording, spans
+from cascadice.runs.summary import InfluenceSummary, read_summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIGURE = "influence.png"
+FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which influence to compute.
+
+    Attributes:
+        kinds: Estimators, names of `cascadice list kinds`.
+        hops: How many rounds an update is followed after the one that made it.
+        samples: Whether to score single training samples too.
+        points: Points of path integrals.
+        sources: The participants whose updates are scored (None: all).
+        every: Score the updates of every N-th round.
+        eval_samples: How many of the first test samples the loss is evaluated on (None: all).
+    """
+
+    kinds: tuple[str, ...] = ("first-order",)
+    hops: int = 1
+    samples: bool = False
+    points: int = 2
+    sources: tuple[int, ...] | None = None
+    every: int = 1
+    eval_samples: int | None = None
+
+    @property
+    def rounds_needed(self) -> int:
+        """How many rounds it takes to answer for one: its own, and those in which its updates travel on."""
+        return max(1, self.hops)
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            lookup(ESTIMATORS, kind, "kind")
+        for name in ("kinds", "sources"):
+            given = getattr(self, name)
+            if given is not None and (not given or len(set(given)) < len(given)):
+                raise ValueError(f"{name} must hold at least one entry, each once; found {list(given)}.")
+        for name, least in {"hops": 0, "points": 1, "every": 1, "eval_samples": 1}.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name.replace('_', '-')} must be at least {least}; found {value}.")
+        if not self.hops and (self.samples or "shares" in self.kinds):
+            raise ValueError("samples and shares need at least 1 hop; found 0. Use --hops 1 or more.")
+
+
+def note_of(question: Question, run: str) -> dict[str, str]:
+    """What all parts of a folder of influence have in common; `every` may differ, as rounds may be added later.
+
+    Settings at their defaults are left out, so that a later version may add some.
+    """
+    note = {"format": FORMAT, "run": run, "kinds": ", ".join(question.kinds), "hops": str(question.hops)}
+    for f in fields(question):
+        if f.name not in ("kinds", "hops", "every") and (value := getattr(question, f.name)) != f.default:
+            note[f.name.replace("_", "-")] = _text(value)
+    return note
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "all" if value is None else str(value).lower()
+
+
+def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, str]:
+    """Check that the folder holds influence of the same settings, or none; return the note to use there."""
+    check_writable(out, "influence")
+    if (out / CONFIG).exists():
+        raise ValueError(f"{out} is the folder of a run; influence needs its own. Choose another with --out.")
+    if overwrite or not (out / NOTE).exists():
+        return note
+    existing = read_note(out)
+    files.check_format(out / NOTE, existing.get("format", FORMAT), FORMAT)
+    defaults = {f.name.replace("_", "-"): _text(f.default) for f in fields(Question)} | {"format": FORMAT}
+    for name in (*note, *existing):
+        there, here = (given.get(name, defaults.get(name)) for given in (existing, note))
+        if there != here:
+            raise ValueError(
+                f"{out} holds influence of other settings: {name} is {there!r} there, {here!r} here. Choose another "
+                "folder with --out, or replace it with --overwrite."
+            )
+    return existing
+
+
+def check_fits(question: Question, network: Network) -> None:
+    """Check that the sources are participants, and that there are as many test samples as asked for."""
+    for source in question.sources or ():
+        if not 0 <= source < network.nodes:
+            raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
+    if (question.eval_samples or 0) > (available := len(network.data.test)):
+        raise ValueError(
+            f"eval-samples must be at most {available}, the number of test samples; found {question.eval_samples}."
+        )
+
+
+def answers(network: Network, rounds: Iterable[Round], question: Question) -> Iterator[RoundInfluence]:
+    """The influence of each round's updates, as the rounds come by."""
+    index = torch.arange(question.eval_samples or len(network.data.test))
+    evaluation = evaluate_on(network, network.data.test.subset(index))
+    return score_rounds(
+        network, rounds, evaluation, hops=question.hops, kinds=question.kinds, samples=question.samples,
+        points=question.points, sources=question.sources, every=question.every,
+    )  # fmt: skip
+
+
+def save_answer(folder: files.Folder, answer: RoundInfluence, note: dict[str, str]) -> None:
+    """Add the influence of a round's updates to the table in a folder."""
+    write_part(folder, table(answer), answer.round.t, note)
+
+
+def ask(
+    run: files.Folder,
+    question: Question,
+    out: files.Folder | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> InfluenceSummary:
+    """Ask a recorded run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
+
+    Args:
+        run: The folder of the run.
+        question: Which influence to compute.
+        out: The folder for the table and the figure (None: `influence` in the run's folder).
+        settings: Settings that may differ from those it was trained with: `device`, `data_root`.
+        overwrite: Whether to replace influence of other settings.
+        quiet: Whether to print nothing.
+
+    Returns:
+        Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
+
+    Example:
+        >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
+    """
+    from rich.console import Console
+
+    console, folder = Console(quiet=quiet), Path(run)
+    config = read_run_config(folder)
+    out, numbers = Path(out) if out is not None else folder / INFLUENCE, store.saved_rounds(folder)
+    starts = start_rounds(numbers, question, folder)
+    note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
+    network = build(override(config, settings or {}), quiet=quiet)
+    check_fits(question, network)
+    if overwrite:
+        clear(out)
+    remaining = [t for t in starts if t not in parts(out)]
+    found = _answers_for(Recording(folder, config, network, tuple(numbers)), question, remaining)
+    scored = track(found, len(remaining), console, "scoring rounds", lambda answer: f"scored round {answer.round.t}")
+    for answer in scored:
+        save_answer(out, answer, note)
+    return conclude(console, network, folder, out)
+
+
+def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:
+    """The recorded rounds whose updates can be scored: those for which all needed rounds were recorded."""
+    if not numbers:
+        raise ValueError(
+            f"{folder} has no recorded rounds. Train it with --record all, or compute influence during training: "
+            f"cascadice run --kind {','.join(question.kinds)}."
+        )
+    recorded = set(numbers)
+    complete = [t for t in numbers if recorded.issuperset(range(t, t + question.rounds_needed))]
+    if not complete:
+        span = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"only {numbers[0]}"
+        raise ValueError(
+            f"{question.hops} hops need {question.rounds_needed} consecutive recorded rounds; {folder} has "
+            f"{len(numbers)}, {span}. Ask for fewer hops, or record more rounds."
+        )
+    return complete[:: question.every]
+
+
+def _answers_for(recording: Recording, question: Question, starts: Sequence[int]) -> Iterator[RoundInfluence]:
+    for span in spans(starts, question.rounds_needed):
+        yield from answers(recording.network, recording.load_rounds(span), question)
+
+
+def clear(out: Path) -> None:
+    """Remove the table and its figure, and nothing else."""
+    files.remove_drafts(out)
+    for path in (*parts(out).values(), out / NOTE, out / FIGURE):
+        path.unlink(missing_ok=True)
+
+
+def conclude(console: "Console", network: Network, run: files.Folder, out: Path) -> InfluenceSummary:
+    """Read back everything in the folder, plot it and print a summary."""
+    from cascadice.pictures.influence import plot
+    from cascadice.runs.words import in_words, print_summary
+
+    summary, data = read_summary(out, run, network), network.data
+    tests = summary.test_results
+    plot(
+        out / FIGURE, updates=summary.updates, by_hop=summary.by_hop, matrix=summary.matrix,
+        agreements=summary.agreements, injected=summary.injected,
+        test_results=f"{tests[0].metric} {in_words(tests)}" if tests else "",
+        title=f"influence among {network.nodes} participants on {data.name}",
+    )  # fmt: skip
+    print_summary(console, summary, data.classes, data.train.y if data.train.y.dim() == 1 else None)
+    say(console, f"wrote {FIGURE} and the influence of {len(summary.rounds)} round(s) to {out}")
+    return summary

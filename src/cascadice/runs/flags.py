@@ -1,0 +1,122 @@
+"""Command-line flags of settings, questions and recordings. Torch is not imported until a run is opened."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from cascadice.runs.config import Config, field_types
+
+if TYPE_CHECKING:
+    from cascadice.runs.ask import Question
+    from cascadice.runs.recording import Recording
+
+NUMBERS = {
+    "hops": "how many rounds to follow an update [1]",
+    "points": "points of a path integral; more are more accurate [2]",
+    "every": "score the updates of every N-th round [1]",
+    "eval_samples": "evaluate on the first N test samples (all)",
+}
+
+
+def add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Add a flag for each of these settings; flags that are not given stay absent, so recipes show through."""
+    group = parser.add_argument_group("settings")
+    for f in fields(Config):
+        if f.name not in names:
+            continue
+        flag, types = f"--{f.name.replace('_', '-')}", field_types()[f.name]
+        default = "" if f.default in (None, (), False) else f" [{f.default}]"
+        more: dict[str, Any] = {"help": f.metadata["help"] + default, "default": argparse.SUPPRESS}
+        if bool in types:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
+        elif tuple in types:
+            group.add_argument(flag, action="extend", nargs="*", metavar="TEXT", **more)
+        else:
+            group.add_argument(flag, metavar="N" if int in types else "X" if float in types else "TEXT", **more)
+
+
+def settings_from(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given as flags."""
+    given = {name: value for name, value in vars(args).items() if name in field_types()}
+    read = {name: reader(name)(value) if isinstance(value, str) else value for name, value in given.items()}
+    for name in ("mixing", "data_root"):  # config.json must mean the same from any folder
+        if read.get(name):
+            read[name] = str(Path(read[name]).absolute())
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+
+
+def reader(name: str) -> Callable[[str], Any]:
+    """The function that turns the text of a flag into the value of its setting."""
+    types = field_types()[name]
+
+    def read(text: str) -> Any:
+        if NoneType in types and text.lower() == "none":
+            return None
+        kind = next(t for t in types if t is not NoneType)
+        try:
+            return text if kind is tuple else kind(text)
+        except ValueError:
+            wanted = {int: "a whole number", float: "a number"}[kind] + (" or none" if NoneType in types else "")
+            raise ValueError(f"--{name.replace('_', '-')} must be {wanted}; found {text!r}.") from None
+
+    return read
+
+
+def add_question(parser: argparse.ArgumentParser, title: str) -> None:
+    """Add the flags of a question; flags that are not given stay absent."""
+    group = parser.add_argument_group(title)
+    absent: dict[str, Any] = {"default": argparse.SUPPRESS}
+    kinds = "estimators, any of `cascadice list kinds`, separated by commas [first-order]"
+    group.add_argument("--kind", metavar="KINDS", dest="kinds", help=kinds, **absent)
+    group.add_argument("--samples", action="store_true", help="score every training sample too", **absent)
+    group.add_argument("--sources", metavar="NODES", help="whose updates, separated by commas (everyone's)", **absent)
+    for name, help in NUMBERS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
+
+
+def has_question(args: argparse.Namespace) -> bool:
+    """Whether any flag of a question was given."""
+    return bool(_given_question(args))
+
+
+def _given_question(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *NUMBERS) if name in args}
+
+
+def question_from(args: argparse.Namespace) -> "Question":
+    """The question that was given as flags."""
+    from cascadice.runs.ask import Question
+
+    given = _given_question(args)
+    if "kinds" in given:
+        given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
+    if "sources" in given:
+        try:
+            given["sources"] = tuple(int(node) for node in given["sources"].split(","))
+        except ValueError:
+            raise ValueError(f"--sources must be whole numbers, e.g. 0,3; found {given['sources']!r}.") from None
+    return Question(**given)
+
+
+def add_recording(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add what all commands over a recorded run take: the run, where results go, and where to compute."""
+    parser.add_argument("run", metavar="RUN", help="folder of a recorded run (cascadice run --record all)")
+    parser.add_argument("--out", metavar="DIR", help=f"folder for the results (RUN/{name})")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing results")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    for flag, metavar, meaning in (
+        ("--device", "TEXT", "where to compute: cpu or cuda (default: as the run did)"),
+        ("--data-root", "DIR", "folder that holds the data (default: the run's)"),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=meaning, default=argparse.SUPPRESS)
+
+
+def open_from(args: argparse.Namespace) -> "Recording":
+    """Open the recorded run that was named."""
+    from cascadice.runs.recording import open_recording
+
+    settings = {name: getattr(args, name) for name in ("device", "data_root") if hasattr(args, name)}
+    return open_recording(args.run, settings, quiet=args.quiet)

@@ -1,0 +1,227 @@
+"""A run in progress: what has been done, and what of it is on disk."""
+
+import contextlib
+import math
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+import torch
+from torch.utils._pytree import tree_map
+
+import cascadice
+from cascadice import files
+from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round, consensus
+from cascadice.engine.simulation import DivergedError, evaluate
+from cascadice.runs import store
+from cascadice.runs.config import Config, fingerprint
+from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, read_manifest, run_fingerprint
+from cascadice.runs.store import RoundMetrics
+
+CHECKPOINT_SECONDS = 60.0
+UPDATE_SECONDS = 2.0  # between updates of a live view
+UPDATE_SHARE = 0.1  # of the time at most goes into updates of a live view, which share the interpreter with training
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass
+class Journal:
+    """A run in progress: what has been done, and where it is written."""
+
+    folder: Path
+    config: Config
+    network: Network
+    fingerprint: str
+    t: int = 0
+    checkpointed: int = 0
+    participants: Participants | None = None
+    metrics: list[RoundMetrics] = field(default_factory=list)
+    earlier_seconds: float = 0.0
+    began: float = field(default_factory=monotonic)
+    saved: float = field(default_factory=monotonic)
+    next_update: float = math.inf
+    status: str = "running"
+    started: str = field(default_factory=_now)
+
+    @property
+    def layout(self) -> str:
+        return store.layout(self.network.learner.training)
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier_seconds + monotonic() - self.began
+
+
+def open_journal(folder: Path, config: Config, network: Network, rounds: int, resume: bool) -> Journal:
+    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again."""
+    identity = run_fingerprint(folder, config) if resume else fingerprint(config)
+    journal = Journal(folder, config, network, identity)
+    if not resume:
+        return journal
+    if (folder / store.CHECKPOINT).exists():
+        checkpoint = store.load_checkpoint(folder, run=identity, layout=journal.layout)
+        if checkpoint.t > rounds:
+            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
+        journal.t = journal.checkpointed = checkpoint.t
+        journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
+        journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
+        manifest = read_manifest(folder)
+        journal.earlier_seconds, journal.started = manifest["seconds"], manifest["started"]
+    store.delete_rounds(folder, [t for t in store.saved_rounds(folder) if t >= journal.t])
+    files.remove_drafts(folder)
+    return journal
+
+
+def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
+    """The metrics before round t; training can continue without them, but a run needs some in the end."""
+    if (folder / store.METRICS).exists():
+        return [m for m in store.read_metrics(folder) if m.t < t]
+    if t == rounds:
+        raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
+    return []
+
+
+def enter(journal: Journal, round: Round, last: bool) -> None:
+    """Measure a round, record it if asked to, and save a checkpoint or update the live view if it is time."""
+    to_keep = store.rounds_to_keep(journal.config.record)
+    evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
+    test = evaluate(journal.network, round.after) if evaluated else None
+    # copied, because the engine reuses the round's memory in the next round but one
+    loss = round.loss.to(torch.float64, copy=True)
+    if round.t in to_keep.rounds:
+        store.save_round(journal.folder, round, layout=journal.layout)
+    if to_keep.most is not None:
+        store.delete_rounds(journal.folder, [round.t - to_keep.most])
+    journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test))
+    journal.t, journal.participants = round.t + 1, round.after
+    if _checkpoint_due(journal):
+        save(journal)
+    if monotonic() >= journal.next_update:
+        _update_view(journal)
+
+
+def _metrics_to_cpu(journal: Journal) -> None:
+    """Move all metrics to the CPU at once: moving each as it comes would stall a GPU every round."""
+    journal.metrics = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, journal.metrics)
+
+
+def _checkpoint_due(journal: Journal) -> bool:
+    if journal.config.checkpoint_every is not None:
+        return journal.t % journal.config.checkpoint_every == 0
+    return monotonic() - journal.saved > CHECKPOINT_SECONDS
+
+
+def save(journal: Journal) -> None:
+    """Save metrics, then the checkpoint: whenever the process dies, what came before the checkpoint is complete."""
+    _metrics_to_cpu(journal)
+    fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
+    # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
+    if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
+        store.write_metrics(journal.folder, journal.metrics)
+        store.save_checkpoint(
+            journal.folder, journal.t, journal.participants, run=journal.fingerprint, layout=journal.layout
+        )
+        journal.checkpointed = journal.t
+        _write_manifest(journal)
+    journal.saved = monotonic()
+
+
+def _update_view(journal: Journal) -> None:
+    """Write what a live view shows, without a checkpoint; a resumed run drops metrics from after its checkpoint."""
+    start = monotonic()
+    _metrics_to_cpu(journal)
+    store.write_metrics(journal.folder, journal.metrics)
+    _write_manifest(journal)
+    journal.next_update = monotonic() + pause_after(monotonic() - start)
+
+
+def pause_after(seconds: float) -> float:
+    """How long to wait after an update of a live view that took so many seconds."""
+    return max(UPDATE_SECONDS, seconds / UPDATE_SHARE)
+
+
+@contextlib.contextmanager
+def ending(journal: Journal) -> Iterator[None]:
+    """However the training inside ends, keep what was done and write into the manifest how it ended."""
+    _write_manifest(journal)
+    try:
+        yield
+    except DivergedError as error:
+        end(journal, "diverged", error.t)
+        raise
+    except KeyboardInterrupt:
+        save(journal)
+        end(journal, "interrupted", journal.t)
+        raise
+    except BaseException:
+        end(journal, "failed", journal.t)
+        raise
+    save(journal)
+    end(journal, "finished", journal.t)
+
+
+def end(journal: Journal, status: str, t: int) -> None:
+    """Keep the rounds before t."""
+    _metrics_to_cpu(journal)
+    journal.status, journal.t = status, t
+    journal.metrics = [m for m in journal.metrics if m.t < t]
+    store.delete_rounds(journal.folder, [saved for saved in store.saved_rounds(journal.folder) if saved >= t])
+    store.write_metrics(journal.folder, journal.metrics)
+    _write_manifest(journal)
+    plot(journal)
+
+
+def plot(journal: Journal) -> None:
+    """Plot how the data are divided, and how training went."""
+    from cascadice.data import partition
+    from cascadice.pictures.partition import plot as plot_partition
+    from cascadice.pictures.training import plot as plot_training
+
+    parts, data, metrics, c = journal.network.partition, journal.network.data, journal.metrics, journal.config
+    if parts is not None and data.classes and data.train.y.dim() == 1:
+        counts = partition.counts(parts, data.train.y, len(data.classes))
+        plot_partition(counts, journal.folder / HOLDINGS, data.classes)
+    if metrics:
+        title = f"{journal.network.nodes} participants, {c.mixing or c.topology}: {c.model} on {c.data}"
+        plot_training(
+            journal.folder / FIGURE,
+            train_loss={m.t: m.train_loss for m in metrics},
+            test_loss={m.t: m.test.loss for m in metrics if m.test is not None},
+            accuracy={m.t: m.test.accuracy for m in metrics if m.test is not None},
+            consensus={m.t: float(m.consensus) for m in metrics},
+            title=title,
+        )
+
+
+def _write_manifest(journal: Journal) -> None:
+    import numpy
+
+    network = journal.network
+    cuda = network.device.type == "cuda"
+    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    manifest = {
+        "format": FORMAT,
+        "fingerprint": journal.fingerprint,
+        "status": journal.status,
+        "rounds": journal.t,
+        "seconds": round(journal.seconds, 3),
+        "started": journal.started,
+        "finished": None if journal.status == "running" else _now(),
+        "strategy": network.strategy,
+        "nodes": network.nodes,
+        "parameters": network.learner.size,
+        "seed": journal.config.seed,
+        "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "versions": {**versions, "python": platform.python_version()},
+    }
+    files.write_json(journal.folder / MANIFEST, manifest)

@@ -1,0 +1,110 @@
+"""A recorded run, opened again: its settings, its network and its rounds; and a folder for results about it."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cascadice.engine import Network, Round
+from cascadice.files import Folder
+from cascadice.runs import store
+from cascadice.runs.config import Config, build, override
+from cascadice.runs.folder import RUN_FILES, check_replaceable, check_writable, read_run_config, run_fingerprint
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run in a folder, and the numbers of its recorded rounds."""
+
+    folder: Path
+    config: Config
+    network: Network
+    round_numbers: tuple[int, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of its settings that this run's files carry."""
+        return run_fingerprint(self.folder, self.config)
+
+    def load_rounds(self, numbers: Sequence[int] | None = None) -> Iterator[Round]:
+        """Load these rounds (None: all that were recorded), one at a time."""
+        layout = store.layout(self.network.learner.training)
+        for t in self.round_numbers if numbers is None else numbers:
+            yield store.load_round(self.folder, t, layout=layout, device=self.network.device)
+
+    def consecutive_rounds(self) -> range:
+        """The recorded rounds, of which none may be missing: what travels through rounds needs every one."""
+        span = range(self.round_numbers[0], self.round_numbers[-1] + 1)
+        if len(span) != len(self.round_numbers):
+            missing = min(set(span) - set(self.round_numbers))
+            raise ValueError(f"every round must be recorded; {self.folder} lacks round {missing}. Use --record all.")
+        return span
+
+    def windows(self, starts: Sequence[int], length: int) -> Iterator[list[Round]]:
+        """For each start, in order, the `length` rounds from there on; every round is loaded once."""
+        wanted = set(starts)
+        for span in spans(starts, length):
+            window: deque[Round] = deque(maxlen=length)
+            for round in self.load_rounds(span):
+                window.append(round)
+                if len(window) == length and window[0].t in wanted:
+                    yield list(window)
+
+    def final_test_metrics(self) -> str:
+        """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none."""
+        metrics = store.read_metrics(self.folder) if (self.folder / store.METRICS).exists() else []
+        last = next(((m.t, m.test) for m in reversed(metrics) if m.test is not None), None)
+        if last is None:
+            return ""
+        loss, accuracy = (float(values.mean()) for values in last[1])
+        named = f"test loss {loss:.3f}" if accuracy != accuracy else f"test accuracy {accuracy:.3f}"
+        return f"{named} after round {last[0]}"
+
+
+def spans(starts: Sequence[int], length: int) -> list[range]:
+    """The rounds to load for windows of `length` rounds from each start; overlapping windows are merged."""
+    merged: list[range] = []
+    for t in starts:
+        if merged and t < merged[-1].stop:
+            merged[-1] = range(merged[-1].start, t + length)
+        else:
+            merged.append(range(t, t + length))
+    return merged
+
+
+def open_recording(run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Recording:
+    """Open the recorded run in a folder.
+
+    Args:
+        run: The folder that `cascadice run --record …` wrote.
+        settings: Settings that may differ from those it was trained with: `device`, `data_root`.
+        quiet: Whether to hide the progress of reading the data.
+
+    Raises:
+        ValueError: If the folder holds no run, or a run without recorded rounds.
+
+    Example:
+        >>> recording = open_recording("runs/demo")  # doctest: +SKIP
+        >>> rounds = list(recording.load_rounds())  # doctest: +SKIP
+    """
+    folder = Path(run)
+    config, numbers = read_run_config(folder), tuple(store.saved_rounds(folder))
+    if not numbers:
+        raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
+    return Recording(folder, config, build(override(config, settings or {}), quiet=quiet), numbers)
+
+
+def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:
+    """The folder for the results of a command: `out`, or `name` in the run's folder. Nothing is created or removed.
+
+    Args:
+        written: The files that the command writes; if one exists, `overwrite` must be set.
+    """
+    folder = run / name if out is None else Path(out)
+    check_writable(folder, "a result")
+    own = {(run / part).resolve() for part in RUN_FILES}
+    if folder.resolve() in own or any((folder / part).exists() for part in RUN_FILES):
+        raise ValueError(f"{folder} belongs to a run; results need their own folder. Choose another with --out.")
+    check_replaceable(folder, written, overwrite)
+    return folder
