@@ -235,7 +235,7 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
 class _Checked:
     """A schedule about whose W nothing is known: each new one is checked, and must have the size of the first.
 
-    It may refill and return one buffer, so values are compared, not identities; an unchanged W is the same tensor again.
+    It may refill and return one buffer, so values are compared, not identities; an unchanged W stays the same tensor.
     """
 
     def __init__(self, schedule: Callable[[int], Any]) -> None:

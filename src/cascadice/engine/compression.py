@@ -1,4 +1,4 @@
-"""Lossy codes of updates, for what participants send. Each is one function, its derivative, and an entry in the table."""
+"""Lossy codes of updates, for what participants send: one function, its derivative and a table entry each."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

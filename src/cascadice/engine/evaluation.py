@@ -26,6 +26,14 @@ class Evaluation:
     measure: Loss
     own: bool = False
 
+    def of(self, k: int) -> tuple[Tensor, Tensor]:
+        """What participant k is measured on."""
+        if self.own:
+            return self.x[k], self.y[k]
+        assert isinstance(self.x, Tensor)
+        assert isinstance(self.y, Tensor)
+        return self.x, self.y
+
 
 def evaluate_on(
     network: Network, samples: Samples | Sequence[Samples] | None = None, measure: Loss | None = None
@@ -67,10 +75,10 @@ def evaluate_on(
         _check_measured(_measured_once(network.learner, rows_of(network.initial, k), x, y, function))
     if not own:
         return Evaluation(*sets[0], function)
-    columns = zip(*sets, strict=True)
+    x, y = zip(*sets, strict=True)
     if len({len(part) for part in parts}) == 1:
-        return Evaluation(*(torch.stack(column) for column in columns), function, own=True)
-    return Evaluation(*columns, function, own=True)
+        return Evaluation(torch.stack(x), torch.stack(y), function, own=True)
+    return Evaluation(x, y, function, own=True)
 
 
 def measured(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:

@@ -23,7 +23,7 @@ def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callab
     such as the state of other groups' optimizers, stays as it is in `like`.
     """
     members = list(range(network.nodes)) if nodes is None else list(nodes)
-    results = tree_map(torch.clone, like)
+    results: T = tree_map(torch.clone, like)
     for group in network.groups:
         places = [place for place, k in enumerate(members) if k in group.nodes]
         if places:
@@ -38,7 +38,8 @@ def _put(results: Any, index: Tensor, part: Any) -> None:
         for name in part:
             _put(results[name], index, part[name])
     elif isinstance(results, Tensor):
-        results[(index, *(slice(length) for length in part.shape[1:]))] = part.to(results.dtype)
+        where: Any = (index, *(slice(length) for length in part.shape[1:]))
+        results[where] = part.to(results.dtype)
     else:
         for place, value in zip(results, part, strict=True):
             _put(place, index, value)

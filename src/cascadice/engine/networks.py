@@ -105,7 +105,7 @@ class Network:
 
 def draw(network: Network, t: int) -> Draw:
     """What chance and schedules say for round t."""
-    conduct = behaviours.conduct(network.behaviours, t, range(network.nodes))
+    conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
     return Draw(t, network.batches(t), network.mixing(t), network.lr(t), conduct)
 
 

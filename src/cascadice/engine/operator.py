@@ -105,8 +105,7 @@ class Operator:
         strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
     ) -> Round:  # fmt: skip
         """One round of everybody: a pure function of what was drawn and of the participants before it."""
-        how = {"strategy": strategy, "layers": layers, "buffers": buffers}
-        half, loss, tape = self.work(drawn, before, None, weights, **how)
+        half, loss, tape = self.work(drawn, before, None, weights, strategy=strategy, layers=layers, buffers=buffers)
         done = Round(drawn, before, half, half, loss, tape)
         if rule is not None and (done := apply_rule(done, rule)).rule is not None:
             return done
@@ -162,7 +161,7 @@ class Operator:
 
         def play(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
             clean = not draws_inside(network, drawn.t) and drawn.W.layout == torch.strided
-            return (captured if clean and buffers is not None else plain)(drawn, before, buffers)
+            return captured(drawn, before, buffers) if clean and buffers is not None else plain(drawn, before, buffers)
 
         return play
 
@@ -208,7 +207,8 @@ class Operator:
         d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
         given = (before, own, weights.samples, d_samples)
         if network.groups:
-            (theta, state), (d_theta, d_state) = over_groups(network, nodes, given, (before[:2], tuple(own)), run)
+            like: Any = (before[:2], tuple(own))
+            (theta, state), (d_theta, d_state) = over_groups(network, nodes, given, like, run)
         else:
             (theta, state), (d_theta, d_state) = run(None, nodes, given)
         half = send.apply(network, drawn, before, Participants(theta, state, before.buffers), nodes)

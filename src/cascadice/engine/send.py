@@ -47,7 +47,7 @@ def push(network: Network, drawn: Draw, before: Rows, half: Rows, sent_update: R
 
 
 def pull(network: Network, drawn: Draw, adjoint: Rows, sent_update: Rows) -> tuple[Rows, Rows | None]:
-    """`push`, transposed: the adjoint of θ^{t+½} and, where what is sent was altered, the one that goes straight to θ^t."""
+    """`push`, transposed: the adjoint of θ^{t+½} and, where what was sent was altered, the one past it to θ^t."""
     factor, code = _factor(network, drawn, None), network.compression
     if factor is None and code is None:
         return adjoint, None

@@ -54,7 +54,9 @@ def check_form(network: Network, round_: Round) -> None:
 def _form(participants: Participants) -> str:
     nodes, size = participants.theta.shape
     state = f" with state {', '.join(participants.state)}" if participants.state else ""
-    return f"{nodes} participants of {size} parameters, {participants.theta.dtype} on {participants.theta.device}{state}"
+    return (
+        f"{nodes} participants of {size} parameters, {participants.theta.dtype} on {participants.theta.device}{state}"
+    )
 
 
 def check_sources(network: Network, rounds: Sequence[Round], sources: Sequence[int] | int | None) -> list[int]:
@@ -89,8 +91,8 @@ def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
     steady = bool(((missed - operator.replay(round_, nothing).theta).norm(dim=1) <= allowed).all())
     unsteady = "The model draws at random, and not from torch's generator: let it draw from there, or not at all."
     raise ValueError(
-        f"the local work of participant {int(nodes[astray][0])} in round {round_.t}, made again, must end where it did; "
-        f"it does not. {SAME_NETWORK if steady else unsteady}"
+        f"the local work of participant {int(nodes[astray][0])} in round {round_.t}, made again, must end where it "
+        f"did; it does not. {SAME_NETWORK if steady else unsteady}"
     )
 
 
@@ -101,7 +103,7 @@ def _tolerance(network: Network) -> float:
     single = network.initial.theta.dtype == torch.float32
     if single and network.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
         return 0.02  # TF32 has eleven bits
-    return 10 * torch.finfo(network.initial.theta.dtype).eps ** 0.5
+    return 10 * float(torch.finfo(network.initial.theta.dtype).eps) ** 0.5
 
 
 _separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()
@@ -148,8 +150,8 @@ def _check_batch(network: Network, one: Participants, x: Tensor, y: Tensor) -> N
         by_changed = grad(learner.loss)(_changed(before, rows), y)
     if _differ(by_output[~rows], by_changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
         raise ValueError(
-            "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term depends on "
-            "the other samples. Use a sum or a (weighted) mean over samples, or score participants."
+            "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term depends "
+            "on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
         )
 
 
@@ -160,7 +162,7 @@ def _culprit(learner: Learner) -> str:
                 f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
                 "sample has no score of its own."
             )
-    return "the model makes a sample's output depend on the other samples of its batch, so a sample has no score of its own."
+    return "in this model a sample's output depends on the other samples of its batch, so it has no score of its own."
 
 
 def _changed(values: Tensor, chosen: Tensor) -> Tensor:

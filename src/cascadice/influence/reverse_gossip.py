@@ -115,7 +115,9 @@ def _plain(adjoint: RoundAdjoint) -> Adjoint:
 
 def _check_round(first: Round, adjoint: RoundAdjoint) -> None:
     if first.t != adjoint.t:
-        raise ValueError(f"the adjoint is of round {adjoint.t}, the updates are of round {first.t}. Use one round for both.")
+        raise ValueError(
+            f"the adjoint is of round {adjoint.t}, the updates are of round {first.t}. Use one round for both."
+        )
 
 
 def _zeros(state: State) -> State:

@@ -1,6 +1,6 @@
 """Aumann–Shapley shares: everybody's update of a round is scaled together, and each gets its part of the change.
 
-    share_j = ∫₀¹ A_j(α)ᵀ Δ_j dα        Σ_j share_j = Φ(1) − Φ(0)
+share_j = ∫₀¹ A_j(α)ᵀ Δ_j dα        Σ_j share_j = Φ(1) − Φ(0)
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,7 @@ from cascadice.influence.quadrature import gauss_legendre
 from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
 
 
-def shares(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2
-) -> Float[Tensor, " n"]:
+def shares(network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2) -> Float[Tensor, " n"]:
     """Each participant's share of what the round's updates really did; the shares sum to that change.
 
     Cost: `points` × (a replay of the rounds and a sweep of reverse gossip).

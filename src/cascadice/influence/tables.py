@@ -21,7 +21,7 @@ from torch import Tensor
 from cascadice import files
 from cascadice.engine.rounds import Round
 from cascadice.files import Folder
-from cascadice.influence.cascades import Cascade
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import samples_of
 from cascadice.names import lookup
 
@@ -145,10 +145,9 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
 
     NaN is a sample that was not looked at, and has no row.
     """
-    value = scores.detach().cpu().double().numpy()
-    source, place = (~np.isnan(value)).nonzero()
-    sample = samples_of(round, scores).numpy()[source, place]
-    value = value[source, place]
+    value, numbers = scores.detach().cpu().double().numpy(), samples_of(round, scores).numpy()
+    source, place = (~np.isnan(value) & (numbers >= 0)).nonzero()
+    sample, value = numbers[source, place], value[source, place]
     return _table(kind, round=round.t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
 
 
@@ -169,7 +168,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     if number < 0:
         raise ValueError(f"parts are numbered from 0, by round; found {number}.")
     place = Path(folder)
-    files.sweep(place)
+    files.remove_drafts(place)
     if not (place / NOTE).exists():
         files.write_json(place / NOTE, note)
     elif (found := read_note(place)) != dict(note):
@@ -178,7 +177,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
             f"{place} holds influence of other settings: {differs} is {found.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
-    with files.aside(place / f"part-{number:08d}.parquet") as draft:
+    with files.replacing(place / f"part-{number:08d}.parquet") as draft:
         parquet.write_table(table.to_arrow(), draft)
 
 

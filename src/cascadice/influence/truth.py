@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights
 from cascadice.engine.operator import Operator, difference
-from cascadice.engine.rounds import Participants, Perturbation, Round, rows_of
+from cascadice.engine.rounds import Perturbation, Round, rows_of
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, collect, scaled_updates
 from cascadice.influence.checks import check_samples_are_separate, check_sources
 
@@ -54,8 +55,8 @@ def truth_of_samples(
 
         g_{∖i} = g − J_iᵀ ∂L/∂output_i        so that to first order the parts add up to the batch's
 
-    The step is made again from (θ, state) with any optimizer, and the light cone replayed. Cost: as `truth`, each sample
-    a source.
+    The step is made again from (θ, state) with any optimizer, and the light cone is replayed. Cost: as `truth`, with
+    each sample as a source.
 
     Args:
         rounds: Consecutive rounds, from the one of the update on.

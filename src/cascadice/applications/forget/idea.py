@@ -16,11 +16,11 @@ from torch import Tensor
 
 from cascadice.applications.forget.corrections import Correct, along, coasted, pushed, replayed, work_without
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
+from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, draw
-from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.rounds import Round
 from cascadice.engine.operator import Operator
+from cascadice.engine.rounds import Round
 from cascadice.influence.checks import check_form, check_replays
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.names import lookup

@@ -1,1 +1,1 @@
-"""How participants exchange what they send: by a mixing matrix over stacked rows, or by a rule that does not average."""
+"""How participants exchange what they send: by a mixing matrix over stacked rows, or by a rule."""

@@ -109,7 +109,7 @@ def _derived(done: Round, derive: Callable[[], R]) -> R:
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"the rule that mixed round {done.t} cannot be differentiated: {reason}. Use truth, which replays the rule, "
+            f"the rule that mixed round {done.t} cannot be differentiated: {reason}. Use truth, which replays it, "
             "or write the rule with out-of-place operations."
         ) from error
 
@@ -127,7 +127,7 @@ def _gathered(done: Round, half: Perturbation, change_of: Callable[[int], Tensor
     """The changes of all sources as pairs; state stays with whom it changed."""
     nodes, sources, theta = [], [], []
     state: dict[str, list[Tensor]] = {name: [] for name in half.state}
-    for source in half.sources.unique().tolist():
+    for source in sorted(set(half.sources.tolist())):
         change, chosen = change_of(source), half.sources == source
         own = torch.zeros(len(change), dtype=torch.bool, device=change.device)
         own[half.nodes[chosen]] = bool(half.state)

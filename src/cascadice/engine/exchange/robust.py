@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cascadice.engine.learner import Participants
-from cascadice.engine.rounds import Draw, MixingRule, mix
-from cascadice.influence.proximity import products
+from cascadice.engine.exchange.stacked import mix
+from cascadice.engine.rounds import Draw, MixingRule
+from cascadice.engine.exchange.geometry import inner_products as products
 
 ROOM = 2**25  # numbers that are sorted at once
 

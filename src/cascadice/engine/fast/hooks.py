@@ -38,7 +38,7 @@ class LayerCalls:
 
 
 def hook_layers(model: nn.Module) -> bool:
-    """Hook the layers of this model to `model.calls`; False where a parameter lies outside layers that can be hooked."""
+    """Hook the layers of this model to `model.calls`; False where a parameter lies outside of what can be hooked."""
     layers = dict(_linear("", model))
     reached = {id(p) for layer in layers.values() for p in layer.parameters()}
     if any(id(p) not in reached for p in model.parameters()):

@@ -86,7 +86,7 @@ def _eager_gradients(
 
     def row(worker: int, k: int) -> Tensor:
         own = twin(learner, worker)
-        x, y = (evaluation.x[nodes[k]], evaluation.y[nodes[k]]) if evaluation.own else (evaluation.x, evaluation.y)
+        x, y = evaluation.of(nodes[k])
         parameters = lend(own.evaluating, theta[k])
         x = channels_last(x) if x.dim() == 4 and not x.is_cuda else x
         with torch.enable_grad():

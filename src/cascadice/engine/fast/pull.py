@@ -153,7 +153,7 @@ def scores_from_tape(
         return scores
 
     def row(worker: int, k: int) -> Tensor:
-        arguments = tree_map(lambda tensor: tensor[k], stacked)
+        arguments: Any = tree_map(lambda tensor: tensor[k], stacked)
         return _read_row(twin(layers.learner, worker), tape[k][0], *arguments, layers, eager_read)
 
     return torch.stack(each_row(row, len(lr), lr.device))

@@ -4,8 +4,8 @@ loop      plain autograd, participants sharded over threads with one intra-op th
 vmap      one vectorised sweep over all of them
 compile   the vectorised sweep compiled by torch.compile; on CUDA, whole rounds are also captured as graphs
 
-All three compute `learner.local_steps`; they differ in rounding only. The automatic choice depends on nothing but model,
-batch and device, never on a stopwatch: a run must have the same bits the next time.
+All three compute `learner.local_steps`; they differ in rounding only. The automatic choice depends on model, batch and
+device alone, never on a stopwatch: a run must have the same bits the next time.
 """
 
 import warnings
@@ -39,7 +39,7 @@ Fetch = Callable[[list[int] | None], LocalInputs]
 """The inputs of these rows of participants, of all if None. A loop fetches row by row, while they are in cache."""
 
 Work = Callable[[Participants, Fetch, RoundBuffers | None], tuple[Participants, Tensor, Any]]
-"""(before, fetch, buffers) -> participants at t + ½, in the buffers if given, their losses and, if asked, their tapes."""
+"""(before, fetch, buffers) -> participants at t + ½, in the buffers if given; losses; tapes if asked for."""
 
 
 class Strategy(NamedTuple):
@@ -196,8 +196,8 @@ def over_rows(
 
     Large inputs are better fetched: `row(learner, *arguments, *fetch(rows), *shared)` gets everything for a sweep, and
     row by row for a loop. `out` is where the first of a loop's results may go. Where the number of rows is `steady`,
-    sweeps are compiled and captured on CUDA if that is the strategy, once for the same row and shared objects, and their
-    next use overwrites their results. Forward-mode derivatives need workers=1: torch counts their levels in one place
+    sweeps are compiled and captured on CUDA if that is the strategy, once for the same row and shared objects; their
+    next use overwrites the results. Forward-mode derivatives need workers=1: torch counts their levels in one place
     for all threads.
     """
     get = fetch or (lambda rows: ())
