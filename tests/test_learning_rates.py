@@ -1,12 +1,9 @@
-import doctest
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascadice import learning_rates
 from cascadice.learning_rates import SCHEDULES, constant, cosine, parse, per_participant, resolve, step_decay, warmup
 
 STEPS = 40
@@ -58,10 +55,6 @@ def test_text_and_functions_are_the_same_schedule(lr, every, factor, steps, step
     assert written(step) == warmup(step_decay(lr, every, factor), steps)(step)
     assert parse("cosine", lr, 100)(step) == cosine(lr, 100)(step)
     assert parse("constant", lr, 100)(step) == lr
-
-
-def test_documented_examples():
-    assert doctest.testmod(learning_rates).failed == 0
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

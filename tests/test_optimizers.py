@@ -1,4 +1,3 @@
-import doctest
 import math
 
 import jaxtyping
@@ -275,10 +274,6 @@ def test_built_by_name_with_and_without_options(name):
 def test_bad_options_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_documented_examples():
-    assert doctest.testmod(optimizers).failed == 0
 
 
 def column(lr):

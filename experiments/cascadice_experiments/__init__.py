@@ -1,1 +1,15 @@
-"""The experiments of the paper, each a module that can be run."""
+"""The paper's figures and the studies behind the documentation, measured with cascadice's public API alone.
+
+| command | question |
+|---|---|
+| `cascadice reproduce` | the figures of the paper, and some beyond it (`figures/`) |
+| `python -m cascadice_experiments.alignment` | how closely do the estimates follow the true influence? |
+| `python -m cascadice_experiments.anomalies` | how reliably are attackers told from honest neighbours? |
+| `python -m cascadice_experiments.collaboration` | how much accuracy does choosing one's neighbours save? |
+| `python -m cascadice_experiments.incentives` | does the ledger pay those who deserve it? |
+| `python -m cascadice_experiments.unlearning` | how close does forgetting come to never having used the data? |
+| `python -m cascadice_experiments.initialisation` | do networks learn from own and from shared initial parameters? |
+
+A study is a folder: `settings.py` (what is compared), `measure.py`, `picture.py`, and `__main__.py`, its command.
+Each prints its table; with `--out DIR` it also writes `result.json`, the points as Parquet and a picture.
+"""

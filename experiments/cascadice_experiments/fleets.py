@@ -1,80 +1,117 @@
-"""Many independent networks as one: a device that is not filled by one network trains dozens in about the same time."""
+"""Many independent networks as one: a device that one network does not fill trains dozens in about the same time.
 
-from collections.abc import Sequence
+    networks = [cd.network(..., seed=seed) for seed in range(8)]
+    together = fleet(networks)
+    *_, last = cd.simulate(together, 100)
+    accuracy = by_network(cd.evaluate(together, last.after).accuracy, 8).mean(1)     # one number per network
+
+A fleet is a `Network` like any other: train it, measure influence in it, and take the results apart with `by_network`
+(results per participant) and `blocks` (results per pair).
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from cascadice.data.corruption import Corruption
-from cascadice.engine import Behaviour, Network, Participants
+from cascadice import Behaviour, Corruption, Network, Participants
 
-T = TypeVar("T", Corruption, Behaviour)
+Attack = TypeVar("Attack", Corruption, Behaviour)
 
 
 def fleet(networks: Sequence[Network]) -> Network:
-    """One network in which nobody hears anybody of another: participant k of network i is number i · n + k.
+    """One network whose mixing matrix is block diagonal: participant k of network i becomes number i · n + k.
 
-    They must be alike in everything but their seeds, attackers and W. What attackers draw at random they draw anew.
+    Every number is that of the networks alone, except what attackers draw at random (noise): they draw anew.
+
+    Args:
+        networks: They must be alike in everything but seed, data partition, attackers and W.
+
+    Raises:
+        ValueError: If the networks differ in their number of participants.
+
+    Example:
+        >>> together = fleet([cd.network(model, data, nodes=4, seed=seed) for seed in range(3)])
+        >>> together.nodes
+        12
     """
     first = networks[0]
     if len({network.nodes for network in networks}) > 1:
         raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
-    offsets = range(0, len(networks) * first.nodes, first.nodes)
 
     def batches(t: int) -> Tensor:
         return torch.cat([network.batches(t) for network in networks])
 
-    together = Participants(
-        torch.cat([network.initial.theta for network in networks]),
-        {name: torch.cat([network.initial.state[name] for network in networks]) for name in first.initial.state},
-        {name: torch.cat([network.initial.buffers[name] for network in networks]) for name in first.initial.buffers},
-    )
+    initial = [network.initial for network in networks]
     return replace(
         first,
-        initial=together,
+        initial=Participants(
+            torch.cat([each.theta for each in initial]),
+            _joined([each.state for each in initial]),
+            _joined([each.buffers for each in initial]),
+        ),
         batches=batches,
         mixing=_BlockDiagonal(networks),
         q=torch.cat([network.q for network in networks]),
         partition=[part for network in networks for part in network.partition or ()] or None,
         corruptions=tuple(
-            _moved(c, by) for network, by in zip(networks, offsets, strict=True) for c in network.corruptions
+            _shift(c, i * first.nodes) for i, network in enumerate(networks) for c in network.corruptions
         ),
-        behaviours=tuple(
-            _moved(b, by) for network, by in zip(networks, offsets, strict=True) for b in network.behaviours
-        ),
+        behaviours=tuple(_shift(b, i * first.nodes) for i, network in enumerate(networks) for b in network.behaviours),
     )
 
 
+def _joined(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([each[name] for each in tensors]) for name in tensors[0]}
+
+
 class _BlockDiagonal:
-    """A schedule; the same W is the same object, so that it is copied to the device once."""
+    """The schedule of a fleet. Equal matrices give the same object again, so that W is copied to the device once."""
+
+    REMEMBERED = 8  # matrices of a cycle
 
     def __init__(self, networks: Sequence[Network]) -> None:
         self.networks = networks
-        self.stacked = lru_cache(maxsize=8)(_block_diagonal)
+        self.known: dict[bytes, Tensor] = {}
 
     def __call__(self, t: int) -> Tensor:
-        W: Tensor = self.stacked(*(network.mixing(t) for network in self.networks))
-        return W
+        matrices = [network.mixing(t).to_dense() for network in self.networks]
+        key = b"".join(matrix.contiguous().numpy().tobytes() for matrix in matrices)  # schedules may refill one buffer
+        if key not in self.known:
+            if len(self.known) == self.REMEMBERED:
+                self.known.pop(next(iter(self.known)))
+            self.known[key] = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
+        return self.known[key]
 
 
-def _block_diagonal(*found: Tensor) -> Tensor:
-    W: Tensor = torch.block_diag(*(block.to_dense() for block in found))  # type: ignore[no-untyped-call]
-    return W
+def _shift(attack: Attack, by: int) -> Attack:
+    return replace(attack, nodes=tuple(node + by for node in attack.nodes))
 
 
-def _moved(spoiler: T, by: int) -> T:
-    return replace(spoiler, nodes=tuple(node + by for node in spoiler.nodes))
+def by_network(rows: Tensor, count: int) -> Tensor:
+    """Take apart a result per participant.
 
+    Args:
+        rows: `[count · n, …]`, a row per participant of the fleet.
+        count: How many networks the fleet has.
 
-def apart(rows: Tensor, count: int) -> Tensor:
-    """What was found for each participant of a fleet of `count`, [count · n, …], as [count, n, …]."""
+    Returns:
+        `[count, n, …]`.
+    """
     return rows.view(count, len(rows) // count, *rows.shape[1:])
 
 
 def blocks(pairs: Tensor, count: int) -> Tensor:
-    """What was found for each pair in a fleet of `count`, [count · n, count · n], as [count, n, n]."""
+    """Take apart a result per pair of participants.
+
+    Args:
+        pairs: `[count · n, count · n]`.
+        count: How many networks the fleet has.
+
+    Returns:
+        `[count, n, n]`: the diagonal blocks; pairs from different networks are left out.
+    """
     n = len(pairs) // count
     return torch.stack([pairs[i : i + n, i : i + n] for i in range(0, len(pairs), n)])

@@ -1,4 +1,3 @@
-import doctest
 import io
 from collections.abc import Callable
 
@@ -146,10 +145,6 @@ def test_what_is_no_partition_is_refused() -> None:
         ValueError, match="per_node must be left out where the partition is given as index lists; found 1"
     ):
         partition.resolve([[0], [1]], LABELS, 2, per_node=1)
-
-
-def test_documented_examples() -> None:
-    assert doctest.testmod(partition).failed == 0
 
 
 def test_bad_input_is_named() -> None:

@@ -1,5 +1,3 @@
-import doctest
-
 import numpy as np
 import pytest
 import torch
@@ -8,7 +6,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from cascadice import data
-from cascadice.data import DataSet, Samples, from_tensors, from_torch, samples
+from cascadice.data import DataSet, Samples, from_tensors, from_torch
 
 
 def images(n: int = 7) -> Samples:
@@ -150,8 +148,8 @@ def pairs(n: int = 6) -> torch.utils.data.TensorDataset:
 def test_data_of_every_kind_are_resolved() -> None:
     made = from_torch(pairs(), pairs(4))
     assert data.resolve(made) is made
-    for given in ((pairs(), pairs(4)), (made.train, made.test)):
-        resolved = data.resolve(given)
+    for pair in ((pairs(), pairs(4)), (made.train, made.test)):
+        resolved = data.resolve(pair)
         assert_close((resolved.train.x, resolved.train.y), (made.train.x, made.train.y))
         assert_close((resolved.test.x, resolved.test.y), (made.test.x, made.test.y))
         assert resolved.classes == ("0", "1", "2")
@@ -186,10 +184,6 @@ def test_samples_are_checked_as_tensors_are() -> None:
     negative = Samples(torch.zeros(2, 1), torch.tensor([0, -1]))
     with pytest.raises(ValueError, match=r"y\[1\] is -1"):
         data.resolve((negative, negative))
-
-
-def test_documented_examples() -> None:
-    assert doctest.testmod(samples).failed == 0
 
 
 def test_digits_are_balanced_standardised_and_split_once() -> None:

@@ -5,28 +5,29 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cascadice_experiments.figures import (
-    alignments,
-    anomalies,
-    beyond,
-    cascades,
-    costs,
-    intervals,
-    mislabelled,
-    networks,
-)
-from cascadice_experiments.figures.alignments import Panel
-from cascadice_experiments.figures.anomalies import Attack
-from cascadice_experiments.figures.cascades import Probe
-from cascadice_experiments.figures.costs import Cost
-from cascadice_experiments.figures.intervals import bootstrap
-from cascadice_experiments.figures.mislabelled import Mislabelled
-from cascadice_experiments.figures.registry import ALIGNMENTS, ANOMALIES, BEYOND, CASCADES, FIGURES
-from cascadice_experiments.figures.results import Means, Mixing, Result
 
 from cascadice.engine import simulate
 from cascadice.influence import agreement
 from cascadice.runs.config import Config, build
+from cascadice_experiments.figures import (
+    alignment_extensions,
+    alignment_plots,
+    anomaly_bars,
+    bootstrap,
+    influence_cost,
+    mislabelled_samples,
+    network_pictures,
+    networks,
+    one_hop_cascades,
+    ripples,
+)
+from cascadice_experiments.figures.alignment_plots import Panel
+from cascadice_experiments.figures.anomaly_bars import Attack
+from cascadice_experiments.figures.figure import Context, Mixing, Result
+from cascadice_experiments.figures.influence_cost import Cost
+from cascadice_experiments.figures.mislabelled_samples import Mislabelled
+from cascadice_experiments.figures.probes import Probe
+from cascadice_experiments.figures.registry import ALIGNMENTS, ANOMALIES, BEYOND, CASCADES, FIGURES
 
 # every figure of the paper, by its label there; one that is printed twice has none the second time
 PAPER = {
@@ -45,13 +46,13 @@ PAPER = {
 }  # fmt: skip
 
 DIGITS = Config(nodes=5, model_options=("hidden=[8]",), batch_size=16, lr=0.3, epochs=None, rounds=8)
-MEANS = Means(True, "cpu", None, None, lambda name, make: make())
+CONTEXT = Context(True, "cpu", None, None, lambda name, make: make())
 
 
 @pytest.fixture(autouse=True)
 def _sooner(one_thread, monkeypatch):
     """Threads that wait for one another are slow on a busy machine; and intervals need not be exact here."""
-    monkeypatch.setattr(intervals, "DRAWS", 40)
+    monkeypatch.setattr(bootstrap, "DRAWS", 40)
 
 
 def test_every_figure_of_the_paper_is_there_once():
@@ -108,15 +109,15 @@ def test_plans_are_settings(name):
 
 
 def test_beyond_goes_beyond():
-    assert {p.hops for p in beyond.several_hops(False)} == {3}
-    assert {p.config.optimizer for p in beyond.optimizers(False)} >= {"momentum", "adam"}
-    assert len({p.config.topology for p in beyond.changing_links(False)}) == 4
+    assert {p.hops for p in alignment_extensions.several_hops(False)} == {3}
+    assert {p.config.optimizer for p in alignment_extensions.optimizers(False)} >= {"momentum", "adam"}
+    assert len({p.config.topology for p in alignment_extensions.changing_links(False)}) == 4
     assert all(p.config.init == "shared" for figure in BEYOND.values() for p in figure.plan(False) if type(p) is Panel)
 
 
 @pytest.mark.parametrize(("rounds", "many", "hops"), [(20, 20, 1), (20, 4, 1), (20, 7, 3), (4, 10, 1), (8, 8, 3)])
 def test_looks_are_spread_over_the_run(rounds, many, hops):
-    found = sorted(alignments.scored(rounds, many, hops))
+    found = sorted(alignment_plots.rounds_to_score(rounds, many, hops))
     assert found[-1] == rounds - 1
     assert found[0] >= hops - 1
     assert len(found) <= min(many, rounds)
@@ -126,8 +127,8 @@ def test_looks_are_spread_over_the_run(rounds, many, hops):
 
 def test_stops_are_reported_as_if_the_run_had_ended_there():
     panel = Panel("digits", DIGITS, scored=8, judged_on=32, stops=(0.5, 1.0), hops=2)
-    found = alignments.measure([panel], MEANS)
-    short = alignments.measure([replace(panel, config=replace(DIGITS, rounds=4), scored=4, stops=(1.0,))], MEANS)
+    found = alignment_plots.measure([panel], CONTEXT)
+    short = alignment_plots.measure([replace(panel, config=replace(DIGITS, rounds=4), scored=4, stops=(1.0,))], CONTEXT)
     half = [row for row in found.summary if row["rounds"] == 4]
     # of the longer run, an update in round 3 reaches beyond the stop
     for row, other in zip(half, short.summary, strict=True):
@@ -140,39 +141,39 @@ def test_bootstrap_draws_groups():
     draw = torch.Generator().manual_seed(3)
     truth, group = torch.randn(60, generator=draw).double(), torch.arange(60) // 10
     estimate = truth + 0.3 * torch.randn(60, generator=draw) + torch.randn(6, generator=draw)[group]
-    found = bootstrap(truth, estimate, group)
-    assert found == bootstrap(truth, estimate, group)
+    found = bootstrap.bootstrap(truth, estimate, group)
+    assert found == bootstrap.bootstrap(truth, estimate, group)
     for (value, low, high), exact in zip(found.values(), agreement(truth, estimate), strict=True):
         assert value == exact
         assert low < high
-    single = bootstrap(truth, estimate, torch.arange(60))
+    single = bootstrap.bootstrap(truth, estimate, torch.arange(60))
     assert (
         single["relative_rmse"][2] - single["relative_rmse"][1] < found["relative_rmse"][2] - found["relative_rmse"][1]
     )
-    assert bootstrap(truth, truth, group)["pearson"] == pytest.approx([1, 1, 1])
+    assert bootstrap.bootstrap(truth, truth, group)["pearson"] == pytest.approx([1, 1, 1])
 
 
 def test_neighbourhoods_are_those_of_the_receivers():
     heard = torch.zeros(4, 4, dtype=torch.bool)
     for j, k in ((0, 1), (2, 1), (0, 3), (3, 0)):
         heard[j, k] = True
-    assert anomalies.neighbourhoods(heard, 0) == [(1, [0, 2]), (3, [0])]
+    assert anomaly_bars.neighbourhoods(heard, 0) == [(1, [0, 2]), (3, [0])]
 
 
 def test_an_anomaly_has_the_highest_bar(tmp_path):
     config = replace(DIGITS, nodes=8, lr=0.1, rounds=24, per_node=64)
     attack = Attack("digits", config, "flip-labels", 1.0, (2, 5), 6, 64)
-    found = anomalies.measure([attack], MEANS)
+    found = anomaly_bars.measure([attack], CONTEXT)
     assert len(found.points["influence"]) == 2 * 3 * 3
     assert sum(found.points["is_anomaly"]) == 2 * 3
     rows = {row["reading"]: row for row in found.summary}
     assert rows["influence"]["auroc"][0] > 0.8
     assert rows["influence"]["positions"] == 2
     assert all(0 <= value <= 1 for row in rows.values() for key in ("auroc", "highest_bar") for value in row[key])
-    anomalies.draw(found, tmp_path / "bars.svg")
+    anomaly_bars.draw(found, tmp_path / "bars.svg")
     drawn = (tmp_path / "bars.svg").read_text()
     assert drawn.count("at participant") == drawn.count("neighbour (orange: the anomaly)") == 3
-    assert anomalies.ANOMALY.lower() in drawn
+    assert anomaly_bars.ANOMALY.lower() in drawn
 
 
 def test_exchanging_a_batch_is_drawing_another():
@@ -188,7 +189,7 @@ def test_exchanging_a_batch_is_drawing_another():
         batch = usual.draw.batch.clone()
         batch[j] = other
         plain = next(simulate(replace(network, batches=lambda t, b=batch: b), 4, start=3, participants=last.after))
-        made = cascades._exchanged(usual, given, j)
+        made = one_hop_cascades._exchanged(usual, given, j)
         assert torch.equal(made.draw.batch, plain.draw.batch)
         torch.testing.assert_close(made.after.theta, plain.after.theta)
         torch.testing.assert_close(made.half.theta, plain.half.theta)
@@ -196,33 +197,33 @@ def test_exchanging_a_batch_is_drawing_another():
 
 def test_the_same_batch_counts_for_more_where_its_holder_is_heard(tmp_path):
     config = replace(DIGITS, topology="dominant", nodes=8, lr=0.1, rounds=20, dtype="float64")
-    found = cascades.measure_one_hop([Probe("digits", config, batches=2, judged_on=64)], MEANS)
+    found = one_hop_cascades.measure_one_hop([Probe("digits", config, batches=2, judged_on=64)], CONTEXT)
     (row,) = found.summary
     assert row["strongest"] == 0
     assert row["pearson_out_weight"] > 0.8
     assert row["pearson_truth"] > 0.9
     assert row["in_order"] > 0.9
     assert len(found.points["truth"]) == 2 * 8
-    networks.draw_one_hop(found, tmp_path / "cascade.png")
+    network_pictures.draw_one_hop(found, tmp_path / "cascade.png")
     assert (tmp_path / "cascade.png").stat().st_size > 10_000
     assert _white_rim(tmp_path / "cascade.png")
 
 
 def test_pairs_of_one_weight_have_no_order():
     weight, size = torch.tensor([3.0, 1.0, 1.0, 2.0]), torch.tensor([5.0, 2.0, 1.0, 1.5])
-    assert cascades.in_order(weight, size) == pytest.approx(4 / 5)
+    assert one_hop_cascades.in_order(weight, size) == pytest.approx(4 / 5)
 
 
 def test_ripples_follow_the_weights(tmp_path):
     config = replace(DIGITS, topology="ring", nodes=8, lr=0.05, rounds=10)
-    found = cascades.measure_ripples([Probe("digits", config, batches=2, judged_on=64)], MEANS)
+    found = ripples.measure_ripples([Probe("digits", config, batches=2, judged_on=64)], CONTEXT)
     assert [row["reached"] for row in found.summary] == [1, 3, 5, 7, 8, 8]
     assert all(row["pearson_weights"] > 0.9 for row in found.summary[1:4])
-    networks.draw_ripples(found, tmp_path / "ripples.svg")
+    network_pictures.draw_ripples(found, tmp_path / "ripples.svg")
     drawn = (tmp_path / "ripples.svg").read_text()
     for h, row in enumerate(found.summary):
         assert f"hop {h}: all together {row['influence']:+.3g}" in drawn
-    assert all(colour.lower() in drawn for colour, _ in networks.HOPS)
+    assert all(colour.lower() in drawn for colour, _ in network_pictures.HOPS)
     assert "#1f77b4" not in drawn  # the first of Matplotlib's own
 
 
@@ -231,11 +232,11 @@ def test_areas_are_shares_and_arrows_end_at_rims():
 
     axes = Figure().subplots()
     W = [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.5, 0.0, 0.5]]
-    networks._network(axes, W, networks._circle(range(3)), [-4.0, 2.0, 0.0], 4.0)
+    network_pictures._network(axes, W, network_pictures._circle(range(3)), [-4.0, 2.0, 0.0], 4.0)
     full, half, none = (float(dot.get_sizes()[0]) for dot in axes.collections)
-    assert full == networks.LARGEST
+    assert full == network_pictures.LARGEST
     assert half == pytest.approx(full / 2)
-    assert none == networks.SMALLEST
+    assert none == network_pictures.SMALLEST
     ends = [(arrow.shrinkA, arrow.shrinkB) for arrow in axes.patches]
     rims = [area**0.5 / 2 for area in (full, half, none)]
     assert ends == [(rims[j], rims[k]) for k, j in ((0, 1), (1, 0), (1, 2), (2, 0))]
@@ -244,21 +245,21 @@ def test_areas_are_shares_and_arrows_end_at_rims():
 def test_equal_weights_are_equal_whatever_their_last_bits():
     size = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
     weight = torch.tensor([2.0, 0.6, 0.6 - 1e-15, 0.6 + 1e-15], dtype=torch.float64)
-    found = cascades._placed_row("x", size, size, weight, [0.5])
+    found = one_hop_cascades._row("x", size, size, weight, [0.5])
     assert found["rank_correlation"][0] == pytest.approx(0.7746, abs=1e-4)  # of three ties; 0.4 if there were none
     assert found["strongest_to_median"] == pytest.approx(4 / 2.5)
 
 
 def test_the_networks_of_the_cascades_are_drawn():
-    of_ripples = cascades.measure_network(cascades.network_of_ripples(True), MEANS)
-    assert [row["out_weight"] for row in of_ripples.summary] == pytest.approx([0.8] * 16)
-    dominant = cascades.measure_network(cascades.networks(True), MEANS)
+    rippling = networks.measure_network(ripples.network_of_ripples(True), CONTEXT)
+    assert [row["out_weight"] for row in rippling.summary] == pytest.approx([0.8] * 16)
+    dominant = networks.measure_network(networks.dominant_network(True), CONTEXT)
     assert max(dominant.summary, key=lambda row: row["out_weight"])["participant"] == 0
 
 
 def test_weights_on_the_way_are_powers():
     W = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.25, 0.5]]).double()
-    found = cascades.weights_on_the_way(W, 1)
+    found = ripples.path_weights(W, 1)
     for hops in range(6):
         torch.testing.assert_close(found[hops], torch.linalg.matrix_power(W, hops)[:, 1])
 
@@ -266,21 +267,21 @@ def test_weights_on_the_way_are_powers():
 def test_a_given_matrix_takes_the_place_of_the_own(tmp_path):
     path = tmp_path / "W.csv"
     path.write_text("0.5,0.5,0.2\n0,1,0\n0,0.5,0.5\n")
-    means = MEANS._replace(mixing=Mixing(str(path), normalize=True))
-    found = cascades.measure_network(cascades.networks(True), means)
+    context = CONTEXT._replace(mixing=Mixing(str(path), normalize=True))
+    found = networks.measure_network(networks.dominant_network(True), context)
     assert len(found.summary) == 3
     assert found.more["W"][0] == pytest.approx([5 / 12, 5 / 12, 2 / 12])
     assert "not strongly connected" in found.findings[1]
-    networks.draw_network(found, tmp_path / "network.svg")
-    config = cascades.mixed(DIGITS, means.mixing)
+    network_pictures.draw_network(found, tmp_path / "network.svg")
+    config = networks.with_mixing(DIGITS, context.mixing)
     assert (config.nodes, config.mixing, config.normalize) == (None, str(path), True)
     assert all(figure.takes_mixing for name, figure in CASCADES.items() if name != "servers")
 
 
 def test_a_server_is_busier_than_anybody(tmp_path):
-    found = cascades.measure_servers(cascades.with_and_without_server(True), MEANS)
+    found = networks.measure_servers(networks.with_and_without_server(True), CONTEXT)
     assert {row["network"]: row["busiest_links"] for row in found.summary} == {"star": 15, "ring": 2, "exponential": 4}
-    networks.draw_servers(found, tmp_path / "servers.png")
+    network_pictures.draw_servers(found, tmp_path / "servers.png")
     assert _white_rim(tmp_path / "servers.png")
 
 
@@ -293,7 +294,7 @@ def _white_rim(path):
 
 
 def test_who_is_never_reached_has_no_distance():
-    assert cascades.distances([[1.0, 0, 0], [0.5, 0.5, 0], [0, 0, 1.0]], 0) == {0: 0, 1: 1}
+    assert networks.distances([[1.0, 0, 0], [0.5, 0.5, 0], [0, 0, 1.0]], 0) == {0: 0, 1: 1}
 
 
 def test_wrong_labels_are_found(tmp_path):
@@ -303,36 +304,36 @@ def test_wrong_labels_are_found(tmp_path):
         Mislabelled("two", config, 0.2, 128),
         Mislabelled("one", replace(config, nodes=1, topology="alone"), 0.2, 128),
     ]
-    found = mislabelled.measure(cases, MEANS)
+    found = mislabelled_samples.measure(cases, CONTEXT)
     rows = {(row["panel"], row["score"]): row for row in found.summary}
     assert rows["two", "influence over 1 hop"]["auc"] > 0.75
     assert rows["two", "influence over 1 hop"]["wrong"] == round(0.2 * 256)
     pytest.importorskip("captum", reason="captum is not installed: make peers")
     ours, theirs = (rows["one", score]["auc"] for score in ("influence over 1 hop", "captum's TracInCP"))
     assert abs(ours - theirs) < 0.1
-    mislabelled.draw(found, tmp_path / "labels.svg")
+    mislabelled_samples.draw(found, tmp_path / "labels.svg")
     assert "TracInCP" in (tmp_path / "labels.svg").read_text()
 
 
 def test_only_wrong_labels_are_changed():
     network = build(DIGITS)
     wrong = torch.tensor([3, 50, 51])
-    other = mislabelled.relabelled(network, wrong, torch.Generator().manual_seed(0))
+    other = mislabelled_samples.relabelled(network, wrong, torch.Generator().manual_seed(0))
     changed = (other.data.train.y != network.data.train.y).nonzero()[:, 0]
     assert torch.equal(changed, wrong)
     assert int(other.data.train.y.max()) < 10
 
 
 def test_costs_grow_with_the_hops():
-    found = costs.measure([Cost(DIGITS, hops=2, repeats=1)], MEANS)
+    found = influence_cost.measure([Cost(DIGITS, hops=2, repeats=1)], CONTEXT)
     linked = build(DIGITS).mixing(0) > 0
     assert found.points["paths"] == [int(linked.sum()), int((linked.double() @ linked.double()).sum())]
     assert all(value > 0 for row in found.summary for name, value in row.items() if "source" in name)
 
 
 def test_hops_are_whole_and_seconds_plain(tmp_path):
-    columns = {"hops": [1, 2, 3], "paths": [20, 150, 900], **{name: [0.3, 0.4, 0.7] for name in costs.STYLES}}
-    costs.draw(Result(columns, [], [], {}), tmp_path / "cost.svg")
+    columns = {"hops": [1, 2, 3], "paths": [20, 150, 900], **{name: [0.3, 0.4, 0.7] for name in influence_cost.STYLES}}
+    influence_cost.draw(Result(columns, [], [], {}), tmp_path / "cost.svg")
     drawn = (tmp_path / "cost.svg").read_text()
     assert "<!-- 1.5" not in drawn
     assert "<!-- 0.5 -->" in drawn

@@ -6,15 +6,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from cascadice_experiments.figures import alignments, intervals, pages, registry, reproduction, scatter
-from cascadice_experiments.figures.alignments import FIRST, PATH, Panel
-from cascadice_experiments.figures.reproduction import Request, plain, reproduce
-from cascadice_experiments.figures.results import Figure, Result
 from pyarrow import parquet
 
 import cascadice
 from cascadice.cli import main
+from cascadice.report.page.results import result_folders
 from cascadice.runs.config import Config
+from cascadice_experiments.alignment.measure import FIRST_ORDER
+from cascadice_experiments.figures import alignment_picture, alignment_plots, bootstrap, registry, reproduction
+from cascadice_experiments.figures.alignment_plots import PATH_INTEGRATED, Panel
+from cascadice_experiments.figures.figure import Figure, Mixing, Result
+from cascadice_experiments.figures.parts import plain
+from cascadice_experiments.figures.reproduction import Request, reproduce, settings_of
 
 SMALL = Config(nodes=4, model_options=("hidden=[8]",), batch_size=16, lr=0.5, epochs=None, rounds=12)
 
@@ -25,8 +28,8 @@ def _elsewhere(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CASCADICE_DATA", raising=False)
-    monkeypatch.setattr(intervals, "DRAWS", 40)
-    reproduction._absent.cache_clear()
+    monkeypatch.setattr(bootstrap, "DRAWS", 40)
+    reproduction._missing.cache_clear()
 
 
 def small_plan(quick):
@@ -35,7 +38,14 @@ def small_plan(quick):
 
 
 ALIGNED = Figure(
-    "Digits", ("a-label",), ("digits",), small_plan, alignments.measure, scatter.draw, "they agree.", (1, 1)
+    "Digits",
+    ("a-label",),
+    ("digits",),
+    small_plan,
+    alignment_plots.measure,
+    alignment_picture.draw,
+    "they agree.",
+    (1, 1),
 )
 
 
@@ -58,12 +68,12 @@ def figure(measure, data=(), **more):
     return Figure("Steps", (), tuple(data), steps, measure, draw, "", (1, 1), **more)
 
 
-def count(plan, means):
-    found = [means.part(step.name, lambda step=step: {"letters": len(step.name)}) for step in plan]
+def count(plan, context):
+    found = [context.part(step.name, lambda step=step: {"letters": len(step.name)}) for step in plan]
     return Result({"letters": [part["letters"] for part in found]}, found, ["all have three."], {})
 
 
-def fail(plan, means):
+def fail(plan, context):
     raise ValueError("nothing\nworks")
 
 
@@ -99,16 +109,16 @@ def test_a_figure_from_end_to_end(tmp_path):
     assert len(points["truth"]) == 2 * 8 * 4
     assert sorted(points["drawn"]) == sorted([*range(8 * 4)] * 2)
     assert {(row["init"], row["estimator"]) for row in result["summary"]} == {
-        (init, estimator) for init in ("own", "shared") for estimator in (FIRST, PATH)
+        (init, estimator) for init in ("own", "shared") for estimator in (FIRST_ORDER, PATH_INTEGRATED)
     }
     for row in result["summary"]:
         for name in ("pearson", "spearman", "slope", "relative_rmse", "test_accuracy"):
             value, low, high = row[name]
             assert low <= value <= high
     errors = {(row["init"], row["estimator"]): row["relative_rmse"][0] for row in result["summary"]}
-    assert errors["shared", PATH] < errors["shared", FIRST] / 3
+    assert errors["shared", PATH_INTEGRATED] < errors["shared", FIRST_ORDER] / 3
     assert not any("min so far" in line for line in said), "nothing is left after the last"
-    (told,) = (line for line in said if "left of this figure" in line)
+    (told,) = (line for line in said if "left for this figure" in line)
     assert told.startswith("  digits, own initialisation")
     assert "(1 of 2, about 0." in told
     page = (tmp_path / "out" / "report.html").read_text()
@@ -123,20 +133,20 @@ def test_what_is_there_is_kept(tmp_path):
     before = (tmp_path / "out" / "steps" / "result.json").stat().st_mtime_ns
     outcome = reproduce({"steps": figure(fail)}, request, said.append)
     assert outcome.kept == ["steps"]
-    assert "steps: was there already" in said
+    assert "steps: already made" in said
     assert (tmp_path / "out" / "steps" / "result.json").stat().st_mtime_ns == before
 
 
 def test_an_interrupted_figure_goes_on_where_it_was(tmp_path):
     made = []
 
-    def measure(plan, means):
+    def measure(plan, context):
         for step in plan:
             if made == ["one"] and step.name == "two":
                 made.append("stop")
                 raise KeyboardInterrupt
-            means.part(step.name, lambda step=step: made.append(step.name) or {"letters": 3})
-        return count(plan, means)
+            context.part(step.name, lambda step=step: made.append(step.name) or {"letters": 3})
+        return count(plan, context)
 
     request = Request(tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
@@ -149,8 +159,8 @@ def test_an_interrupted_figure_goes_on_where_it_was(tmp_path):
 def test_a_part_of_other_settings_is_not_taken(tmp_path):
     made = []
 
-    def measure(plan, means):
-        means.part("one", lambda: made.append(means.quick) or {})
+    def measure(plan, context):
+        context.part("one", lambda: made.append(context.quick) or {})
         raise ValueError("no")
 
     for quick in (False, True, True):
@@ -181,7 +191,7 @@ def test_another_version_is_refused_or_replaced(tmp_path, monkeypatch):
         reproduce({"more": figure(count)}, Request(out), lambda text: None)
 
 
-def test_what_lacks_of_one_figure_does_not_keep_others_from_being_made(tmp_path):
+def test_a_damaged_figure_does_not_keep_others_from_being_made(tmp_path):
     out = tmp_path / "out"
     reproduce({"steps": figure(count), "broken": figure(count)}, Request(out), lambda text: None)
     (out / "steps" / "figure.png").unlink()
@@ -194,10 +204,10 @@ def test_what_lacks_of_one_figure_does_not_keep_others_from_being_made(tmp_path)
 def test_a_folder_is_used_by_one_process_at_a_time(tmp_path):
     said = []
 
-    def measure(plan, means):
-        with pytest.raises(ValueError, match=r"another process is at work in .*out\. Wait for it"):
+    def measure(plan, context):
+        with pytest.raises(ValueError, match=r"another process is working in .*out\. Wait for it"):
             reproduce({"steps": figure(count)}, Request(tmp_path / "out", overwrite=True), said.append)
-        return count(plan, means)
+        return count(plan, context)
 
     assert reproduce({"steps": figure(measure)}, Request(tmp_path / "out"), said.append).made == ["steps"]
 
@@ -212,8 +222,8 @@ def interrupted(tmp_path):
     """How a figure is asked for of which one part, named "one", was measured; and where that is."""
     request = Request(tmp_path / "out")
 
-    def measure(plan, means):
-        means.part("one", lambda: {"letters": 4})
+    def measure(plan, context):
+        context.part("one", lambda: {"letters": 4})
         raise ValueError("no")
 
     reproduce({"steps": figure(measure)}, request, lambda text: None)
@@ -264,7 +274,7 @@ def test_other_settings_are_refused_or_replaced(tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="holds files that are no reproduction"):
+    with pytest.raises(ValueError, match="holds files that `cascadice reproduce` did not write"):
         reproduce({"steps": figure(count)}, Request(tmp_path, overwrite=True), lambda text: None)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -286,7 +296,7 @@ def test_exit_codes(program):
     code, out, _ = program({"steps": figure(count), "absent": figure(count, ["cifar10"])}, "all", "--data-root", "here")
     assert code == 3
     assert "skipped: CIFAR-10 is not here" in out
-    assert "lack their data: absent" in out
+    assert "skipped, data missing: absent" in out
     code, out, _ = program({"bad": figure(fail), "absent": figure(count, ["cifar10"])}, "all")
     assert code == 1
     assert "failed: bad" in out
@@ -307,8 +317,8 @@ def test_without_names_it_says_which_there_are(program, tmp_path):
         (["steps", "--mixing", "W.csv"], "none of these figures takes a mixing matrix: steps"),
         (["mixed", "--mixing", "W.csv"], "row 0 sums to 1.5"),
         (["mixed", "--mixing", "none.csv"], "none.csv"),
-        (["mixed", "--normalize"], "--normalize is for the matrix that --mixing gives"),
-        (["mixed", "--mixing", "W.csv", "--normalize"], "W.csv has 2 participants; a cascade needs 3 or more"),
+        (["mixed", "--normalize"], "--normalize applies to the matrix of --mixing, which was not given"),
+        (["mixed", "--mixing", "W.csv", "--normalize"], "W.csv has 2 participants; a cascade needs at least 3"),
     ],
 )
 def test_mistakes(program, tmp_path, arguments, said):
@@ -322,30 +332,28 @@ def test_mistakes(program, tmp_path, arguments, said):
 def test_a_mixing_matrix_is_a_setting(tmp_path):
     (tmp_path / "W.csv").write_text("1,0\n0,1\n")
     takes, request = figure(count, takes_mixing=True), Request(tmp_path / "out")
-    given = request._replace(mixing=reproduction.Mixing(str(tmp_path / "W.csv")))
-    own, other = (reproduction.described("x", takes, r) for r in (request, given))
+    given = request._replace(mixing=Mixing(str(tmp_path / "W.csv")))
+    own, other = (settings_of("x", takes, r) for r in (request, given))
     assert own["mixing"] is None
     assert other["mixing"] is not None
-    assert reproduction.described("x", figure(count), given)["mixing"] is None
+    assert settings_of("x", figure(count), given)["mixing"] is None
     normalised = given._replace(mixing=given.mixing._replace(normalize=True))
-    assert reproduction.described("x", takes, normalised) != other
+    assert settings_of("x", takes, normalised) != other
     (tmp_path / "W.csv").write_text("0,1\n1,0\n")
-    assert reproduction.described("x", takes, given) != other
+    assert settings_of("x", takes, given) != other
 
 
 def test_what_is_no_number_is_null():
     assert plain({"a": (1.0, float("nan")), "b": [{"c": float("inf")}]}) == {"a": [1.0, None], "b": [{"c": None}]}
 
 
-def test_a_table_of_texts():
-    rows = [
-        {"name": "x", "pearson": [0.51234, 0.4, 0.61], "never": None},
-        {"name": "y", "pearson": None, "never": None},
-    ]
-    assert pages.table(rows) == [["name", "pearson"], ["x", "0.5123 (0.4 to 0.61)"], ["y", ""]]
-
-
-def test_names_of_results_come_in_the_order_of_the_registry():
+def test_the_manifest_gives_the_order_of_the_registry(tmp_path):
     names = list(registry.FIGURES)
-    names_by_letter = sorted(names)
-    assert sorted(names_by_letter, key=pages.place) == names
+    for name in sorted(names)[:5]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text("{}")
+    reproduce({}, Request(tmp_path / "empty"))
+    (tmp_path / "empty" / "reproduction.json").rename(tmp_path / "reproduction.json")
+    shown = [folder.name for folder in result_folders(tmp_path)]
+    assert shown == [name for name in names if name in shown]
+    assert len(shown) == 5

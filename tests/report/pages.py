@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cascadice.runs import train as runs
+from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import fingerprint
-from cascadice.runs.inquiry import ask
-from cascadice.runs.questions import Question
 from cascadice.runs.recipes import demo
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -21,7 +20,7 @@ CONFIG = replace(
 def train(folder, config=CONFIG):
     """A run without pictures."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_draw", lambda journal: None)
+        patch.setattr("cascadice.runs.journal.plot", lambda _: None)
         runs.run(config, folder, quiet=True)
     return folder
 
@@ -29,7 +28,7 @@ def train(folder, config=CONFIG):
 def ask_everything(folder):
     """Cascades with the truth beside them, and every sample's share."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cascadice.report.influence.draw", lambda *_, **__: None)
+        patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
         ask(folder, Question(("truth", "first-order"), hops=2, every=3, eval_samples=50), quiet=True)
         shares = Question(("shares",), hops=1, samples=True, every=3, eval_samples=50)
         ask(folder, shares, folder / "samples", quiet=True)

@@ -20,21 +20,21 @@ from cascadice.cli import main
 from cascadice.engine.simulation import DivergedError
 from cascadice.report import live
 from cascadice.report.page import collect, page
-from cascadice.runs import store
+from cascadice.runs import journal, store
 from cascadice.runs import train as runs
-from cascadice.runs.questions import Question
+from cascadice.runs.ask import Question
 
 SECONDS = 20  # before a test gives up
-PAUSE = live.pause
+PAUSE = journal.pause_after
 LONG = replace(CONFIG, rounds=16, record="none")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, one_thread):
-    monkeypatch.setattr(live, "EVERY", 0.2)
+    monkeypatch.setattr(journal, "UPDATE_SECONDS", 0.2)
     monkeypatch.setattr(live, "LINGER", 0.1)
-    monkeypatch.setattr(live, "pause", lambda cost: 0.0)
-    monkeypatch.setattr(runs, "_draw", lambda journal: None)
+    monkeypatch.setattr(journal, "pause_after", lambda seconds: 0.0)
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda _: None)
 
 
 class Watched:
@@ -47,7 +47,7 @@ class Watched:
 
     def _train(self, config, more):
         try:
-            runs.run(config, self.folder, quiet=True, live=0, **more)
+            runs.run(config, self.folder, quiet=True, live=live.serving, **more)
         except BaseException as error:
             self.error = error
 
@@ -135,7 +135,9 @@ def test_data_change_while_training_and_the_server_goes_with_the_run(monkeypatch
         run.thread.join(SECONDS)
         assert is_gone(run.address)
     assert run.error is None
-    assert capsys.readouterr().out == f"live at {run.address} (afterwards in {tmp_path / 'run' / 'report.html'})\n"
+    assert (
+        capsys.readouterr().out == f"live page: {run.address} (kept afterwards in {tmp_path / 'run' / 'report.html'})\n"
+    )
     assert (tmp_path / "run" / "report.html").read_text() == page(collect(tmp_path / "run"))
 
 
@@ -194,8 +196,8 @@ def test_data_are_gathered_only_when_asked_and_not_too_often(monkeypatch, tmp_pa
     times = []
     monkeypatch.setattr(live, "collect", lambda folder: times.append(time.monotonic()) or {"n": len(times)})
     monkeypatch.setattr(live, "write", lambda folder: (folder, {}))
-    monkeypatch.setattr(live, "EVERY", 0.3)
-    monkeypatch.setattr(live, "pause", PAUSE)
+    monkeypatch.setattr(journal, "UPDATE_SECONDS", 0.3)
+    monkeypatch.setattr(journal, "pause_after", PAUSE)
     with live.serving(tmp_path, 1) as address:
         time.sleep(0.1)
         assert times == []
@@ -208,7 +210,7 @@ def test_data_are_gathered_only_when_asked_and_not_too_often(monkeypatch, tmp_pa
 
 
 def test_updates_that_take_long_come_seldom():
-    assert PAUSE(0.001) == live.EVERY
+    assert PAUSE(0.001) == journal.UPDATE_SECONDS
     assert PAUSE(2.0) == pytest.approx(20.0)
 
 
@@ -248,7 +250,7 @@ def test_a_run_that_is_watched_is_the_same_to_the_last_bit(monkeypatch, tmp_path
     assert asked.count(200) > 5
     (theta, measures), (expected, of_alone) = parameters(tmp_path / "run"), parameters(tmp_path / "alone")
     assert torch.equal(theta, expected)
-    assert store.recorded(tmp_path / "run") == [9, 10, 11]
+    assert store.saved_rounds(tmp_path / "run") == [9, 10, 11]
     for a, b in zip(measures, of_alone, strict=True):
         assert torch.equal(a.train_loss, b.train_loss)
         assert torch.equal(a.consensus, b.consensus)
@@ -271,12 +273,12 @@ def test_what_was_shown_is_dropped_when_the_run_goes_on_from_before(monkeypatch,
     runs.run(config, tmp_path / "whole", quiet=True)
     with watched(monkeypatch, tmp_path / "run", config) as run:
         run.reach(8)
-        monkeypatch.setattr(runs, "_save", lambda journal: None)
-        monkeypatch.setattr(runs, "_end", lambda *_: None)  # as if it had been killed
+        monkeypatch.setattr(journal, "save", lambda _: None)
+        monkeypatch.setattr(journal, "end", lambda *_: None)  # as if it had been killed
         assert len(store.read_metrics(tmp_path / "run")) >= 8
         assert store.load_checkpoint(tmp_path / "run").t == 5
     monkeypatch.undo()
-    monkeypatch.setattr(runs, "_draw", lambda journal: None)
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda _: None)
     runs.run(config, tmp_path / "run", resume=True, quiet=True)
     assert torch.equal(parameters(tmp_path / "run")[0], parameters(tmp_path / "whole")[0])
     assert [m.t for m in store.read_metrics(tmp_path / "run")] == list(range(12))
@@ -315,16 +317,16 @@ def test_where_nobody_looked_nobody_is_waited_for(monkeypatch, tmp_path):
 def test_the_command_tells_the_address_even_where_it_is_to_be_quiet(tmp_path, capsys):
     settings = ["--rounds", "2", "--nodes", "4", "--model-options", "hidden=[4]"]
     assert main(["run", *settings, "--live", "--quiet", "--out", str(tmp_path / "run")]) == 0
-    assert capsys.readouterr().out.startswith("live at http://127.0.0.1:")
+    assert capsys.readouterr().out.startswith("live page: http://127.0.0.1:")
     assert "status" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--live", "demo"], "a port must be a whole number; found 'demo'; a recipe comes before it: cascadice run"),
-        (["demo", "--live", "65536"], "a port must be from 0 (any that is free) to 65535; found 65536."),
-        (["demo", "--live", "TAKEN"], "is in use. Choose another, or leave it out for one that is free."),
+        (["--live", "demo"], "a port must be a whole number; found 'demo'; the recipe comes before it: cascadice run"),
+        (["demo", "--live", "65536"], "port must be from 0 (any free port) to 65535; found 65536."),
+        (["demo", "--live", "TAKEN"], "is in use. Choose another, or leave it out to use a free one."),
     ],
 )
 def test_mistakes_are_told_before_anything_is_lost(tmp_path, capsys, arguments, message):
@@ -376,7 +378,7 @@ def test_the_page_updates_in_a_browser_without_being_loaded_again(monkeypatch, t
         assert tab.js("document.getElementById('missing').hidden && document.getElementById('live-note').hidden")
         run.allowed = 10**9
         tab.wait("document.getElementById('live').dataset.state === 'ended'")
-        assert tab.text("#live-note").startswith("The run has ended: finished. The same page, to keep")
+        assert tab.text("#live-note").startswith("The run has ended: finished. This page is saved as ")
         run.thread.join(SECONDS)
         assert is_gone(run.address)
         assert tab.js("loaded") == "once"
@@ -390,5 +392,5 @@ def test_the_page_says_when_nobody_answers(tmp_path, tab):
         tab.open(Address(address))
         tab.js("window.fetch = () => Promise.reject(new Error('gone'))")
         tab.wait("document.getElementById('live').dataset.state === 'lost'")
-        assert tab.text("#live-note").startswith("The run does not answer.")
+        assert tab.text("#live-note").startswith("The run is not responding.")
         assert tab.errors == []

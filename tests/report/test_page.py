@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from report.pages import CONFIG, HOSTILE, ask_everything, tell, train
 
 from cascadice import files
+from cascadice.applications.plain import evenly, plain, short
 from cascadice.cli import main
 from cascadice.engine import simulate
 from cascadice.influence import Cascade, concatenate, read_table, table_of
 from cascadice.influence.tables import write_part
 from cascadice.report.page import collect, mixing, page, samples
-from cascadice.report.page.numbers import evenly, plain, short
 from cascadice.report.page.writing import LARGEST, json_in_html
 from cascadice.runs import store
 from cascadice.runs.config import build, fingerprint, to_json
-from cascadice.runs.summary import read as read_findings
+from cascadice.runs.summary import read_summary
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +57,20 @@ def columns(found, kind="truth"):
 
 
 def test_the_numbers_are_those_of_the_findings(asked):
-    data, found = collect(asked), read_findings(asked / "influence", asked, build(CONFIG))
+    data, summary = collect(asked), read_summary(asked / "influence", asked, build(CONFIG))
     assert data["influence"]["kinds"] == ["truth", "first order"]
     assert data["influence"]["rounds"] == [0, 3, 6]
-    assert data["known"] == {"2": "flip-labels", "4": "free-rider"}
-    np.testing.assert_allclose(data["influence"]["totals"]["truth"], found.participants["truth"], rtol=1e-4)
-    np.testing.assert_allclose(data["influence"]["decay"]["truth"], found.by_hop["truth"], rtol=1e-4)
+    assert data["injected"] == {"2": "flip-labels", "4": "free-rider"}
+    np.testing.assert_allclose(data["influence"]["totals"]["truth"], summary.participants["truth"], rtol=1e-4)
+    np.testing.assert_allclose(data["influence"]["decay"]["truth"], summary.by_hop["truth"], rtol=1e-4)
     np.testing.assert_allclose(
-        data["influence"]["points"]["values"]["first order"], found.updates["first order"].ravel(), rtol=1e-4
+        data["influence"]["points"]["values"]["first order"], summary.updates["first order"].ravel(), rtol=1e-4
     )
     given = np.zeros((6, 6))
     rows = columns(data)
     for t, source, hop, receiver, value in zip(*rows.values(), strict=True):
         given[source, receiver] += value * (t == -1 and hop > 0)
-    np.testing.assert_allclose(given, found.given["truth"], rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(given, summary.matrix["truth"], rtol=1e-3, atol=1e-9)
 
 
 def test_sums_over_rounds_are_sums_of_the_rounds(asked):
@@ -108,7 +108,7 @@ def test_many_participants_are_a_band(tmp_path):
 
 def test_samples_come_with_pictures_of_themselves(asked):
     found = collect(asked)["samples"]
-    scored = read_findings(asked / "samples", asked, build(CONFIG)).samples["shares, 2 points"]
+    scored = read_summary(asked / "samples", asked, build(CONFIG)).samples["shares, 2 points"]
     assert [one["sample"] for one in found["helped"]] == [one.sample for one in scored[: len(found["helped"])]]
     assert all(one["value"] > 0 for one in found["harmed"])
     assert all(one["picture"].startswith("data:image/png;base64,") for one in found["helped"] + found["harmed"])
@@ -118,7 +118,7 @@ def test_absent_data_leave_samples_without_pictures(asked, monkeypatch):
     def absent(name, root):
         raise FileNotFoundError("digits was not found.")
 
-    monkeypatch.setattr(samples, "_loaded", absent)
+    monkeypatch.setattr(samples, "_load", absent)
     data = collect(asked)
     assert "picture" not in data["samples"]["helped"][0]
     assert data["notes"] == ["Samples are shown without pictures: digits was not found."]
@@ -138,8 +138,8 @@ def test_only_pictures_are_drawn(x, shape):
 
 
 def test_texts_are_shown_as_they_begin():
-    data = samples._loaded("pydoc", None)
-    shown = samples._sample(samples.Sampled(0, 3, 1, -0.5), data)
+    data = samples._load("pydoc", None)
+    shown = samples._sample(samples.SampleScore(0, 3, 1, -0.5), data)
     assert shown["picture"] is None
     assert len(shown["text"]) == samples.LETTERS
     assert shown["label"] is None
@@ -161,7 +161,7 @@ def test_the_network_is_the_one_of_each_round_and_its_hops(tmp_path):
 def test_the_network_of_a_recorded_round_is_the_one_that_was_used(bare):
     alone = torch.eye(6)
     (done,) = simulate(build(CONFIG), 1)
-    store.record(bare, done._replace(draw=done.draw._replace(W=alone)))
+    store.save_round(bare, done._replace(draw=done.draw._replace(W=alone)))
     found = collect(bare)["mixing"]
     (place,) = found["of"]["0"]
     assert found["matrices"][place]["receiver"] == found["matrices"][place]["source"] == list(range(6))
@@ -197,7 +197,7 @@ def test_a_run_that_has_only_just_begun_has_a_page(tmp_path):
     files.write_json(tmp_path / "config.json", to_json(CONFIG))
     data = collect(tmp_path)
     assert data["training"] is None
-    assert data["notes"] == ["Nothing was measured yet: metrics are written with the first checkpoint."]
+    assert data["notes"] == ["Nothing has been measured yet: the first checkpoint will write the first metrics."]
     assert "6 participants" in page(data)
 
 
@@ -229,8 +229,8 @@ def test_what_is_of_another_run_is_told_and_not_shown(run):
     assert data["sections"] == []
     assert data["influence"]["folder"] == "samples"
     assert data["notes"] == [
-        "The influence in influence is not shown: it is of another run.",
-        "What `cascadice detect` found is not shown: it is of another run.",
+        "The influence in influence is not shown: it belongs to another run.",
+        "The results of `cascadice detect` are not shown: it belongs to another run.",
     ]
 
 
@@ -240,7 +240,7 @@ def test_sections_that_cannot_be_read_are_told(bare, content):
     (bare / "detect" / "detect.json").write_text(content.replace("RUN", fingerprint(CONFIG)))
     data = collect(bare)
     assert data["sections"] == []
-    assert data["notes"][0].startswith("What `cascadice detect` found is not shown: ")
+    assert data["notes"][0].startswith("The results of `cascadice detect` are not shown: ")
 
 
 def test_damage_is_told_and_the_rest_is_shown(run):
@@ -279,7 +279,7 @@ def test_too_much_is_summed_up_within_the_largest_page(tmp_path):
     assert len(data["shown"]) == 64
     assert set(data["shown"]) == set(np.argsort(-np.abs(sums))[:64])
     assert 0 < len(data["influence"]["rounds"]) < 6
-    assert data["table"]["note"].startswith("Summed over rounds, the 20,000 largest: the table has ")
+    assert data["table"]["note"].startswith("Summed over rounds, the 20,000 largest only, because the table has ")
     rows = columns(data)
     of = rows["round"] == -1
     for node in data["shown"]:  # receivers that are not drawn are not lost

@@ -75,7 +75,7 @@ def test_it_loads_without_an_error_and_asks_for_nothing(tab, run):
     assert tab.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
 
 
-@pytest.mark.parametrize(("slider", "said"), [("round", "round 6"), ("hop", "2 hops on")])
+@pytest.mark.parametrize(("slider", "said"), [("round", "round 6"), ("hop", "after 2 hops")])
 def test_sliders_change_the_picture(tab, slider, said):
     before = tab.js(RADII)
     heat = tab.js("JSON.stringify(document.getElementById('matrix').data[0].z)")
@@ -112,7 +112,7 @@ def test_a_click_selects_a_source_and_shows_its_cascade(tab, run):
     assert tab.js("document.querySelectorAll('#graph .edge.path').length") > 0
     assert tab.js("document.querySelector('#graph [aria-pressed=true]').dataset.node") == "2"
     tab.click("#clear")
-    assert tab.text("#panel-title") == "Everyone, by influence on all"
+    assert tab.text("#panel-title") == "Everyone, ranked by influence"
     assert tab.js("document.querySelectorAll('#graph .edge.path').length") == 0
 
 
@@ -133,7 +133,7 @@ def test_participants_can_be_selected_by_keyboard(tab):
     assert tab.text("#panel-title") == "Participant 5"
     assert tab.js(FOCUSED) == "5"
     press(tab, "Escape")
-    assert tab.text("#panel-title") == "Everyone, by influence on all"
+    assert tab.text("#panel-title") == "Everyone, ranked by influence"
 
 
 def test_everything_can_be_reached_with_the_tab_key_and_shows_it(tab):
@@ -162,7 +162,7 @@ def test_controls_have_names_for_those_who_do_not_see(tab):
 def test_another_kind_can_be_asked(tab):
     before = tab.text("#ranking")
     tab.js("(s => { s.value = 'first order'; s.dispatchEvent(new Event('change')); })(document.getElementById('kind'))")
-    assert tab.text("#panel-text").startswith("first order; ")
+    assert tab.text("#panel-text").startswith("Change in loss by first order (")
     assert tab.text("#ranking") != before
 
 
@@ -244,14 +244,14 @@ def test_fresh_data_are_shown_without_losing_what_was_chosen(tab):
     tab.js("cascadice.render(fresh)")
     assert tab.text("#title") == "Later"
     assert tab.text("#panel-title") == "Participant 2 (flip-labels)"
-    assert tab.text("#hop-value") == "on oneself, before gossip"
+    assert tab.text("#hop-value") == "hop 0: on itself, before gossip"
     tab.js("fresh.influence = null; fresh.table = null; fresh.samples = null; cascadice.render(fresh)")
     assert tab.text("#network-title") == "Who gossiped with whom"
 
 
 def test_receivers_that_are_not_drawn_count(tab):
     tab.click('#graph [data-node="2"] .body')
-    total = re.search(r"[−+][\d.]+ in all", tab.text("#panel-text"))[0]
+    total = re.search(r"total influence [−+][\d.]+", tab.text("#panel-text"))[0]
     tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent); fresh.shown = [0, 1, 2, 3]")
     tab.js(
         "for (const columns of Object.values(fresh.influence.cascades)) {"
@@ -261,8 +261,8 @@ def test_receivers_that_are_not_drawn_count(tab):
     )
     tab.js("(m => { for (const n of ['receiver', 'source', 'weight']) m[n] = [] })(fresh.mixing.matrices[0])")
     tab.js("cascadice.render(fresh)")
-    assert f"and others that are not drawn, {total}" in tab.text("#panel-text")
-    assert "Drawn are 4 of 6 participants" in tab.text("#network-lead")
+    assert f"and others not drawn; {total}" in tab.text("#panel-text")
+    assert "4 of 6 participants are drawn" in tab.text("#network-lead")
 
 
 def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):
@@ -277,7 +277,7 @@ def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):
     }
     wide = "(card => card.offsetWidth === card.parentElement.clientWidth)(document.getElementById('weights-card'))"
     assert chromium.js(wide)
-    assert chromium.text("#panel-text") == f"Heard by {len(heard - {1})} participants."
+    assert chromium.text("#panel-text") == f"Its updates are received by {len(heard - {1})} participants."
     assert chromium.js("document.querySelectorAll('#graph .edge.path').length") == len(heard - {1})
     chromium.screenshot(artefacts / "nothing-asked.png")
     assert chromium.errors == []
@@ -299,7 +299,7 @@ def test_totals_are_told_where_nobody_asked_whom_they_reached(chromium, run, tmp
     before = chromium.js(RADII)
     chromium.click('#graph [data-node="2"] .body')
     assert chromium.js(RADII) == before
-    assert "shares, 2 points do not tell on whom" in chromium.text("#panel-text")
+    assert "shares, 2 points: only totals are known, not whom they reached" in chromium.text("#panel-text")
     assert chromium.js("document.getElementById('matrix-card').hidden && document.getElementById('reach').hidden")
     assert chromium.errors == []
 

@@ -59,11 +59,20 @@ def test_a_result_is_shown_with_all_there_is(tmp_path):
 
 
 def test_all_results_come_in_the_order_of_the_paper(tmp_path):
-    for name in ("unheard-of", "anomalies-flip", "align-tiny-ring"):
+    for name in ("unheard-of", "anomalies-flip", "servers"):
         make(tmp_path, name)
+    (tmp_path / "reproduction.json").write_text('{"figures": ["servers", "align-tiny-ring", "anomalies-flip"]}')
     data = collect_results(tmp_path)
-    assert [found["name"] for found in data["results"]] == ["align-tiny-ring", "anomalies-flip", "unheard-of"]
+    assert [found["name"] for found in data["results"]] == ["servers", "anomalies-flip", "unheard-of"]
     assert data["title"] == "The paper, reproduced: 3 results"
+
+
+def test_a_summary_as_text_leaves_out_empty_columns():
+    rows = [
+        {"name": "x", "pearson": [0.51234, 0.4, 0.61], "never": None},
+        {"name": "y", "pearson": None, "never": None},
+    ]
+    assert results.text_table(rows) == [["name", "pearson"], ["x", "0.5123 (0.4 to 0.61)"], ["y", ""]]
 
 
 def test_the_smaller_picture_is_taken_while_there_is_room(tmp_path, monkeypatch):
@@ -99,11 +108,11 @@ def test_what_is_absent_or_damaged_is_told_and_the_rest_is_shown(tmp_path):
     assert len(data["results"]) == 4
     assert [note.split(":")[0] for note in data["notes"]] == [
         "The result in zzz is not shown",
-        "The figure of without-figure.png is not there.",
+        "The figure of without-figure.png is missing.",
         "The points of align-ring-16 are not shown",
         "The points of without-points.parquet are not shown",
     ]
-    assert data["notes"][-1].endswith("it is not there.")
+    assert data["notes"][-1].endswith("points.parquet is missing.")
 
 
 @pytest.mark.parametrize("empty", [{"x": []}, {}])
@@ -114,13 +123,16 @@ def test_a_result_without_points_has_no_table(tmp_path, empty):
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("made", "made has no result yet. The same `cascadice reproduce` command goes on."),
-        ("begun/stopped", "stopped has no result yet. Not finished: stopped. The same `cascadice reproduce` command"),
+        ("made", "made has no result yet. Run the same `cascadice reproduce` command again to continue."),
+        (
+            "begun/stopped",
+            "stopped has no result yet. Not finished: stopped. Run the same `cascadice reproduce` command",
+        ),
         ("begun/failed", "no result yet. Not finished: failed (failed, see"),
-        ("begun", "begun/failed/error.txt), stopped. The same `cascadice reproduce` command goes on."),
+        ("begun", "begun/failed/error.txt), stopped. Run the same `cascadice reproduce` command again to continue."),
         ("kept", "kept holds numbers of figures, NAME.json, but no figure's folder, NAME/result.json. Name the folder"),
         ("file", "file is a file. Name the folder of a run, of what `cascadice reproduce` made, or of a study."),
-        ("other", "its result.json says nothing of title, findings, summary, settings, seconds, device, version;"),
+        ("other", "result.json lacks title, findings, summary, settings, seconds, device, version;"),
     ],
 )
 def test_mistakes_are_told_in_one_line(tmp_path, capsys, folder, message):
@@ -149,7 +161,7 @@ def test_figures_that_are_not_finished_are_named(tmp_path):
     (tmp_path / "anything").mkdir()
     seen = f"failed (failed, see {tmp_path}/failed/error.txt), stopped"
     assert collect_results(tmp_path)["notes"] == [
-        f"Not finished: {seen}. The same `cascadice reproduce` command goes on."
+        f"Not finished: {seen}. Run the same `cascadice reproduce` command again to continue."
     ]
 
 
@@ -162,7 +174,7 @@ def test_findings_of_several_figures_are_told_by_name(tmp_path, capsys):
 
 
 def test_no_result_is_a_mistake(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no result: result\.json is not there\. Name the folder"):
+    with pytest.raises(ValueError, match=r"has no result\.json, and neither has a folder in it\. Name a folder"):
         collect_results(tmp_path)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cascadice.cli import main
-from cascadice.report.studies import STUDIES, collect_study, is_study
+from cascadice.report.page.studies import STUDIES, collect_study, is_study
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -63,10 +63,10 @@ def test_a_study_is_shown_with_its_table_and_figure(make, study, capsys):
     (found,) = collect_study(folder)["results"]
     assert dict(zip(found["columns"], found["rows"][0], strict=True)) == TABLES[study]
     assert found["picture"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
-    assert found["title"].endswith(".")
+    assert found["title"].endswith("?")
     assert main(["report", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert "note: Every single point is in points.parquet." in said
+    assert "note: Every point measured is in points.parquet." in said
     assert f"page in {folder / 'report.html'}" in said
     assert (
         TABLES[study]["level" if study == "unlearning" else found["columns"][0]] in (folder / "report.html").read_text()
@@ -106,7 +106,7 @@ def test_a_study_without_a_figure_is_shown_and_elsewhere_if_asked(make, tmp_path
 @pytest.mark.parametrize(
     ("study", "results", "message"),
     [
-        ("another", [], "says nothing of title, findings, summary"),
+        ("another", [], "lacks title, findings, summary"),
         ("anomalies", None, "result.json must list its results; was it written by another program?"),
         ("anomalies", [1], "result.json must list its results"),
     ],

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, network, simulate
+from cascadice.engine.rounds import mix
 from cascadice.runs import store
 from cascadice.runs.store import RoundMetrics
 
@@ -54,6 +55,38 @@ def test_a_recorded_round_is_the_round_bit_for_bit(tmp_path, case):
 def test_a_sparse_w_is_recorded_as_it_is(tmp_path):
     done = next(simulate(small_network(topology.SPARSE_FROM, partition="with-replacement", per_node=4), 1))
     assert done.W.layout == torch.sparse_csr
+    store.save_round(tmp_path, done)
+    same_bits(done, store.load_round(tmp_path, 0))
+
+
+def largest(draw, before, half):
+    """A rule that does not average: the largest of the parameters that each participant receives."""
+    received = [half.theta[row > 0].amax(0) for row in draw.W]
+    return half._replace(theta=torch.stack(received))
+
+
+def test_a_round_of_a_rule_that_does_not_average_is_what_it_was(tmp_path):
+    rounds = list(simulate(small_network(), 2, rule=largest))
+    for done in rounds:
+        store.save_round(tmp_path, done)
+    for done, kept in zip(rounds, store.load_rounds(tmp_path), strict=True):
+        assert not torch.isclose(done.after.theta, mix(done.W, done.half).theta).all()
+        same_bits(done, kept)
+
+
+def test_after_takes_no_space_where_gossip_makes_it_again(tmp_path):
+    done = next(simulate(small_network(), 1))
+    store.save_round(tmp_path, done)
+    tensors, metadata = files.read_tensors(tmp_path / "rounds" / "000000.safetensors", None)
+    assert not any(name.startswith("after.") for name in tensors)
+    assert "after" not in metadata
+
+
+def test_a_learning_rate_for_each_participant_is_recorded(tmp_path):
+    """A Recorder's round has one when its optimizers differ in their rates."""
+    done = next(simulate(small_network(), 1))
+    rates = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    done = done._replace(draw=done.draw._replace(lr=rates))
     store.save_round(tmp_path, done)
     same_bits(done, store.load_round(tmp_path, 0))
 

@@ -68,7 +68,7 @@ def test_self_loops_of_the_graph_change_nothing():
 
 def test_metropolis_names_a_link_without_reverse():
     with pytest.raises(
-        ValueError, match=r"both ways here; 1 -> 2 has no reverse\. Use uniform weights, or graph\.to_und"
+        ValueError, match=r"every edge must have its reverse; 1 -> 2 has none\. Use uniform weights, or graph\.to_und"
     ):
         topology.metropolis(nx.DiGraph([(0, 1), (1, 0), (1, 2)]))
 
@@ -124,7 +124,7 @@ def test_an_edge_without_weight_is_named():
 
 @pytest.mark.parametrize("weigh", [topology.uniform, topology.metropolis, topology.from_graph])
 def test_multigraphs_and_empty_graphs_are_refused(weigh):
-    with pytest.raises(TypeError, match="Graph or DiGraph is needed; found MultiGraph"):
+    with pytest.raises(TypeError, match="must be a networkx Graph or DiGraph; found MultiGraph"):
         weigh(nx.MultiGraph([(0, 1), (0, 1)]))
     with pytest.raises(ValueError, match="at least 1 participant"):
         weigh(nx.Graph())

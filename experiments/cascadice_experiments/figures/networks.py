@@ -1,176 +1,79 @@
-"""Pictures of networks in which a participant is as large as its influence."""
+"""Networks without training: who talks to whom, and what the mixing matrix says by itself."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
-from cascadice_experiments.figures.cascades import distances
-from cascadice_experiments.figures.results import Result
-
-HELPED, HARMED = "#0072B2", "#D55E00"  # blue and orange of Okabe and Ito, as all colours here
-HOPS = (("#0072B2", "o"), ("#56B4E9", "s"), ("#009E73", "^"), ("#E69F00", "D"), ("#D55E00", "v"))  # the first to fifth
-SMALLEST, LARGEST = 90, 1000  # areas of participants, in square points; two digits fit in the smallest
-AROUND = 0.16  # a network, whose radius is 1
-Places = Mapping[int, tuple[float, float]]
+from cascadice.runs.config import Config, schedule
+from cascadice.runs.recipes import paper
+from cascadice.topology import describe
+from cascadice_experiments.figures.figure import Context, Mixing, Result
 
 
-def draw_servers(result: Result, path: Path) -> None:
-    """Each network of the comparison, its busiest participant in the middle if there is one; as large as its links."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4 * len(result.summary), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(result.summary), squeeze=False)[0]
-    most = float(max(row["busiest_links"] for row in result.summary))
-    for axes, row in zip(panels, result.summary, strict=True):
-        W = result.more[row["network"]]
-        nodes, hub = len(W), row["busiest_links"] > row["median_links"]
-        places = _rings(nodes, distances(W, 0)) if hub else _circle(range(nodes))
-        links = (np.array(W) > 0).sum(1) - 1
-        _network(axes, W, places, -links, most)  # drawn as if all helped: in blue
-        told = f"size: links, at most {row['busiest_links']}; spectral gap {row['spectral_gap']:.3f}"
-        axes.set_title(f"{row['network']}\n{told}", fontsize=10)
-    _save(figure, path, panels)
+def dominant_network(quick: bool) -> list[Config]:
+    """The network of the one-hop cascades."""
+    return [paper("mlp", "mnist", "dominant", 16)]
 
 
-def draw_network(result: Result, path: Path) -> None:
-    """The network and its matrix, as the command `topology` draws them."""
-    from cascadice.pictures.topology import draw
-
-    draw(torch.tensor(result.more["W"]), path, title="who is listened to")
+def with_and_without_server(quick: bool) -> list[Config]:
+    """A star, in which one participant talks to all, against a ring and an exponential graph."""
+    return [replace(Config(), topology=name) for name in ("star", "ring", "exponential")]
 
 
-def draw_one_hop(result: Result, path: Path) -> None:
-    """A network for each run, participants as large as the influence of the same batch on them; below, against W."""
-    from matplotlib.figure import Figure
-
-    panels = list(dict.fromkeys(result.points["panel"]))
-    figure = Figure(figsize=(5 * len(panels), 8.4), layout="constrained")
-    above, below = figure.subplots(2, len(panels), squeeze=False, height_ratios=(3, 2))
-    columns = {name: np.array(values) for name, values in result.points.items()}
-    for place, under, panel, row in zip(above, below, panels, result.summary, strict=True):
-        here = {name: values[columns["panel"] == panel] for name, values in columns.items()}
-        nodes = np.unique(here["node"])
-        each = [here["first order"][here["node"] == node] for node in nodes]
-        mean = np.array([abs(values).mean() * np.sign(values.mean()) for values in each])
-        weight = np.array([here["out_weight"][here["node"] == node][0] for node in nodes])
-        _network(place, result.more["W"], _circle(nodes.tolist()), mean, float(abs(mean).max()))
-        place.set_title(f"{panel}\nsize: one-hop influence of the same batch", fontsize=10)
-        _against_weight(under, weight, mean, row)
-    _save(figure, path, above)
-
-
-def _against_weight(axes: Any, weight: Any, mean: Any, row: Mapping[str, Any]) -> None:
-    axes.scatter(weight, abs(mean), s=30, color=[HELPED if v < 0 else HARMED for v in mean])
-    heavy = [node for node in np.argsort(abs(mean)) if weight[node] > np.median(weight)]  # others hide one another
-    for i, node in enumerate(heavy):
-        side, away = ("right", -6) if i % 2 else ("left", 6)
-        place = weight[node], abs(mean[node])
-        axes.annotate(str(node), place, (away, 0), fontsize=7, textcoords="offset points", ha=side, va="center")
-    how = f"{row['in_order']:.0%} of pairs in order, correlation {row['pearson_out_weight']:.3f}"
-    axes.set_title(f"{how}, accuracy {row['test_accuracy'][0]:.3f}", fontsize=9)
-    axes.set_xlabel("weight that all give it, Σ W[k, j]")
-    axes.set_ylabel("size of influence (blue helps, orange harms)")
-    axes.spines[["top", "right"]].set_visible(False)
+def measure_servers(plan: Sequence[Config], context: Context) -> Result:
+    """Count the links of the busiest participant, and measure how fast all agree (the spectral gap)."""
+    matrices = {config.topology: schedule(config)(0).to_dense() for config in plan}
+    rows = []
+    for name, W in matrices.items():
+        links, description = (W > 0).sum(1) - 1, describe(W)
+        rows.append(
+            {
+                "network": name, "links": description.links, "busiest_links": int(links.max()),
+                "median_links": int(links.median()), "spectral_gap": description.spectral_gap,
+            }
+        )  # fmt: skip
+    findings = [
+        f"{row['network']}: {row['busiest_links']} links at the busiest participant, {row['median_links']} at the "
+        f"median, spectral gap {row['spectral_gap']:.3f}."
+        for row in rows
+    ]
+    points = {name: [row[name] for row in rows] for name in rows[0]}
+    return Result(points, rows, findings, {name: W.tolist() for name, W in matrices.items()})
 
 
-def draw_ripples(result: Result, path: Path) -> None:
-    """The hops one by one, everybody on a ring as many hops from the source; beside them the decay."""
-    from matplotlib.figure import Figure
-
-    W, source = result.more["W"], result.more["source"]
-    places = _rings(len(W), distances(W, source))
-    hop, value = np.array(result.points["hop"]), np.array(result.points["first order"])
-    figure = Figure(figsize=(16, 8.2), layout="constrained")
-    axes = figure.subplots(2, 4, width_ratios=(1, 1, 1, 1.1))
-    for h, place in enumerate(axes[:, :3].flat):
-        here = value[hop == h]
-        _network(place, W, places, here, max(float(abs(here).max()), 1e-12))
-        place.set_title(f"hop {h}: all together {here.sum():+.3g}", fontsize=10)
-    _decay(axes[0, 3], result.summary)
-    _on_weights(axes[1, 3], hop, np.array(result.points["weight"]), value)
-    told = "blue helps, orange harms, grey is not reached; areas can be compared within a hop"
-    figure.suptitle(f"influence of an update of participant {source}: {told}", fontsize=11)
-    _save(figure, path, axes[:, :3].flat)
+def with_mixing(config: Config, mixing: Mixing | None) -> Config:
+    """The run with the matrix from `--mixing`, if there is one, instead of its own."""
+    if mixing is None:
+        return config
+    return replace(config, mixing=mixing.path, normalize=mixing.normalize, nodes=None)
 
 
-def _decay(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    for name, label, style, colour in (
-        ("largest", "largest influence", "-o", "#0072B2"),
-        ("largest_weight", "largest product of weights", "--s", "#D55E00"),
-    ):
-        values = np.array([row[name] for row in rows])
-        axes.plot(range(len(rows)), values / values[0], style, color=colour, label=label, markersize=4)
-    axes.set(xlabel="hop", ylabel="relative to hop 0", yscale="log", xticks=range(len(rows)))
-    axes.set_title("how it decays", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+def measure_network(plan: Sequence[Config], context: Context) -> Result:
+    """Describe W: the weight of each link, and the total weight that others give each participant."""
+    W = schedule(with_mixing(plan[0], context.mixing))(0).to_dense()
+    with warnings.catch_warnings(record=True) as caught:  # a network that is not connected can be drawn too
+        warnings.simplefilter("always")
+        description = describe(W)
+    rows = [
+        {"participant": j, "out_weight": float(W[:, j].sum() - W[j, j]), "with_own": float(W[:, j].sum())}
+        for j in range(len(W))
+    ]
+    order = sorted(rows, key=lambda row: -row["out_weight"])[:3]
+    strongest = ", ".join(f"{row['participant']} ({row['out_weight']:.2f})" for row in order)
+    k, j = W.nonzero().unbind(1)
+    points = {"receiver": k.tolist(), "source": j.tolist(), "weight": W[k, j].tolist()}
+    findings = [
+        f"the others give most weight to participants {strongest}; spectral gap {description.spectral_gap:.3f}, "
+        f"{'' if description.doubly_stochastic else 'not '}doubly stochastic.",
+        *(str(warning.message) for warning in caught),
+    ]
+    return Result(points, rows, findings, {"W": W.tolist()})
 
 
-def _on_weights(axes: Any, hop: Any, weight: Any, value: Any) -> None:
-    for h, (colour, marker) in enumerate(HOPS, start=1):
-        axes.scatter(weight[hop == h], abs(value[hop == h]), s=18, color=colour, marker=marker, label=f"hop {h}")
-    axes.set(xlabel="product of weights, summed over paths", ylabel="size of influence")
-    axes.locator_params(axis="x", nbins=5)
-    axes.set_title("receiver by receiver", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+def distances(W: Sequence[Sequence[float]], source: int) -> Mapping[int, int]:
+    """How many hops each participant is from the source; those it never reaches are left out."""
+    import networkx as nx
 
-
-def _circle(nodes: Sequence[int]) -> Places:
-    turn = 2 * math.pi / len(nodes)
-    return {node: (math.sin(i * turn), math.cos(i * turn)) for i, node in enumerate(nodes)}
-
-
-def _rings(nodes: int, hops: Mapping[int, int]) -> Places:
-    """Ripples: the source in the middle, around it those one hop away, then two; outside those never reached."""
-    far = max(hops.values()) + (len(hops) < nodes)
-    places: dict[int, tuple[float, float]] = {}
-    for distance in range(far + 1):
-        ring = [node for node in range(nodes) if hops.get(node, far) == distance]
-        for i, node in enumerate(ring):
-            angle = 2 * math.pi * i / len(ring) + 0.4 * distance
-            radius = (distance / far) ** 0.7  # the innermost need room
-            places[node] = (radius * math.sin(angle), radius * math.cos(angle))
-    return places
-
-
-def _network(axes: Any, W: Sequence[Sequence[float]], places: Places, value: Any, most: float) -> None:
-    """Participants as large, in area, as `value` is of `most`; blue helped, orange harmed, grey was not reached."""
-    area = np.maximum(SMALLEST, LARGEST * abs(np.asarray(value)) / most)
-    heaviest = max(weight for k, row in enumerate(W) for j, weight in enumerate(row) if j != k)
-    for k, row in enumerate(W):
-        for j, weight in enumerate(row):
-            if weight > 0 and j != k:
-                axes.add_patch(_arrow(places[j], places[k], area[j], area[k], weight / heaviest))
-    for node, (x, y) in places.items():
-        colour = "0.85" if value[node] == 0 else HELPED if value[node] < 0 else HARMED
-        axes.scatter(x, y, s=area[node], color=colour, edgecolors="0.2", linewidths=0.8, zorder=3)
-        ink = "black" if value[node] == 0 else "white"
-        axes.text(x, y, str(node), ha="center", va="center_baseline", fontsize=6.5, color=ink, zorder=4)
-    across, up = zip(*places.values(), strict=True)
-    axes.set(xlim=(min(across) - AROUND, max(across) + AROUND), ylim=(min(up) - AROUND, max(up) + AROUND))
-    axes.axis("off")
-
-
-def _arrow(start: Any, end: Any, start_area: float, end_area: float, share: float) -> Any:
-    """From source to receiver, bent so that both directions of a pair can be seen; ends at the rims."""
-    from matplotlib.patches import FancyArrowPatch
-
-    return FancyArrowPatch(
-        start, end, connectionstyle="arc3,rad=0.1", arrowstyle="-|>", mutation_scale=6, linewidth=0.3 + 1.2 * share,
-        color="0.6", alpha=0.3 + 0.5 * share, shrinkA=math.sqrt(start_area) / 2, shrinkB=math.sqrt(end_area) / 2,
-        zorder=1,
-    )  # fmt: skip
-
-
-def _save(figure: Any, path: Path, networks: Iterable[Any]) -> None:
-    """Circles stay circles. The layout comes first: with places that keep their shape, it cuts off their titles."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in networks:
-        axes.set_aspect("equal")
-    figure.savefig(path, dpi=130, format=path.suffix.removeprefix("."))
+    graph: Any = nx.DiGraph([(j, k) for k, row in enumerate(W) for j, weight in enumerate(row) if weight > 0])
+    return dict(nx.single_source_shortest_path_length(graph, source))

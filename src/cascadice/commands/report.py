@@ -26,11 +26,10 @@ def _report(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from cascadice.report.page import write, write_results
-    from cascadice.report.studies import is_study
 
     folder, out = Path(args.run), None if args.out is None else _checked(Path(args.out))
     if measured := _holds_results(folder):
-        path, data = _write_study(folder, out) if is_study(folder) else write_results(folder, out)
+        path, data = write_results(folder, out)
         told = _by_name(data["results"])
     else:
         path, data = write(folder, out)
@@ -45,17 +44,6 @@ def _report(args: argparse.Namespace) -> None:
     console.print(f"page in {path} ({size})", highlight=False, soft_wrap=True, markup=False)
 
 
-def _write_study(folder: Path, out: Path | None) -> tuple[Path, dict[str, Any]]:
-    from cascadice import files
-    from cascadice.report.page import REPORT, page_of_results
-    from cascadice.report.studies import collect_study
-
-    data, path = collect_study(folder), folder / REPORT if out is None else out
-    with files.aside(path) as draft:
-        draft.write_text(page_of_results(data), encoding="utf-8")
-    return path, data
-
-
 def _by_name(results: list[dict[str, Any]]) -> list[str]:
     """What was found; of several figures, each under its name."""
     if len(results) == 1:
@@ -65,26 +53,24 @@ def _by_name(results: list[dict[str, Any]]) -> list[str]:
 
 def _holds_results(folder: Path) -> bool:
     """Whether results are in the folder, and no run; a folder with neither is a mistake."""
-    from cascadice.report.page.results import places
+    from cascadice.report.page.results import result_folders
     from cascadice.runs.folder import CONFIG
 
     if (folder / CONFIG).exists():
         return False
-    if not places(folder):
+    if not result_folders(folder):
         raise ValueError(_what_is_there(folder))
     return True
 
 
 def _what_is_there(folder: Path) -> str:
     """Of a folder with nothing to show: why, and what to do."""
-    from cascadice_experiments.figures.pages import MANIFEST
-
-    from cascadice.report.page.results import GOES_ON, unfinished
+    from cascadice.report.page.results import MANIFEST, RESUME, unfinished
 
     if begun := unfinished(folder):
         return f"{folder} has no result yet. {begun}"
     if (folder / MANIFEST).exists():
-        return f"{folder} has no result yet. {GOES_ON}"
+        return f"{folder} has no result yet. {RESUME}"
     if not folder.is_dir():
         return f"{folder} {'is a file' if folder.exists() else 'does not exist'}. {ACCEPTED}"
     if any(path.with_suffix(".parquet").exists() for path in folder.glob("*.json")):

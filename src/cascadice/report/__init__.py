@@ -1,0 +1,1 @@
+"""The HTML report of a run, of reproduced figures and of studies (`page`), also while a run trains (`live`)."""

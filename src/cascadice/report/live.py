@@ -1,7 +1,7 @@
-"""A run's page while it trains, on this machine only: `with serving(folder, rounds): ...`.
+"""The page of a run while it trains, served on this machine only: `with serving(folder, rounds): ...`.
 
-Whoever wants to see it must know its address, which holds a random token; other machines cannot reach it, and pages of
-other sites that have the browser ask under a name of theirs (DNS rebinding) are refused by the Host header.
+The address holds a random token, so other users cannot guess it, and other machines cannot reach the server. Requests
+under another host name (DNS rebinding by other sites) are refused by their Host header.
 """
 
 import errno
@@ -20,12 +20,11 @@ from time import monotonic
 from typing import Any
 
 from cascadice import files
+from cascadice.applications.plain import Json
 from cascadice.report.page import REPORT, collect, page, write
-from cascadice.report.page.numbers import Json
+from cascadice.runs import journal
 
-EVERY = 2.0  # seconds between updates
-SHARE = 0.1  # of the time may go into updates: they share the interpreter with the training
-LINGER = 5.0  # seconds for pages that are open to fetch the last update
+LINGER = 5.0  # seconds that open pages have to fetch the last update
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT = 65535
 POLICY = (
@@ -40,13 +39,28 @@ HEADERS = {
 
 @contextmanager
 def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
-    """Serve the page of the run that is trained within, of so many rounds; its address, which is printed too.
+    """Serve the page of a run while the `with` block trains it, and print the address.
 
-    Port 0 is any that is free. However the run ends, its report is written, and pages that are open are told.
+    However the block ends, the run's report.html is written and open pages are told.
+
+    Args:
+        folder: The folder that the run is written to.
+        rounds: How many rounds the run will have, for the page to show progress.
+        port: The port to listen on; 0 chooses a free one.
+
+    Yields:
+        The address of the page.
+
+    Raises:
+        ValueError: If the port is out of range or taken.
+
+    Example:
+        >>> with serving("runs/demo", rounds=320):  # doctest: +SKIP
+        ...     train()
     """
     feed = _Feed(Path(folder), rounds)
-    with _listening(port, feed) as server:
-        print(f"live at {server.address} (afterwards in {feed.report})", flush=True)
+    with _listen(port, feed) as server:
+        print(f"live page: {server.address} (kept afterwards in {feed.report})", flush=True)
         Thread(target=server.serve_forever, args=(0.05,), name="cascadice-live", daemon=True).start()
         try:
             yield server.address
@@ -60,14 +74,9 @@ def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
             server.shutdown()
 
 
-def pause(cost: float) -> float:
-    """How long to wait after an update that took so many seconds."""
-    return max(EVERY, cost / SHARE)
-
-
 @dataclass
 class _Feed:
-    """What there is to show, gathered when somebody asks and not more often than every few seconds."""
+    """The page's data, collected when a page asks, and not more often than every few seconds."""
 
     folder: Path
     rounds: int
@@ -76,45 +85,45 @@ class _Feed:
     due: float = 0.0
     asked: float = float("-inf")
     ended: bool = False
-    last_was_fetched: Event = field(default_factory=Event)
+    final_fetched: Event = field(default_factory=Event)
 
     @property
     def report(self) -> Path:
         return self.folder / REPORT
 
     def newest(self) -> Json:
-        """The data; older than they might be if they were gathered just now."""
+        """The newest data; those collected last if it is too early to collect again."""
         with self.lock:
             start = self.asked = monotonic()
             if self.data is None or (start >= self.due and not self.ended):
-                self.data = self._of_now(collect(self.folder))
-                self.due = monotonic() + pause(monotonic() - start)
+                self.data = self._with_status(collect(self.folder))
+                self.due = monotonic() + journal.pause_after(monotonic() - start)
             return self.data
 
-    def _of_now(self, data: Json) -> Json:
-        live = {"ended": self.ended, "rounds": self.rounds, "every": EVERY, "report": str(self.report)}
+    def _with_status(self, data: Json) -> Json:
+        live = {"ended": self.ended, "rounds": self.rounds, "every": journal.UPDATE_SECONDS, "report": str(self.report)}
         return {**data, "live": live}
 
     def end(self) -> None:
-        """Write the report; then wait until its data were fetched, if anybody is there to do so."""
+        """Write the report; then, if a page is open, wait until it has fetched the final data."""
         _, data = write(self.folder)
         with self.lock:
             self.ended = True
-            self.data = self._of_now(data)
-            watched = monotonic() - self.asked < 2 * EVERY + 1
+            self.data = self._with_status(data)
+            page_open = monotonic() - self.asked < 2 * journal.UPDATE_SECONDS + 1
         with suppress(KeyboardInterrupt):
-            self.last_was_fetched.wait(LINGER if watched else 0)
+            self.final_fetched.wait(LINGER if page_open else 0)
 
 
 class _Server(ThreadingTCPServer):
-    """One that says nothing, of requests that went wrong least of all: the terminal belongs to the training."""
+    """A server that prints nothing, not even errors of requests: the terminal belongs to the training."""
 
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, port: int, feed: _Feed) -> None:
-        super().__init__((LOOPBACK, port), _Answer)
+        super().__init__((LOOPBACK, port), _Handler)
         self.feed, self.token = feed, secrets.token_urlsafe(24)
         self.hosts = [f"{name}:{self.server_address[1]}" for name in (LOOPBACK, "localhost")]
 
@@ -126,20 +135,20 @@ class _Server(ThreadingTCPServer):
         pass
 
 
-def _listening(port: int, feed: _Feed) -> _Server:
+def _listen(port: int, feed: _Feed) -> _Server:
     if not 0 <= port <= HIGHEST_PORT:
-        raise ValueError(f"a port must be from 0 (any that is free) to {HIGHEST_PORT}; found {port}.")
+        raise ValueError(f"port must be from 0 (any free port) to {HIGHEST_PORT}; found {port}.")
     try:
         return _Server(port, feed)
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        taken = "in use" if error.errno == errno.EADDRINUSE else "not open to you"
-        raise ValueError(f"port {port} is {taken}. Choose another, or leave it out for one that is free.") from None
+        reason = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
+        raise ValueError(f"port {port} is {reason}. Choose another, or leave it out to use a free one.") from None
 
 
-class _Answer(BaseHTTPRequestHandler):
-    """GET, and nothing else: the page, and the newest data for it."""
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET requests for the page and for its newest data, and nothing else."""
 
     server: _Server
     timeout = 10.0
@@ -160,7 +169,7 @@ class _Answer(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.OK, page(data), "text/html")
         if data["live"]["ended"]:
-            self.server.feed.last_was_fetched.set()
+            self.server.feed.final_fetched.set()
         return None
 
     def _send_data(self, data: Json) -> None:
@@ -173,9 +182,8 @@ class _Answer(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, text: str = "", kind: str = "text/plain", version: str | None = None) -> None:
         content = text.encode()
         self.send_response(status)
-        more = {} if version is None else {"ETag": version}
-        told = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
-        for name, value in {**HEADERS, **told, **more}.items():
+        headers = {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
+        for name, value in (headers if version is None else {**headers, "ETag": version}).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -273,11 +273,12 @@ def schedule(config: Config) -> "Schedule":
 
 def length(config: Config, parts: "Partition") -> int:
     """The number of rounds; an epoch is as many as it takes all participants together to use all their batches."""
+    from cascadice.data.batches import rounds_per_epoch
+
     if config.rounds is not None:
         return config.rounds
     each = per_participant(config, len(parts))
-    batches = sum(len(part) // one.batch_size for part, one in zip(parts, each, strict=True))
-    per_epoch = -(-batches // sum(one.local_steps for one in each))
+    per_epoch = rounds_per_epoch(parts, [one.batch_size for one in each], [one.local_steps for one in each])
     return max(1, round((config.epochs or 0) * per_epoch))
 
 

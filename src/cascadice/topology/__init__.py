@@ -1,8 +1,8 @@
 """Who gossips with whom: graphs, weights, mixing matrices `W[k, j]`, and schedules of them over the rounds."""
 
+from cascadice.topology.csv import read_csv, write_csv
 from cascadice.topology.description import Description, describe, describe_schedule, period
 from cascadice.topology.dominance import dominant
-from cascadice.topology.files import read_csv, write_csv
 from cascadice.topology.finite import base
 from cascadice.topology.graphs import (
     alone,

@@ -1,4 +1,4 @@
-"""What a W, or a schedule of them, is like: how fast it mixes, who weighs how much, who hears whom."""
+"""Properties of W, or of a schedule: how fast it mixes, how much weight everyone has, whether it is connected."""
 
 import math
 import warnings
@@ -21,11 +21,12 @@ KRYLOV_STEPS, RESTARTS = 50, 100
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A reading of W, or of the mean W of several rounds. Links and weights do not count self-loops.
+    """Properties of W, or of the mean W of several rounds. Links and weights leave self-loops out.
 
     `spectral_gap` is 1 − |λ₂|, where |λ₂| is the factor by which disagreement shrinks per round in the long run:
     the second largest eigenvalue of W in absolute value, or the `rounds`-th root of that of the rounds' product.
-    1 is exact consensus, 0 is none ever; NaN where rows do not sum to 1.
+    1 means exact consensus, 0 that there is never any; NaN where rows do not sum to 1. `in_weight` is the weight that a
+    participant gives to others, `out_weight` the weight that others give to it.
     """
 
     nodes: int
@@ -43,21 +44,30 @@ class Description:
 
 
 def describe(W: Float[Tensor, "n n"]) -> Description:
-    """Describe one W; warns where it is not strongly connected. Cost as for `describe_schedule`, with one round."""
+    """Describe one W; warn if it is not strongly connected. Cost as for `describe_schedule` with one round.
+
+    Example:
+        >>> describe(torch.full((4, 4), 0.25, dtype=torch.float64)).spectral_gap
+        1.0
+    """
     check_entries(W)
     return describe_schedule(Cycle((W,)))
 
 
 def period(schedule: Schedule) -> int:
-    """After how many rounds a schedule has shown all it does; 100 where it has no cycle."""
+    """The number of rounds after which a schedule repeats; 100 if it is not a Cycle."""
     return len(schedule.matrices) if isinstance(schedule, Cycle) else RANDOM_ROUNDS
 
 
 def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Description:
-    """Describe the first `rounds` (a whole cycle, or 100 where there is none); warns where their union is unconnected.
+    """Describe the first rounds of a schedule; warn if their mean W is not strongly connected.
 
     Cost: below 512 participants n³ per round; above, restarted Arnoldi with at most 5,000 products with each W, which
-    overstates the gap where it is nearly nothing (a ring of 4,096: 1.1e-6 for 0.8e-6).
+    overstates very small gaps (a ring of 4,096: 1.1e-6 instead of 0.8e-6).
+
+    Args:
+        schedule: The function t -> W.
+        rounds: How many rounds to describe; `period(schedule)` unless given.
     """
     rounds = period(schedule) if rounds is None else rounds
     W = average(schedule, rounds)
@@ -96,10 +106,10 @@ def _spectral_gap(matrices: Sequence[Tensor]) -> float:
 
 
 def _disagreement(matrices: Sequence[Tensor], theta: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """What is left of the deviations from the mean after these rounds.
+    """The deviations from the mean that are left after these rounds.
 
-    Subtracting the mean turns the eigenvalue 1 of the product, whose vector is 1, into 0 and leaves the others.
-    It is done each round, so that a deviation shrunk below the rounding of the mean keeps its digits.
+    Subtracting the mean turns the product's eigenvalue 1, with eigenvector 1, into 0 and leaves the others. It is done
+    in each round, so that deviations smaller than the mean's rounding error keep their digits.
     """
     for W in matrices:
         before = theta.norm()
@@ -127,13 +137,13 @@ def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], nodes: int) -> float:
 
 
 def _arnoldi(apply: Callable[[Tensor], Tensor], x: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-    """An orthonormal basis of x, Ax, A²x, … and A in that basis; shorter where the space closes."""
+    """An orthonormal basis of x, Ax, A²x, … and A in that basis; shorter if the space is invariant."""
     basis = [x / x.norm()]
     hessenberg = torch.zeros(KRYLOV_STEPS + 1, KRYLOV_STEPS, dtype=torch.float64)
     for step in range(KRYLOV_STEPS):
         x, known = apply(basis[-1]), torch.stack(basis)
         scale = x.norm()
-        for _ in range(2):  # the second pass removes what rounding left of the first
+        for _ in range(2):  # the second pass removes the rounding errors of the first
             overlap = known @ x
             x = x - overlap @ known
             hessenberg[: step + 1, step] += overlap
@@ -145,22 +155,28 @@ def _arnoldi(apply: Callable[[Tensor], Tensor], x: Float[Tensor, " n"]) -> tuple
     return torch.stack(basis[:size], dim=1), hessenberg[:size, :size]
 
 
-def _summary(found: Description) -> list[str]:
-    over = f" over {found.rounds} rounds" if found.rounds > 1 else ""
-    sums = "rows and columns" if found.doubly_stochastic else "rows" if found.row_stochastic else "not the rows"
+def _summary(description: Description) -> list[str]:
+    over = f" over {description.rounds} rounds" if description.rounds > 1 else ""
+    sums = (
+        "rows and columns"
+        if description.doubly_stochastic
+        else "rows"
+        if description.row_stochastic
+        else "not the rows"
+    )
     return [
-        f"participants        {found.nodes}",
-        f"links               {found.links}{over}",
-        f"spectral gap        {found.spectral_gap:.4g}{' per round' if over else ''}",
+        f"participants        {description.nodes}",
+        f"links               {description.links}{over}",
+        f"spectral gap        {description.spectral_gap:.4g}{' per round' if over else ''}",
         f"sums to 1           {sums}",
-        f"strongly connected  {'yes' if found.strongly_connected else 'no'}",
+        f"strongly connected  {'yes' if description.strongly_connected else 'no'}",
     ]
 
 
-def _table(found: Description) -> list[str]:
-    """All participants, or the most influential ones of many."""
-    order = found.out_weight.argsort(descending=True, stable=True).tolist()
-    shown = sorted(order) if found.nodes <= TABLE_ROWS else order[:TABLE_ROWS]
-    rows = [f"{k:>11}  {found.in_weight[k]:>9.4f}  {found.out_weight[k]:>10.4f}" for k in shown]
-    left = [f"… and {found.nodes - len(shown)} with less out-weight"] if found.nodes > len(shown) else []
+def _table(description: Description) -> list[str]:
+    """All participants, or, if there are many, those with the most out-weight."""
+    order = description.out_weight.argsort(descending=True, stable=True).tolist()
+    shown = sorted(order) if description.nodes <= TABLE_ROWS else order[:TABLE_ROWS]
+    rows = [f"{k:>11}  {description.in_weight[k]:>9.4f}  {description.out_weight[k]:>10.4f}" for k in shown]
+    left = [f"… and {description.nodes - len(shown)} with less out-weight"] if description.nodes > len(shown) else []
     return ["participant  in-weight  out-weight", *rows, *left]

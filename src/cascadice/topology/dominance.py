@@ -1,4 +1,4 @@
-"""A network in which some are listened to more than others: one dominant participant, two subdominant ones."""
+"""A network in which some participants carry more weight: one is dominant, two are subdominant."""
 
 import torch
 from jaxtyping import Float
@@ -12,9 +12,12 @@ FEWEST = 4
 def dominant(nodes: int) -> Float[Tensor, "n n"]:
     """W with participant 0 dominant, ⌊7n/16⌋ and ⌊10n/16⌋ subdominant (7 and 10 of 16), the rest ordinary.
 
-    Everybody gives itself 0.5 (the dominant one 0.7) and its predecessor on a ring 0.1, which connects all. Ordinary
-    participants give 0.24 to the dominant and 0.08 to each subdominant one; a subdominant one gives 0.3 to the
-    dominant and 0.1 to the other; the dominant one gives each of them 0.1. Row-stochastic, strongly connected.
+    Every participant gives itself 0.5 (the dominant one 0.7) and its predecessor on a ring 0.1. Ordinary participants
+    give 0.24 to the dominant and 0.08 to each subdominant one; a subdominant one gives 0.3 to the dominant and 0.1 to
+    the other; the dominant one gives each of them 0.1. Row-stochastic, strongly connected.
+
+    Raises:
+        ValueError: There are fewer than 4 participants.
     """
     if nodes < FEWEST:
         raise ValueError(f"dominant needs at least {FEWEST} participants; found nodes={nodes}. Use topology 'star'.")

@@ -1,8 +1,8 @@
 """Base-(k + 1) graphs: exact consensus in finitely many rounds, for any number of participants.
 
 Takezawa et al. 2023, "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning via
-Finite-time Convergence". A round is a list of meetings (one, other, weight): each gives the other that weight and
-keeps the rest, so every round is symmetric and doubly stochastic.
+Finite-time Convergence". A round is a list of meetings (one, other, weight): each of the two gives the other that
+weight and keeps the rest, so every round is symmetric and doubly stochastic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,17 @@ Meetings: TypeAlias = list[tuple[int, int, float]]
 
 
 def base(nodes: int, *, max_degree: int = 1) -> Cycle:
-    """A cycle of doubly stochastic W of at most `max_degree` neighbours whose product is exactly 11ᵀ/n.
+    """A cycle of doubly stochastic W whose product is exactly 11ᵀ/n.
 
     Algorithm 3 of the paper; at most 2 log_{k+1} n + 2 rounds for degree k. Cost: n × degree per round to build.
+
+    Args:
+        nodes: The number of participants.
+        max_degree: The most neighbours that a participant has in a round.
+
+    Example:
+        >>> len(base(12).matrices)
+        5
     """
     check_nodes(nodes)
     if max_degree < 1:
@@ -34,7 +42,7 @@ def base(nodes: int, *, max_degree: int = 1) -> Cycle:
 
 
 def _base(members: Sequence[int], radix: int) -> list[Meetings]:
-    """Average within parts whose size has only large prime factors, then across them; or all at once if shorter."""
+    """Average within parts whose size has only large prime factors, then across; or all at once if that is shorter."""
     parts = max(d for d in range(1, len(members) + 1) if len(members) % d == 0 and _factors(d, radix) is not None)
     size = len(members) // parts
     within = _together(_simple_base(members[i * size : (i + 1) * size], radix) for i in range(parts))
@@ -87,12 +95,12 @@ def _factors(number: int, largest: int) -> tuple[int, ...] | None:
     """The fewest factors, none above `largest`, whose product is `number`; None where a prime factor is too large."""
     if number == 1:
         return ()
-    found = (
+    products = (
         (factor, *rest)
         for factor in range(2, min(number, largest) + 1)
         if number % factor == 0 and (rest := _factors(number // factor, largest)) is not None
     )
-    return min(found, key=len, default=None)
+    return min(products, key=len, default=None)
 
 
 def _groups(members: Sequence[int], radix: int) -> list[list[Sequence[int]]]:
@@ -110,7 +118,7 @@ def _groups(members: Sequence[int], radix: int) -> list[list[Sequence[int]]]:
 
 
 def _together(sequences: Iterable[list[Meetings]]) -> list[Meetings]:
-    """Run sequences side by side (nobody is in two meetings of a round); the shorter ones rest at the end."""
+    """Run sequences in parallel (no one is in two meetings of a round); the shorter ones idle at the end."""
     return [[*chain(*meetings)] for meetings in zip_longest(*sequences, fillvalue=[])]
 
 

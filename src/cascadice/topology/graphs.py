@@ -1,4 +1,4 @@
-"""Named graphs on the participants 0 … n − 1. An edge (u, v) says that u sends to v; undirected, both ways."""
+"""Named graphs on the participants 0 … n − 1. In an edge (u, v), u sends to v; undirected edges go both ways."""
 
 import math
 from collections.abc import Callable
@@ -19,31 +19,41 @@ CONNECTED_ATTEMPTS = 100
 
 
 def alone(nodes: int) -> Graph:
-    """No links: everybody trains alone."""
+    """No edges: everyone trains alone."""
     graph: Graph = nx.empty_graph(check_nodes(nodes))
     return graph
 
 
 def ring(nodes: int) -> Graph:
-    """Each participant exchanges with the one before and the one after it."""
+    """Each participant exchanges with the one before and the one after it.
+
+    Example:
+        >>> sorted(ring(4).edges)
+        [(0, 1), (0, 3), (1, 2), (2, 3)]
+    """
     graph: Graph = nx.cycle_graph(check_nodes(nodes))
     return graph
 
 
 def complete(nodes: int) -> Graph:
-    """Everybody exchanges with everybody; with uniform weights this is FedAvg."""
+    """Everyone exchanges with everyone; with uniform weights, this is FedAvg."""
     graph: Graph = nx.complete_graph(check_nodes(nodes))
     return graph
 
 
 def star(nodes: int) -> Graph:
-    """Everybody exchanges with participant 0."""
+    """Everyone exchanges with participant 0."""
     graph: Graph = nx.star_graph(check_nodes(nodes) - 1)
     return graph
 
 
 def exponential(nodes: int) -> DiGraph:
-    """Participant k receives from k + 2^m (mod n) for every 2^m < n (Ying et al. 2021)."""
+    """Participant k receives from k + 2^m (mod n) for every 2^m < n (Ying et al. 2021).
+
+    Example:
+        >>> sorted(exponential(8).predecessors(0))
+        [1, 2, 4]
+    """
     graph: DiGraph = nx.empty_graph(check_nodes(nodes), create_using=nx.DiGraph)
     hops = [2**m for m in range((nodes - 1).bit_length())]
     graph.add_edges_from(((k + hop) % nodes, k) for k in range(nodes) for hop in hops)
@@ -51,12 +61,16 @@ def exponential(nodes: int) -> DiGraph:
 
 
 def torus(nodes: int) -> Graph:
-    """A grid as square as possible whose borders are glued; each participant has (up to) four neighbours."""
+    """A grid with wrap-around borders, as square as possible; each participant has up to four neighbours.
+
+    Raises:
+        ValueError: The number of participants is a prime above 3.
+    """
     check_nodes(nodes)
     rows = max(side for side in range(1, math.isqrt(nodes) + 1) if nodes % side == 0)
     if rows == 1 and nodes > 3:
         raise ValueError(
-            f"torus needs a number of participants that splits into rows and columns; {nodes} is prime. "
+            f"torus needs a number of participants that divides into rows and columns; {nodes} is prime. "
             f"Use {nodes - 1} or {nodes + 1}, or topology 'ring'."
         )
     columns = nodes // rows
@@ -69,20 +83,49 @@ def torus(nodes: int) -> Graph:
 
 
 def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> Graph:
-    """A connected random graph in which everybody has the same number of neighbours (4, or all if fewer)."""
+    """A connected random graph in which everyone has the same number of neighbours.
+
+    Args:
+        nodes: The number of participants.
+        degree: Neighbours of each participant; 4 unless given, or all others if there are fewer.
+        seed: Determines the graph.
+
+    Raises:
+        ValueError: No such graph exists, or none of 100 draws was connected.
+
+    Example:
+        >>> {degree for _, degree in random_regular(10, degree=3).degree}
+        {3}
+    """
     degree = check_degree(nodes, degree)
     return _connected(partial(draw_regular, nodes, degree), seed, f"random-regular with degree {degree}")
 
 
 def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) -> Graph:
-    """A connected random graph in which each pair is linked with `probability` (2 ln n / n unless given)."""
+    """A connected random graph in which each pair is joined with a probability (Erdős & Rényi 1959).
+
+    Args:
+        nodes: The number of participants.
+        probability: Of an edge; 2 ln n / n unless given.
+        seed: Determines the graph.
+
+    Raises:
+        ValueError: None of 100 draws was connected.
+    """
     check_nodes(nodes)
     p = check_probability(min(1.0, 2 * math.log(nodes) / nodes) if probability is None else probability)
     return _connected(partial(nx.fast_gnp_random_graph, nodes, p), seed, f"erdos-renyi with p = {p:.4g}")
 
 
 def small_world(nodes: int, *, degree: int | None = None, probability: float = 0.1, seed: int = 0) -> Graph:
-    """A connected ring of `degree` nearest neighbours (4, or all), rewired with `probability` (Watts, Strogatz)."""
+    """A ring of nearest neighbours with some edges rewired at random, connected (Watts & Strogatz 1998).
+
+    Args:
+        nodes: The number of participants.
+        degree: Nearest neighbours of each participant before rewiring; 4 unless given, or all others if fewer.
+        probability: Of rewiring an edge.
+        seed: Determines the graph.
+    """
     check_probability(probability)
     degree = min(4, check_nodes(nodes) - 1) if degree is None else degree
     if not 0 <= degree < nodes:
@@ -96,20 +139,20 @@ def small_world(nodes: int, *, degree: int | None = None, probability: float = 0
 
 
 def draw_regular(nodes: int, degree: int, *, seed: int) -> Graph:
-    """One random regular graph, perhaps in several pieces."""
+    """One random regular graph, not necessarily connected."""
     graph: Graph = nx.random_regular_graph(degree, nodes, seed=seed)
     return graph
 
 
 def check_nodes(nodes: int) -> int:
-    """`nodes`, or a ValueError unless there is at least one participant."""
+    """`nodes`, or a ValueError if it is less than 1."""
     if nodes < 1:
         raise ValueError(f"a network needs at least 1 participant; found nodes={nodes}.")
     return nodes
 
 
 def check_degree(nodes: int, degree: int | None) -> int:
-    """The degree of a regular graph: 4 (or all, if fewer) unless given, or a ValueError where no such graph exists."""
+    """The degree of a regular graph, 4 or at most n − 1 unless given; a ValueError if no such graph exists."""
     check_nodes(nodes)
     if degree is None:
         return min(4, nodes - 1)
@@ -122,14 +165,14 @@ def check_degree(nodes: int, degree: int | None) -> int:
 
 
 def check_probability(probability: float) -> float:
-    """`probability`, or a ValueError unless it is one."""
+    """`probability`, or a ValueError if it is not in [0, 1]."""
     if not 0 <= probability <= 1:
         raise ValueError(f"probability must be from 0 to 1; found {probability}.")
     return probability
 
 
 def _connected(draw_graph: Callable[..., Graph], seed: int, what: str) -> Graph:
-    """The first connected one of a hundred draws: a learner that nobody hears would spoil the experiment silently."""
+    """The first connected graph of a hundred draws: an isolated participant would distort the experiment silently."""
     for attempt in range(CONNECTED_ATTEMPTS):
         graph = draw_graph(seed=seeds.derive(seed, "topology", "graph", attempt))
         if nx.is_connected(graph):

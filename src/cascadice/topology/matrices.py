@@ -12,12 +12,12 @@ from torch import Tensor
 from cascadice.topology.graphs import DiGraph
 
 SPARSE_FROM = 512  # participants; W is dense below, CSR from here on
-DENSE_FROM = 1 / 16  # of all pairs linked: a dense product is then faster than a sparse one, however large W is
+DENSE_FROM = 1 / 16  # density above which a dense product is faster than a sparse one, however large W is
 ROW_TOLERANCE = 1e-6
 
 
 class Links(NamedTuple):
-    """The non-zero entries of W: receivers[i] gives weights[i] to sources[i]. Self-loops are links too."""
+    """The non-zero entries of W: receivers[i] gives weights[i] to sources[i]. Self-loops count as links."""
 
     receivers: Int[Tensor, " links"]
     sources: Int[Tensor, " links"]
@@ -25,7 +25,12 @@ class Links(NamedTuple):
 
 
 def links(W: Float[Tensor, "n n"]) -> Links:
-    """The non-zero entries of W in row-major order, whatever its layout."""
+    """The non-zero entries of W in row-major order, whatever its layout.
+
+    Example:
+        >>> links(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).sources.tolist()
+        [0, 1, 1]
+    """
     if W.layout == torch.strided:
         receivers, sources = W.nonzero(as_tuple=True)
         return Links(receivers, sources, W[receivers, sources])
@@ -45,7 +50,14 @@ def from_links(
     sources: Int[Tensor, " links"],
     weights: Float[Tensor, " links"],
 ) -> Float[Tensor, "n n"]:
-    """W from its links, parallel ones added up; dense where participants are few or links many, else CSR."""
+    """W from its links, in float64: dense where participants are few or links many, otherwise CSR.
+
+    Args:
+        nodes: The number of participants.
+        receivers: The row of each entry.
+        sources: The column of each entry.
+        weights: The entries; those at the same place are added up.
+    """
     weights = weights.double()
     if nodes < SPARSE_FROM or len(weights) >= DENSE_FROM * nodes**2:
         return torch.zeros(nodes, nodes, dtype=torch.float64).index_put_((receivers, sources), weights, accumulate=True)
@@ -57,7 +69,7 @@ def from_links(
 def _csr(
     nodes: int, receivers: Int[Tensor, " links"], sources: Int[Tensor, " links"], weights: Float[Tensor, " links"]
 ) -> Float[Tensor, "n n"]:
-    """CSR from links that are in row-major order without repeats."""
+    """CSR from links in row-major order without duplicates."""
     starts = torch.zeros(nodes + 1, dtype=torch.int64)
     starts[1:] = receivers.bincount(minlength=nodes).cumsum(0)
     with warnings.catch_warnings():
@@ -66,18 +78,31 @@ def _csr(
 
 
 def identity(nodes: int) -> Float[Tensor, "n n"]:
-    """W of a round in which nobody exchanges anything."""
+    """W of a round in which no one exchanges anything."""
     everyone = torch.arange(nodes)
     return from_links(nodes, everyone, everyone, torch.ones(nodes, dtype=torch.float64))
 
 
 def row_sums(nodes: int, entries: Links) -> Float[Tensor, " n"]:
-    """How much weight each participant gives out in all."""
+    """The sum of each row of W."""
     return torch.zeros(nodes, dtype=torch.float64).index_add_(0, entries.receivers, entries.weights.double())
 
 
 def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """W from a tensor, a NumPy array or nested lists, checked; `normalize` divides each row by its sum."""
+    """W in float64 from a tensor, a NumPy array or nested lists, checked.
+
+    Args:
+        array: Row k holds the weights that participant k gives.
+        normalize: Divide each row by its sum.
+
+    Raises:
+        ValueError: W is not square, or has entries that are negative or not finite, or rows that do not sum to 1.
+
+    Example:
+        >>> matrix([[1, 1], [0, 3]], normalize=True)
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]], dtype=torch.float64)
+    """
     W = _as_float64(array)
     check_entries(W)
     nodes, entries = W.shape[0], links(W)
@@ -90,7 +115,12 @@ def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
 
 
 def check(W: Tensor, *, connected: bool = False) -> None:
-    """Raise a one-line ValueError unless W is a mixing matrix (and, where asked, strongly connected)."""
+    """Raise a ValueError unless W is a mixing matrix.
+
+    Args:
+        W: Must be square, with finite entries, none negative, and rows that sum to 1.
+        connected: Whether W must be strongly connected, too.
+    """
     check_entries(W)
     _check_rows(row_sums(W.shape[0], links(W)))
     if connected and (gap := disconnection(W)):
@@ -98,7 +128,7 @@ def check(W: Tensor, *, connected: bool = False) -> None:
 
 
 def to_graph(W: Float[Tensor, "n n"]) -> DiGraph:
-    """The links of W, without self-loops, as a directed graph whose arrows point from source to receiver."""
+    """W as a directed graph with weights, edges from source to receiver, without self-loops."""
     entries = links(W)
     graph: DiGraph = nx.DiGraph()
     graph.add_nodes_from(range(W.shape[0]))
@@ -108,7 +138,7 @@ def to_graph(W: Float[Tensor, "n n"]) -> DiGraph:
 
 
 def disconnection(W: Float[Tensor, "n n"]) -> str | None:
-    """Who never hears of whom, however many rounds pass; None where W is strongly connected."""
+    """A pair of which one never hears from the other, in words; None if W is strongly connected."""
     graph, everyone = to_graph(W), set(range(W.shape[0]))
     if deaf := everyone - nx.descendants(graph, 0) - {0}:
         return f"participant {min(deaf)} never hears from participant 0"
@@ -127,7 +157,7 @@ def _as_float64(array: Any) -> Tensor:
 
 
 def check_entries(W: Tensor) -> None:
-    """Raise a one-line ValueError unless W is square and its entries are finite and not negative."""
+    """Raise a ValueError unless W is square and its entries are finite and not negative."""
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not W.shape[0]:
         shape = " x ".join(map(str, W.shape)) or "a single number"
         raise ValueError(f"W must be square, one row and one column per participant; found {shape}.")
@@ -145,10 +175,10 @@ def _check_rows(sums: Float[Tensor, " n"]) -> None:
     wrong = (sums - 1).abs() > ROW_TOLERANCE
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        # 4 decimals read well, unless they would hide the very deviation that is reported
-        found = f"{sums[row]:.4g}" if abs(sums[row] - 1) > 1e-3 else f"{sums[row]:.8f}"
+        # 4 digits read well, but would hide a small deviation
+        value = f"{sums[row]:.4g}" if abs(sums[row] - 1) > 1e-3 else f"{sums[row]:.8f}"
         raise ValueError(
-            f"W must have rows summing to 1; row {row} sums to {found}. "
+            f"W must have rows summing to 1; row {row} sums to {value}. "
             "Use topology.metropolis(graph), or normalise them (normalize=True, --normalize)."
         )
 

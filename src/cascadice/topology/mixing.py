@@ -1,4 +1,4 @@
-"""One gossip step: everybody replaces its parameters by a weighted mean of those it hears."""
+"""One gossip step: every participant replaces its parameters by a weighted mean of what it receives."""
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -12,17 +12,27 @@ from cascadice.topology.matrices import from_links, links
 
 _Target = tuple[torch.dtype, torch.device, bool]
 
-# columns of a product with a sparse matrix: on CUDA, cuSPARSE gives zeros for more than 65,535 blocks of 16, silently
+# columns in one product with a sparse matrix: beyond 65,535 blocks of 16, cuSPARSE silently returns zeros
 WIDEST = 2**19
 
 
 def gossip(
     W: Float[Tensor, "n n"], theta: Float[Tensor, "n d"], *, out: Float[Tensor, "n d"] | None = None
 ) -> Float[Tensor, "n d"]:
-    """Σ_j W[k, j] θ_j for every participant k, in theta's precision and on its device; into `out` if given.
+    """Σ_j W[k, j] θ_j for every participant k, in theta's dtype and on its device.
 
-    Cost: links × d for sparse W, n² × d for dense. W is converted once per tensor object: do not modify it in place.
-    Backward passes go through; torch.func cannot trace sparse W, but the map is linear: gossip the tangents themselves.
+    Cost: links × d for sparse W, n² × d for dense. Autograd works; torch.func cannot trace a sparse W, but the map is
+    linear, so the tangents can be gossiped themselves.
+
+    Args:
+        W: Converted to theta's dtype and device once per tensor object: do not modify it in place.
+        theta: Everyone's parameters.
+        out: Where to write the result.
+
+    Example:
+        >>> gossip(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([[0.0], [4.0]]))
+        tensor([[2.],
+                [4.]])
     """
     with _full_precision():
         return product(_fitting(W, theta, transposed=False), theta, out=out)
@@ -35,13 +45,20 @@ def gossip_transposed(
     plus: Float[Tensor, "n d"] | None = None,
     out: Tensor | None = None,
 ) -> Float[Tensor, "n d"]:
-    """Σ_k W[k, j] λ_k (+ `plus`) for every participant j: what flows back along the links. Cost as for `gossip`."""
+    """Σ_k W[k, j] λ_k for every participant j: the adjoint of `gossip`, at the same cost.
+
+    Args:
+        W: As for `gossip`.
+        lam: Everyone's adjoint.
+        plus: Added to the result.
+        out: Where to write the result.
+    """
     with _full_precision():
         back = _fitting(W, lam, transposed=True)
         if plus is not None and back.layout == torch.strided:
             return torch.addmm(plus, back, lam, out=out)
-        found = product(back, lam, out=out)
-        return found if plus is None else found.add_(plus)
+        result = product(back, lam, out=out)
+        return result if plus is None else result.add_(plus)
 
 
 def product(left: Float[Tensor, "m n"], right: Float[Tensor, "n d"], *, out: Tensor | None = None) -> Tensor:
@@ -53,7 +70,7 @@ def product(left: Float[Tensor, "m n"], right: Float[Tensor, "n d"], *, out: Ten
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """TF32 may be good enough for training; averaging in it would round every parameter to 11 bits every round."""
+    """TF32 may be good enough for training, but would round every parameter to 11 bits in every round of gossip."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -63,7 +80,7 @@ def _full_precision() -> Iterator[None]:
 
 
 def _fitting(W: Tensor, like: Tensor, *, transposed: bool) -> Tensor:
-    """W (or its transpose) in the dtype and on the device of `like`; remembered for as long as W itself lives."""
+    """W or its transpose in the dtype and on the device of `like`; cached for as long as W itself lives."""
     if W.layout == torch.strided and transposed:
         return _fitting(W, like, transposed=False).T
     target = (like.dtype, like.device, transposed)

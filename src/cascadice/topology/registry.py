@@ -19,7 +19,7 @@ from cascadice.topology.weights import metropolis, uniform
 
 @dataclass(frozen=True)
 class Topology:
-    """A named topology: `make(nodes, **options)` gives a graph, which still needs weights, a W, or a schedule."""
+    """A named topology: `make(nodes, **options)` returns a graph, which still needs weights, a W, or a schedule."""
 
     description: str
     make: Callable[..., Graph | Tensor | schedules.Schedule]
@@ -32,14 +32,30 @@ class Topology:
 
 @dataclass(frozen=True)
 class Weighting:
-    """A named way from a graph to W."""
+    """A named function from a graph to W."""
 
     description: str
     make: Callable[[Graph], Tensor]
 
 
 def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **options: Any) -> schedules.Schedule:
-    """The schedule of a named topology, e.g. `build("small-world", 16, weights="metropolis", degree=6)`."""
+    """The schedule of a named topology.
+
+    Args:
+        name: One of TOPOLOGIES.
+        nodes: The number of participants.
+        weights: One of WEIGHTS, for topologies that are graphs.
+        seed: Determines random topologies.
+        options: Keyword arguments of the topology, e.g. `degree`.
+
+    Raises:
+        ValueError: A name or an option is unknown, or the topology does not exist for this number of participants.
+
+    Example:
+        >>> schedule = build("small-world", 16, weights="metropolis", degree=6)
+        >>> schedule(0).shape
+        torch.Size([16, 16])
+    """
     topology, weighting = lookup(TOPOLOGIES, name, "topology"), lookup(WEIGHTS, weights, "weights")
     check_nodes(nodes)
     if unknown := sorted(set(options) - set(topology.options)):
@@ -51,7 +67,7 @@ def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **o
     if isinstance(made, nx.Graph):
         return schedules.constant(weighting.make(made))
     if weights != "uniform":
-        raise ValueError(f"topology {name!r} brings its own weights; leave out weights={weights!r}.")
+        raise ValueError(f"topology {name!r} has its own weights; leave out weights={weights!r}.")
     return schedules.constant(made) if isinstance(made, Tensor) else made
 
 
@@ -67,29 +83,29 @@ def _pairwise_gossip(nodes: int, *, graph: str = "complete", seed: int = 0) -> s
 
 WEIGHTS: Mapping[str, Weighting] = MappingProxyType(
     {
-        "uniform": Weighting("equal weights over in-neighbours and oneself (row-stochastic)", uniform),
+        "uniform": Weighting("equal weights for oneself and one's in-neighbours (row-stochastic)", uniform),
         "metropolis": Weighting("Metropolis–Hastings, undirected graphs only (doubly stochastic)", metropolis),
     }
 )
 
 TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(
     {
-        "alone": Topology("no links: everybody trains alone", graphs.alone),
+        "alone": Topology("no links: everyone trains alone", graphs.alone),
         "ring": Topology("exchange with the one before and the one after", graphs.ring),
         "exponential": Topology("k receives from k + 1, k + 2, k + 4, …", graphs.exponential),
         "one-peer-exponential": Topology(
             "k averages with k + 1, then k + 2, then k + 4, …: one peer a round", schedules.one_peer_exponential
         ),
         "base": Topology("base-(k+1): exact consensus in finitely many rounds of at most max_degree peers", base),
-        "complete": Topology("everybody with everybody (uniform weights: FedAvg)", graphs.complete),
-        "star": Topology("everybody with participant 0", graphs.star),
-        "torus": Topology("a square grid with glued borders, four neighbours each", graphs.torus),
+        "complete": Topology("everyone with everyone (uniform weights: FedAvg)", graphs.complete),
+        "star": Topology("everyone with participant 0", graphs.star),
+        "torus": Topology("a square grid with wrap-around borders, four neighbours each", graphs.torus),
         "random-regular": Topology("a connected random graph of equal degrees", graphs.random_regular),
         "erdos-renyi": Topology("a connected random graph, each pair linked with a probability", graphs.erdos_renyi),
         "small-world": Topology("a ring of near neighbours with random shortcuts", graphs.small_world),
         "dominant": Topology("one dominant participant, two subdominant ones, the rest ordinary", dominant),
         "pairwise-gossip": Topology("each round, one random pair averages", _pairwise_gossip),
         "epidemic": Topology("each round, a fresh random regular graph", schedules.epidemic),
-        "matching": Topology("each round, everybody averages with one random partner", schedules.random_matching),
+        "matching": Topology("each round, everyone averages with one random partner", schedules.random_matching),
     }
 )

@@ -1,6 +1,6 @@
-"""Which W at which round: a schedule is a pure function of the round number.
+"""W over time: a schedule is a pure function from the round number to W.
 
-Random schedules draw round t from (seed, t) alone, so round 700 needs no rounds 0 to 699.
+Random schedules draw round t from (seed, t) alone, so round 700 does not need rounds 0 to 699.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,15 +15,15 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.topology.graphs import Graph, check_degree, check_nodes, check_probability, draw_regular
 from cascadice.topology.matrices import Links, check, from_links, identity, links, row_sums
-from cascadice.topology.weights import keeping_the_rest, symmetric_arrows, uniform, with_diagonal
+from cascadice.topology.weights import keeping_the_rest, symmetric_edges, uniform, with_diagonal
 
-Schedule: TypeAlias = Callable[[int], Tensor]
-Presence: TypeAlias = Callable[[int], Tensor]
+Schedule: TypeAlias = Callable[[int], Tensor]  # t -> W
+Presence: TypeAlias = Callable[[int], Tensor]  # t -> bool [n], who is present
 
 
 @dataclass(frozen=True, eq=False)
 class Cycle:
-    """A schedule that repeats these matrices; it returns the same tensor objects each time round."""
+    """A schedule that repeats these matrices; each time it returns the same tensor objects."""
 
     matrices: tuple[Tensor, ...]
 
@@ -32,12 +32,21 @@ class Cycle:
 
 
 def constant(W: Tensor) -> Cycle:
-    """The same W every round."""
+    """The same W in every round."""
     return cyclic([W])
 
 
 def cyclic(matrices: Sequence[Tensor]) -> Cycle:
-    """These W in turn, over and over."""
+    """These W in turn, over and over.
+
+    Raises:
+        ValueError: There is none, one is not a mixing matrix, or their sizes differ.
+
+    Example:
+        >>> schedule = cyclic([identity(2), torch.full((2, 2), 0.5)])
+        >>> schedule(3)[0].tolist()
+        [0.5, 0.5]
+    """
     if not matrices:
         raise ValueError("a cycle needs at least one W; found none.")
     for W in matrices:
@@ -48,7 +57,10 @@ def cyclic(matrices: Sequence[Tensor]) -> Cycle:
 
 
 def one_peer_exponential(nodes: int) -> Cycle:
-    """At round t, k averages with k + 2^(t mod ⌈log2 n⌉): exact consensus every log2 n rounds if n is a power of 2."""
+    """In round t, k averages with k + 2^(t mod ⌈log2 n⌉) (mod n).
+
+    The product of log2 n rounds is exact consensus if n is a power of 2 (Ying et al. 2021).
+    """
     everyone = torch.arange(check_nodes(nodes))
     half = torch.full((nodes,), 0.5, dtype=torch.float64)
     hops = [2**m for m in range((nodes - 1).bit_length())]
@@ -58,54 +70,82 @@ def one_peer_exponential(nodes: int) -> Cycle:
 
 
 def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
-    """Each round, the two ends of one random link average (Boyd et al. 2006); a number n means all pairs of n."""
+    """In each round, one random pair of neighbours averages (Boyd et al. 2006).
+
+    Args:
+        graph: An undirected graph; a number n means that any two of n participants may meet.
+        seed: Determines the pairs.
+    """
     if isinstance(graph, int):
         return partial(_any_pair, check_nodes(graph), seed)
-    nodes, receivers, sources = symmetric_arrows(graph)
+    nodes, receivers, sources = symmetric_edges(graph)
     once = receivers < sources
     return partial(_one_pair, nodes, receivers[once], sources[once], seed)
 
 
 def epidemic(nodes: int, *, degree: int | None = None, seed: int = 0) -> Schedule:
-    """Each round, uniform weights over a fresh random regular graph of this degree (4, or all if fewer)."""
+    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023).
+
+    Args:
+        nodes: The number of participants.
+        degree: Neighbours of each participant; 4 unless given, or all others if there are fewer.
+        seed: Determines the graphs.
+    """
     return partial(_fresh_regular, nodes, check_degree(nodes, degree), seed)
 
 
 def random_matching(nodes: int, *, seed: int = 0) -> Schedule:
-    """Each round, everybody averages with one random partner; if n is odd, one sits out."""
+    """In each round, everyone averages with one random partner; if n is odd, one sits out."""
     return partial(_matching, check_nodes(nodes), seed)
 
 
 def link_loss(schedule: Schedule, probability: float, *, seed: int = 0) -> Schedule:
-    """Each link between two participants fails with `probability` each round; rows renormalise over what arrived."""
+    """In each round, each link between two participants fails with `probability`, independently.
+
+    Each participant renormalises its weights over what arrived.
+
+    Example:
+        >>> lossy = link_loss(constant(torch.full((3, 3), 1 / 3, dtype=torch.float64)), 0.5)
+        >>> lossy(0).sum(1).tolist()
+        [1.0, 1.0, 1.0]
+    """
     return partial(_lossy, schedule, check_probability(probability), seed)
 
 
 def presence(schedule: Schedule, present: Presence) -> Schedule:
-    """Only those with `present(t)[k]` exchange at round t, and renormalise; the absent keep what they have."""
+    """In round t, only participants with `present(t)[k]` exchange, and renormalise; the others keep what they have."""
     return partial(_among_present, schedule, present)
 
 
-def absences(spells: Iterable[tuple[Iterable[int], range]], nodes: int) -> Presence:
-    """Who is present when these participants are away for these ranges of rounds, e.g. [([3, 5], range(10, 20))]."""
-    given = [(tuple(away), rounds) for away, rounds in spells]
-    for node in (node for away, _ in given for node in away):
+def absences(intervals: Iterable[tuple[Iterable[int], range]], nodes: int) -> Presence:
+    """Who is present, given who is absent when; for `presence`.
+
+    Args:
+        intervals: Pairs of absent participants and the rounds of their absence.
+        nodes: The number of participants.
+
+    Example:
+        >>> absences([([1, 2], range(10, 20))], nodes=4)(10).tolist()
+        [True, False, False, True]
+    """
+    given = tuple((tuple(absent), rounds) for absent, rounds in intervals)
+    for node in (node for absent, _ in given for node in absent):
         if not 0 <= node < nodes:
             raise ValueError(f"absent participants must be from 0 to {nodes - 1}; found {node}.")
-    return partial(_present, tuple(given), nodes)
+    return partial(_present, given, nodes)
 
 
 def average(schedule: Schedule, rounds: int) -> Float[Tensor, "n n"]:
-    """The mean W of the first so many rounds; its links are all those used in any of them."""
+    """The mean W of the first `rounds` rounds; its links are those used in any of them."""
     if rounds < 1:
-        raise ValueError(f"at least one round is needed; found rounds={rounds}.")
-    found = [links(schedule(t)) for t in range(rounds)]
-    receivers, sources, weights = (torch.cat(columns) for columns in zip(*found, strict=True))
+        raise ValueError(f"rounds must be at least 1; found {rounds}.")
+    used = [links(schedule(t)) for t in range(rounds)]
+    receivers, sources, weights = (torch.cat(columns) for columns in zip(*used, strict=True))
     return from_links(schedule(0).shape[0], receivers, sources, weights / rounds)
 
 
 def _averaging(nodes: int, one: Int[Tensor, " pairs"], other: Int[Tensor, " pairs"]) -> Tensor:
-    """W of a round in which these pairs average and all others keep what they have."""
+    """W of a round in which these pairs average and the others keep what they have."""
     half = torch.full((2 * len(one),), 0.5, dtype=torch.float64)
     return keeping_the_rest(nodes, torch.cat([one, other]), torch.cat([other, one]), half)
 
@@ -140,30 +180,30 @@ def _lossy(schedule: Schedule, probability: float, seed: int, t: int) -> Tensor:
     entries = links(W)
     generator = seeds.generator(seed, "topology", "loss", t)
     draws = torch.rand(len(entries.weights), generator=generator, dtype=torch.float32)
-    return _keeping(W, entries, (draws >= probability) | (entries.receivers == entries.sources))
+    return _only(W, entries, (draws >= probability) | (entries.receivers == entries.sources))
 
 
 def _among_present(schedule: Schedule, present: Presence, t: int) -> Tensor:
-    W, here = schedule(t), present(t)
-    if here.dtype != torch.bool or here.shape != (W.shape[0],):
+    W, exchanging = schedule(t), present(t)
+    if exchanging.dtype != torch.bool or exchanging.shape != (W.shape[0],):
         raise ValueError(
             f"present(t) must be {W.shape[0]} booleans, one per participant; "
-            f"found {here.dtype} of shape {tuple(here.shape)} at round {t}."
+            f"found {exchanging.dtype} of shape {tuple(exchanging.shape)} at round {t}."
         )
     entries = links(W)
-    return _keeping(W, entries, here[entries.receivers] & here[entries.sources])
+    return _only(W, entries, exchanging[entries.receivers] & exchanging[entries.sources])
 
 
-def _present(spells: tuple[tuple[tuple[int, ...], range], ...], nodes: int, t: int) -> Bool[Tensor, " n"]:
-    here = torch.ones(nodes, dtype=torch.bool)
-    for away, rounds in spells:
+def _present(intervals: tuple[tuple[tuple[int, ...], range], ...], nodes: int, t: int) -> Bool[Tensor, " n"]:
+    present = torch.ones(nodes, dtype=torch.bool)
+    for absent, rounds in intervals:
         if t in rounds:
-            here[list(away)] = False
-    return here
+            present[list(absent)] = False
+    return present
 
 
-def _keeping(W: Tensor, entries: Links, kept: Bool[Tensor, " links"]) -> Tensor:
-    """W with only these links, rows renormalised; who has none left keeps what it has."""
+def _only(W: Tensor, entries: Links, kept: Bool[Tensor, " links"]) -> Tensor:
+    """W with only these links, rows renormalised; a participant without any keeps what it has."""
     if kept.all():
         return W
     nodes, left = W.shape[0], Links(*(column[kept] for column in entries))

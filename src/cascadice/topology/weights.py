@@ -1,27 +1,34 @@
-"""From a graph to W. Everybody keeps something of itself, so W has self-loops whether or not the graph does."""
+"""From a graph to W. Every participant keeps a share of its own parameters, so W always has self-loops."""
 
 from typing import NamedTuple
 
 import networkx as nx
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cascadice.topology.graphs import Graph, check_nodes
 from cascadice.topology.matrices import from_links, matrix
 
 
-class Arrows(NamedTuple):
-    """Who sends to whom over a graph of so many participants; an undirected edge is two arrows."""
+class Edges(NamedTuple):
+    """The directed edges of a graph on `nodes` participants, self-loops left out."""
 
     nodes: int
-    receivers: Int[Tensor, " arrows"]
-    sources: Int[Tensor, " arrows"]
+    receivers: Int[Tensor, " edges"]
+    sources: Int[Tensor, " edges"]
 
 
 def uniform(graph: Graph) -> Float[Tensor, "n n"]:
-    """Equal weights over in-neighbours and oneself: W[k, j] = 1 / (in-degree of k + 1). Row-stochastic."""
-    nodes, receivers, sources = arrows(graph)
+    """Equal weights for oneself and one's in-neighbours: W[k, j] = 1 / (in-degree of k + 1). Row-stochastic.
+
+    Example:
+        >>> import networkx as nx
+        >>> uniform(nx.path_graph(2))
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]], dtype=torch.float64)
+    """
+    nodes, receivers, sources = edges(graph)
     share = 1 / (receivers.bincount(minlength=nodes).double() + 1)
     return with_diagonal(nodes, receivers, sources, share[receivers], share)
 
@@ -29,20 +36,31 @@ def uniform(graph: Graph) -> Float[Tensor, "n n"]:
 def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
     """Metropolis–Hastings weights: W[k, j] = 1 / (1 + max(degree of k, degree of j)). Doubly stochastic.
 
-    Every link must run both ways; the diagonal takes what is left.
+    The diagonal takes the rest of each row.
+
+    Args:
+        graph: Undirected, or directed with every edge in both directions.
+
+    Raises:
+        ValueError: An edge has no reverse.
     """
-    nodes, receivers, sources = symmetric_arrows(graph)
+    nodes, receivers, sources = symmetric_edges(graph)
     degree = receivers.bincount(minlength=nodes).double()
     weights = 1 / (1 + torch.maximum(degree[receivers], degree[sources]))
     return keeping_the_rest(nodes, receivers, sources, weights)
 
 
 def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """The weights written on the edges: `W[v, u] = graph[u][v]["weight"]`.
+    """The weights of the graph's edges: `W[v, u] = graph[u][v]["weight"]`.
 
-    A participant without a self-loop keeps what it does not give to others; `normalize` divides each row by its sum.
+    Args:
+        graph: Every edge has a "weight". A participant without a self-loop gives itself the rest of its row.
+        normalize: Divide each row by its sum.
+
+    Raises:
+        ValueError: An edge has no weight, or W is not a mixing matrix.
     """
-    nodes, receivers, sources = arrows(graph)
+    nodes, receivers, sources = edges(graph)
     given = nx.get_edge_attributes(graph, "weight")
     if missing := set(graph.edges) - set(given):
         u, v = min(missing, key=str)
@@ -60,12 +78,12 @@ def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]
 
 def with_diagonal(
     nodes: int,
-    receivers: Int[Tensor, " arrows"],
-    sources: Int[Tensor, " arrows"],
-    weights: Float[Tensor, " arrows"],
+    receivers: Int[Tensor, " edges"],
+    sources: Int[Tensor, " edges"],
+    weights: Float[Tensor, " edges"],
     diagonal: Float[Tensor, " n"],
 ) -> Float[Tensor, "n n"]:
-    """W from the links between participants and the weight that each gives to itself."""
+    """W from the weights between participants and the weight that each gives itself."""
     everyone = torch.arange(nodes)
     return from_links(
         nodes, torch.cat([receivers, everyone]), torch.cat([sources, everyone]), torch.cat([weights, diagonal])
@@ -73,41 +91,34 @@ def with_diagonal(
 
 
 def keeping_the_rest(
-    nodes: int, receivers: Int[Tensor, " arrows"], sources: Int[Tensor, " arrows"], weights: Float[Tensor, " arrows"]
+    nodes: int, receivers: Int[Tensor, " edges"], sources: Int[Tensor, " edges"], weights: Float[Tensor, " edges"]
 ) -> Float[Tensor, "n n"]:
-    """W in which everybody keeps what it does not give to others."""
+    """W from the weights between participants; each gives itself the rest of its row."""
     rest = 1 - weights.new_zeros(nodes).index_add(0, receivers, weights)
     return with_diagonal(nodes, receivers, sources, weights, rest)
 
 
-def arrows(graph: Graph) -> Arrows:
-    """Who sends to whom, without self-loops. Participant k is node k, or the k-th node if labels are not 0 … n − 1."""
+def edges(graph: Graph) -> Edges:
+    """The directed edges. Participant k is node k, or the k-th node if labels are not 0 … n − 1."""
     if not isinstance(graph, nx.Graph) or graph.is_multigraph():
-        raise TypeError(f"a networkx Graph or DiGraph is needed; found {type(graph).__name__}. Convert it first.")
+        raise TypeError(f"graph must be a networkx Graph or DiGraph; found {type(graph).__name__}. Convert it first.")
     index = {label: k for k, label in enumerate(_labels(graph))}
     pairs = torch.tensor([(index[u], index[v]) for u, v in graph.edges if u != v], dtype=torch.int64).reshape(-1, 2)
     if not graph.is_directed():
         pairs = torch.cat([pairs, pairs.flip(1)])
-    return Arrows(check_nodes(len(index)), receivers=pairs[:, 1], sources=pairs[:, 0])
+    return Edges(check_nodes(len(index)), receivers=pairs[:, 1], sources=pairs[:, 0])
 
 
-def symmetric_arrows(graph: Graph) -> Arrows:
-    """`arrows`, or a ValueError that names a link without its reverse."""
-    found = arrows(graph)
-    one_way = _one_way(found)
+def symmetric_edges(graph: Graph) -> Edges:
+    """`edges`, or a ValueError that names an edge without its reverse."""
+    nodes, receivers, sources = edges(graph)
+    one_way = ~torch.isin(receivers * nodes + sources, sources * nodes + receivers)
     if one_way.any():
-        u, v = int(found.sources[one_way][0]), int(found.receivers[one_way][0])
+        u, v = int(sources[one_way][0]), int(receivers[one_way][0])
         raise ValueError(
-            f"every link must run both ways here; {u} -> {v} has no reverse. "
-            "Use uniform weights, or graph.to_undirected()."
+            f"every edge must have its reverse; {u} -> {v} has none. Use uniform weights, or graph.to_undirected()."
         )
-    return found
-
-
-def _one_way(found: Arrows) -> Bool[Tensor, " arrows"]:
-    there = found.receivers * found.nodes + found.sources
-    back = found.sources * found.nodes + found.receivers
-    return ~torch.isin(there, back)
+    return Edges(nodes, receivers, sources)
 
 
 def _labels(graph: Graph) -> list[object]:

@@ -1,6 +1,6 @@
-"""A run as one HTML page: `collect` gathers what there is to show, `page` and `write` make the page of it.
+"""A run as one HTML page: `collect` gathers plain data, `page` makes HTML of them, `write` does both into a file.
 
-`collect_results`, `page_of_results` and `write_results` do so of what `cascadice reproduce` made.
+`collect_results`, `page_of_results` and `write_results` do the same for what `cascadice reproduce` or a study wrote.
 """
 
 from cascadice.report.page.collecting import collect

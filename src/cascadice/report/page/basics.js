@@ -1,16 +1,16 @@
-// What all pages share: elements, numbers as text, the way around, light and dark. `render` is each page's own.
+// Shared by all pages: elements, numbers as text, navigation, light and dark. Each page has its own `render`.
 
 let data = null;
 
 const $ = (id) => document.getElementById(id);
 
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 const fill = (id, ...children) => $(id).replaceChildren(...children);
@@ -44,24 +44,24 @@ function setTheme(theme) {
   $("theme").setAttribute("aria-label", `Switch to ${theme === "dark" ? "light" : "dark"} colours`);
 }
 
-// What the button chose, where the browser keeps anything for pages from disk; null: as the system.
+// The theme chosen by the button, if the browser stores anything for local files; null: the system's theme.
 const THEME = "cascadice-theme";
-function keptTheme() {
+function storedTheme() {
   try { return localStorage.getItem(THEME); } catch { return null; }
 }
-function keepTheme(theme) {
+function storeTheme(theme) {
   try { if (theme === null) localStorage.removeItem(THEME); else localStorage.setItem(THEME, theme); } catch { /* for this visit only */ }
 }
 
 function followTheme() {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const system = () => (dark.matches ? "dark" : "light");
-  setTheme(keptTheme() ?? system());
-  dark.addEventListener("change", () => { setTheme(keptTheme() ?? system()); render(data); });
+  setTheme(storedTheme() ?? system());
+  dark.addEventListener("change", () => { setTheme(storedTheme() ?? system()); render(data); });
   $("theme").addEventListener("click", () => {
     const chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     setTheme(chosen);
-    keepTheme(chosen === system() ? null : chosen);
+    storeTheme(chosen === system() ? null : chosen);
     render(data);
   });
 }

@@ -1,4 +1,4 @@
-// Charts by Plotly: all of one look, redrawn in place.
+// Charts by Plotly, all in one style, redrawn in place.
 
 function layout(more) {
   const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true, exponentformat: "power", tickfont: { size: 12 }, };
@@ -31,42 +31,43 @@ const KIND_SYMBOLS = ["circle", "circle", "diamond", "square", "cross"];
 const kindPlace = (kind) => Math.max(0, data.influence.kinds.indexOf(kind));
 const kindColour = (kind) => colour(KIND_COLOURS[kindPlace(kind) % KIND_COLOURS.length]);
 
-function curve(found, tone, label) {
+function curve(line, tone, label) {
   const traces = [];
-  for (const [node, values] of (found.each ?? []).entries()) {
-    traces.push({ x: found.rounds, y: values, mode: "lines", line: { color: colour(tone), width: 0.8 }, opacity: 0.35, showlegend: false, name: name(node), hovertemplate: `${label} %{y:.3f}, round %{x}<extra>%{data.name}</extra>` });
+  for (const [node, values] of (line.each ?? []).entries()) {
+    traces.push({ x: line.rounds, y: values, mode: "lines", line: { color: colour(tone), width: 0.8 }, opacity: 0.35, showlegend: false, name: name(node), hovertemplate: `${label} %{y:.3f}, round %{x}<extra>%{data.name}</extra>` });
   }
-  if (found.least) {
-    const band = { x: found.rounds, mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" };
-    traces.push({ ...band, y: found.least }, { ...band, y: found.greatest, fill: "tonexty", fillcolor: `${colour(tone)}33` });
+  if (line.least) {
+    const band = { x: line.rounds, mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" };
+    traces.push({ ...band, y: line.least }, { ...band, y: line.greatest, fill: "tonexty", fillcolor: `${colour(tone)}33` });
   }
-  const mode = found.rounds.length === 1 ? "markers" : "lines";
-  traces.push({ x: found.rounds, y: found.mean, mode, line: { color: colour(tone), width: 2.6 }, name: label, hovertemplate: `mean %{y:.3f}, round %{x}<extra>${label}</extra>` });
+  const mode = line.rounds.length === 1 ? "markers" : "lines";
+  traces.push({ x: line.rounds, y: line.mean, mode, line: { color: colour(tone), width: 2.6 }, name: label, hovertemplate: `mean %{y:.3f}, round %{x}<extra>${label}</extra>` });
   return traces;
 }
 
 function trainingCurves() {
-  const found = data.training;
-  show("training", found !== null);
-  if (!found) return;
-  const lines = data.nodes <= 64 ? "Thin lines are participants, thick ones their mean." : "Bands go from the least to the greatest participant.";
-  say("training-text", lines + (found.thinned ? " Some rounds are left out of the curves." : ""));
+  const curves = data.training;
+  show("training", curves !== null);
+  if (!curves) return;
+  const lines = data.nodes <= 64 ? "Thin lines are participants, thick lines their mean." : "Bands span the lowest to the highest participant.";
+  const distance = " Consensus distance: how far the participants’ parameters are from their mean (root mean square); 0 = all the same.";
+  say("training-text", lines + distance + (curves.thinned ? " Some rounds are left out of the curves." : ""));
   const round = { title: { text: "round" } };
-  show("accuracy-card", found.accuracy !== null);
-  if (found.accuracy) {
-    const mean = found.accuracy.mean;
-    chart("accuracy", curve(found.accuracy, "one", "accuracy"), { xaxis: round, yaxis: { range: [0, 1.02] }, showlegend: false }, `Mean test accuracy over the rounds, in the end ${number(mean[mean.length - 1])}.`);
+  show("accuracy-card", curves.accuracy !== null);
+  if (curves.accuracy) {
+    const mean = curves.accuracy.mean;
+    chart("accuracy", curve(curves.accuracy, "one", "accuracy"), { xaxis: round, yaxis: { range: [0, 1.02], title: { text: "share classified correctly" } }, showlegend: false }, `Mean test accuracy by round; ${number(mean[mean.length - 1])} at the end.`);
   }
-  const test = found["test loss"];
+  const test = curves["test loss"];
   const means = test ? [{ x: test.rounds, y: test.mean, mode: "lines", line: { color: colour("two"), width: 2.6, dash: "dash" }, name: "test data", hovertemplate: "test %{y:.3f}, round %{x}<extra></extra>" }] : [];
-  chart("loss", [...curve(found.loss, "harmed", "own batches"), ...means], { xaxis: round, yaxis: { rangemode: "tozero" } }, "Mean training and test loss over the rounds.");
-  chart("consensus", curve(found.consensus, "grey", "distance"), { xaxis: round, yaxis: { rangemode: "tozero" }, showlegend: false }, "Distance of the participants' models from their mean, over the rounds.");
+  chart("loss", [...curve(curves.loss, "harmed", "training batches"), ...means], { xaxis: round, yaxis: { rangemode: "tozero" } }, "Mean training and test loss by round.");
+  chart("consensus", curve(curves.consensus, "grey", "distance"), { xaxis: round, yaxis: { rangemode: "tozero" }, showlegend: false }, "Distance of the participants' parameters from their mean, by round.");
 }
 
 function reach() {
-  const found = data.influence;
-  const decays = found ? Object.entries(found.decay) : [];
-  const compared = found ? Object.entries(found.agreements) : [];
+  const influence = data.influence;
+  const decays = influence ? Object.entries(influence.decay) : [];
+  const compared = influence ? Object.entries(influence.agreements) : [];
   show("reach", decays.length + compared.length > 0);
   show("decay-card", decays.length > 0);
   show("scatter-card", compared.length > 0);
@@ -75,25 +76,25 @@ function reach() {
   if (decays.length) {
     const bars = decays.map(([kind, values]) => ({ type: "bar", name: kind, x: values.map((_, hop) => hop), y: values, marker: { color: kindColour(kind) }, hovertemplate: "hop %{x}: %{y:.5f}<extra>%{data.name}</extra>" }));
     const [kind, values] = decays[0];
-    chart("decay", bars, { xaxis: { title: { text: "hops" }, dtick: 1 }, yaxis: { rangemode: "tozero" }, bargroupgap: 0.1 }, `Mean size of influence by hop, ${kind}: ${values.map((value) => number(value)).join(", ")}.`);
+    chart("decay", bars, { xaxis: { title: { text: "hop" }, dtick: 1 }, yaxis: { rangemode: "tozero", title: { text: "mean size of influence (loss)" } }, bargroupgap: 0.1 }, `Mean size of influence by hop, ${kind}: ${values.map((value) => number(value)).join(", ")}.`);
   }
-  if (compared.length) scatter(found, compared);
+  if (compared.length) scatter(influence, compared);
 }
 
-function scatter(found, compared) {
-  const { values, round, source, of } = found.points;
+function scatter(influence, compared) {
+  const { values, round, source, of } = influence.points;
   const known = values.truth.filter((value) => value !== null);
   const ends = [Math.min(...known), Math.max(...known)];
   const where = source.map((node, i) => `${name(node)}, round ${round[i]}`);
   const clouds = compared.map(([kind]) => ({ x: values.truth, y: values[kind], text: where, mode: "markers", name: kind, marker: { color: kindColour(kind), symbol: KIND_SYMBOLS[kindPlace(kind) % KIND_SYMBOLS.length], size: 7, opacity: 0.75 }, hovertemplate: "%{text}<br>truth %{x:.5f}, estimate %{y:.5f}<extra>%{data.name}</extra>" }));
   const line = { x: ends, y: ends, mode: "lines", line: { color: colour("soft"), width: 1 }, hoverinfo: "skip", showlegend: false };
   const words = compared.map(([kind, a]) => `${kind}: Pearson ${fixed(a.pearson, 3)}`).join("; ");
-  chart("scatter", [line, ...clouds], { xaxis: { title: { text: "truth: influence of an update" } }, yaxis: { title: { text: "estimate" } } }, `Estimates against the truth. ${words}.`);
-  const judged = found.judged.map((one) => `${fixed(one.mean, 3)} (round ${one.t})`).join(" → ");
+  chart("scatter", [line, ...clouds], { xaxis: { title: { text: "true influence of an update (change in loss)" } }, yaxis: { title: { text: "estimate (change in loss)" } } }, `Estimates against the truth. ${words}.`);
+  const measured = influence.tests.map((one) => `${fixed(one.mean, 3)} (round ${one.t})`).join(" → ");
   const some = values.truth.length < of ? ` ${values.truth.length} of ${of} points are drawn.` : "";
-  say("scatter-text", `A point is an update; on the line, an estimate is exact.${judged ? ` The network’s test ${found.judged[0].measure}: ${judged}.` : ""}${some}`);
+  say("scatter-text", `Each point is one update; on the line, the estimate is exact. Relative RMSE: the error divided by the size of the truth, 0 = exact.${measured ? ` The network’s test ${influence.tests[0].metric}: ${measured}.` : ""}${some}`);
   const rows = compared.map(([kind, a]) => [kind, fixed(a.pearson, 4), fixed(a.spearman, 4), fixed(a.relative_rmse, 3)]);
-  fill("agreements", plainTable(["", "Pearson", "Spearman", "relative RMSE"], rows, "How near the estimates are to the truth"));
+  fill("agreements", plainTable(["", "Pearson", "Spearman", "relative RMSE"], rows, "Accuracy of the estimates"));
 }
 
 function heatMap(id, z, { rows, columns, scale, zmax, zmin, label, hover }) {

@@ -1,57 +1,69 @@
-"""All that a run's page shows, as plain data: what JSON can say, and nothing that a browser would have to compute."""
+"""Everything a run's page shows, as plain data: JSON values only, and nothing left for a browser to compute."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import cascadice
 from cascadice import files
+from cascadice.applications.plain import Json
 from cascadice.intervals import parse_interval
-from cascadice.report.page import asking, influences, mixing, samples, sections, training
-from cascadice.report.page.numbers import Json
+from cascadice.report.page import influences, mixing, samples, sections, training
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
-from cascadice.runs.config import Config, fingerprint, to_json
-from cascadice.runs.folder import CONFIG, MANIFEST, read_config
-from cascadice.runs.summary import InfluenceSummary
+from cascadice.runs.config import Config, to_json
+from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 
 
 def collect(folder: files.Folder) -> Json:
-    """What there is to show of the run in a folder, whether it has ended or not.
+    """Collect what the page of a run shows, whether the run has ended or not.
 
-    Anything but its settings may be absent; what cannot be read is told in `notes`. Pure: the same folder, the same
-    data, so that a page may ask again and again. Cost: a pass over the tables; no network is built.
+    Only the run's settings are required; whatever else is missing or cannot be read is named in `notes`. The same
+    folder always gives the same data, so a live page may ask again and again. Cost: one pass over the tables; no
+    network is built.
+
+    Args:
+        folder: The folder that `cascadice run` wrote.
+
+    Returns:
+        Plain data for `page`.
+
+    Raises:
+        ValueError: If the folder holds no run.
+
+    Example:
+        >>> collect("runs/demo")["findings"][0]  # doctest: +SKIP
+        '16 participants trained mlp on digits together for 320 rounds, with no server. ...'
     """
-    place = Path(folder)
-    if not (place / CONFIG).exists():
-        raise ValueError(f"{place} holds no run: {CONFIG} is not there. Name the folder that `cascadice run` wrote.")
-    config, notes = read_config(place), list[str]()
-    manifest = files.read_json(place / MANIFEST) if (place / MANIFEST).exists() else {}
-    measures = training.measures(place, notes)
-    known, run = _known(config), fingerprint(config)
-    nodes = int(manifest.get("nodes") or config.nodes or (len(measures[0].train_loss) if measures else 1))
-    asked = influences.read(place, run, nodes, measures, known, notes)
-    shown = influences.shown(asked, nodes)
-    told = sections.read(place, run, notes)
-    length, scored = int(manifest.get("rounds", 0)), samples.samples(config, [one.findings for one in asked], notes)
-    there = [*(["influence"] if asked else []), *(["samples"] if scored else []), *(one["name"] for one in told)]
+    home = Path(folder)
+    config, notes = read_run_config(home), list[str]()
+    manifest = read_manifest(home)
+    metrics, injected, run = training.read_metrics(home, notes), _injected(config), run_fingerprint(home, config)
+    nodes = int(manifest.get("nodes") or config.nodes or (len(metrics[0].train_loss) if metrics else 1))
+    length = int(manifest.get("rounds", 0))
+    read = influences.read(home, run, nodes, metrics, injected, notes)
+    summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
+    results, scored = sections.read_sections(home, run, notes), samples.samples(config, summaries, notes)
+    present = {"influence": read, "samples": scored, **{section["name"]: True for section in results}}
+    rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     return {
         "version": cascadice.__version__,
         "title": _title(config, nodes),
-        "folder": place.name or str(place),
-        "path": str(place),
+        "folder": home.name or str(home),
+        "path": str(home),
         "nodes": nodes,
         "shown": shown,
         "run": _run(config, manifest),
-        "known": {str(node): what for node, what in known.items()},
-        "flagged": sections.flagged(told),
-        "findings": sentences(config, nodes, length, measures, [found.findings for found in asked]),
-        "training": training.curves(measures),
-        "influence": influences.influence(asked, shown),
-        "mixing": mixing.mixing(place, config, shown, _rounds_shown(asked, length), _hops(asked), notes),
+        "injected": {str(node): what for node, what in injected.items()},
+        "flagged": sections.flagged(results),
+        "findings": sentences(config, nodes, length, metrics, summaries),
+        "training": training.curves(metrics),
+        "influence": influences.influence(read, shown),
+        "mixing": mixing.mixing(home, config, shown, rounds, _hops(read), notes),
         "samples": scored,
-        "sections": told,
-        "commands": asking.commands(place, bool(store.recorded(place)), there),
-        "table": influences.table(asked),
+        "sections": results,
+        "commands": sections.commands(home, bool(store.saved_rounds(home)), [n for n, what in present.items() if what]),
+        "table": influences.table(read),
         "notes": notes,
     }
 
@@ -63,26 +75,20 @@ def _title(config: Config, nodes: int) -> str:
 
 def _run(config: Config, manifest: dict[str, Any]) -> Json:
     names = ("status", "rounds", "seconds", "started", "finished", "device", "platform", "versions", "parameters")
-    usual = to_json(Config())
-    settings = [[name, value, value != usual[name]] for name, value in to_json(config).items()]
+    defaults = to_json(Config())
+    settings = [[name, value, value != defaults[name]] for name, value in to_json(config).items()]
     return {**{name: manifest.get(name) for name in names}, "settings": settings}
 
 
-def _known(config: Config) -> dict[int, str]:
-    """What participants were told to do wrong, from the settings alone."""
-    found: dict[int, list[str]] = {}
+def _injected(config: Config) -> dict[int, str]:
+    """The faults that the settings injected, by participant."""
+    faults: dict[int, list[str]] = {}
     for text in (*config.corruptions, *config.behaviours):
-        spell = parse_interval(text, "behaviour")
-        for node in spell.nodes:
-            found.setdefault(node, []).append(spell.kind)
-    return {node: ", ".join(kinds) for node, kinds in found.items()}
+        interval = parse_interval(text, "behaviour")
+        for node in interval.nodes:
+            faults.setdefault(node, []).append(interval.kind)
+    return {node: ", ".join(kinds) for node, kinds in faults.items()}
 
 
-def _rounds_shown(asked: list[influences.Asked], length: int) -> list[int]:
-    """The rounds whose network the page draws: those that were asked about, or some from all over the run."""
-    found: InfluenceSummary | None = asked[0].findings if asked else None
-    return list(found.rounds) if found is not None else list(range(max(length, 1)))
-
-
-def _hops(asked: list[influences.Asked]) -> int:
-    return max((len(values) - 1 for found in asked[:1] for values in found.findings.by_hop.values()), default=1)
+def _hops(read: Sequence[influences.Influences]) -> int:
+    return max((len(values) - 1 for one in read[:1] for values in one.summary.by_hop.values()), default=1)

@@ -1,4 +1,4 @@
-"""Who gossiped with whom in the rounds that a page shows."""
+"""The mixing matrices of the rounds that a page shows: who gossiped with whom."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice import topology
-from cascadice.engine import behaviours as behaviour
-from cascadice.report.page.numbers import Json, evenly, short
+from cascadice.applications.plain import Json, evenly, short
+from cascadice.engine import behaviours
 from cascadice.runs import store
 from cascadice.runs.config import Config, parse_behaviour, schedule
 
-ROUNDS = 60  # to choose from, at most
+ROUNDS = 60  # most rounds to choose from
 LINKS = 60_000  # of all different matrices together
 
 Matrix = NDArray[np.float64]
@@ -22,18 +22,18 @@ Matrix = NDArray[np.float64]
 def mixing(
     folder: Path, config: Config, shown: Sequence[int], rounds: Sequence[int], hops: int, notes: list[str]
 ) -> Json | None:
-    """The links among the participants shown: `matrices`, and `of` each round, which of them it and its hops used.
+    """The links among the participants shown: the different `matrices`, and `of` each round, the indices of its hops'.
 
-    The first matrix is the mean over those rounds. Of a round that was recorded it is the W that was used, of others
-    the one that the settings say. Cost: W of each round and hop is read; parameters are not.
+    The first matrix is the mean over these rounds. Recorded rounds show the W that was used, others the W that the
+    settings give. Cost: W of each round and hop is read; parameters are not.
     """
     chosen = [rounds[place] for place in evenly(len(rounds), ROUNDS)]
     different: dict[bytes, Matrix] = {}
     of: dict[str, list[int]] = {}
     try:
-        W = _history(folder, config)
+        W = _mixing_matrices(folder, config)
         for t in chosen:
-            keys = [_kept(different, _among(shown, W(s))) for s in range(t, t + hops)]
+            keys = [_key(different, _among(shown, W(s))) for s in range(t, t + hops)]
             of[str(t)] = [1 + list(different).index(key) for key in keys]
             if sum(np.count_nonzero(matrix) for matrix in different.values()) > LINKS:
                 break
@@ -43,11 +43,11 @@ def mixing(
     if len(of) < len(rounds) and len(different) > 1:
         notes.append(f"The network is drawn for {len(of)} of {len(rounds)} rounds.")
     matrices = list(different.values())
-    mean = np.mean([matrices[places[0] - 1] for places in of.values()], axis=0)
+    mean = np.mean([matrices[indices[0] - 1] for indices in of.values()], axis=0)
     return {"matrices": [_columns(shown, matrix) for matrix in (mean, *matrices)], "of": of}
 
 
-def _kept(different: dict[bytes, Matrix], matrix: Matrix) -> bytes:
+def _key(different: dict[bytes, Matrix], matrix: Matrix) -> bytes:
     key = matrix.tobytes()
     different.setdefault(key, matrix)
     return key
@@ -64,32 +64,18 @@ def _among(shown: Sequence[int], W: Tensor) -> Matrix:
     return matrix
 
 
-def _history(folder: Path, config: Config) -> Callable[[int], Tensor]:
-    planned, recorded = schedule(config), set(store.recorded(folder))
-    nodes = planned(0).shape[0]
-    if away := behaviour.absent([parse_behaviour(text) for text in config.behaviours]):
-        planned = topology.presence(planned, topology.absences(away, nodes))
+def _mixing_matrices(folder: Path, config: Config) -> Callable[[int], Tensor]:
+    planned, recorded = schedule(config), set(store.saved_rounds(folder))
+    if away := behaviours.absent([parse_behaviour(text) for text in config.behaviours]):
+        planned = topology.presence(planned, topology.absences(away, planned(0).shape[0]))
 
     def W(t: int) -> Tensor:
         try:
-            return _used(folder, t, nodes) if t in recorded else planned(t)
-        except FileNotFoundError:  # a run under way may keep its last rounds only
+            return store.load_mixing(folder, t) if t in recorded else planned(t)
+        except FileNotFoundError:  # a run in progress may keep only its last rounds
             return planned(t)
 
     return W
-
-
-def _used(folder: Path, t: int, nodes: int) -> Tensor:
-    """W of a recorded round, without its parameters, which may be a thousand times as large."""
-    from safetensors import SafetensorError, safe_open
-
-    path = store._round_path(folder, t)
-    try:
-        with safe_open(path, "pt") as file:
-            parts = {name: file.get_tensor(name) for name in file.keys() if name.split(".")[0] == "W"}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}.") from None
-    return store._matrix(parts, nodes)
 
 
 def _columns(shown: Sequence[int], matrix: Matrix) -> Json:

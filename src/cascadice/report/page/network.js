@@ -1,28 +1,28 @@
-// The network: participants on a circle, as large as their influence; or, once one is selected, its cascade.
+// The network: participants on a circle, sized by their influence or, once one is selected, by what it did to them.
 
 const SVG = "http://www.w3.org/2000/svg";
 const CENTRE = [380, 320], RADIUS = 232;
 
 function shape(tag, attributes, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const node = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
 }
 
 function* entries() {
-  const found = data.influence && data.influence.cascades[state.kind];
-  for (let i = 0; found && i < found.value.length; i++) {
-    if (found.round[i] === state.round && (state.hop === ALL || found.hop[i] === state.hop)) {
-      yield { source: found.source[i], hop: found.hop[i], receiver: found.receiver[i], value: found.value[i] ?? 0 };
+  const rows = data.influence && data.influence.cascades[state.kind];
+  for (let i = 0; rows && i < rows.value.length; i++) {
+    if (rows.round[i] === state.round && (state.hop === ALL || rows.hop[i] === state.hop)) {
+      yield { source: rows.source[i], hop: rows.hop[i], receiver: rows.receiver[i], value: rows.value[i] ?? 0 };
     }
   }
 }
 
-// Whether it is known whom an update reached, or only how much it did in all.
+// Whether the data say whom an update reached, or only its total.
 const cascading = () => data.influence !== null && data.influence.hops > 0;
 
-// What each participant is drawn by: what its updates did to all or, with a source selected, what that did to it.
+// The influence that sizes each participant: on everyone or, with a source selected, of that source on it.
 function sizes() {
   const values = new Map(data.shown.map((node) => [node, 0]));
   for (const { source, receiver, value } of entries()) {
@@ -38,11 +38,11 @@ function matricesOf(round) {
   return of[round] ? of[round].map((place) => matrices[place]) : [matrices[0]];
 }
 
-// Links that the cascade of the selected source went along, up to the hop: link -> hop.
+// Links that the cascade of the selected source can travel up to the chosen hop: link -> hop.
 function travelled() {
   const steps = matricesOf(state.round);
   const far = !cascading() ? 1 : state.hop === ALL ? data.influence.hops : state.hop;
-  const found = new Map();
+  const links = new Map();
   let reached = new Set([state.source]);
   for (let hop = 1; hop <= far; hop++) {
     const { receiver, source } = steps[Math.min(hop - 1, steps.length - 1)];
@@ -50,11 +50,11 @@ function travelled() {
     receiver.forEach((k, i) => {
       if (!reached.has(source[i])) return;
       next.add(k);
-      if (k !== source[i] && !found.has(`${source[i]}-${k}`)) found.set(`${source[i]}-${k}`, hop);
+      if (k !== source[i] && !links.has(`${source[i]}-${k}`)) links.set(`${source[i]}-${k}`, hop);
     });
     reached = next;
   }
-  return found;
+  return links;
 }
 
 function drawNetwork() {
@@ -109,22 +109,22 @@ function drawnNode(node, value, { x, y, angle, r }) {
   const chosen = node === state.source;
   const kind = chosen && value === 0 ? "neither" : verdict(value);
   const tab = node === (state.source ?? data.shown[0]) ? 0 : -1;
-  const made = shape("g", { class: `node ${kind}${chosen ? " chosen" : ""}`, "data-node": node, role: "button", tabindex: tab, "aria-pressed": chosen, "aria-label": described(node, value) });
-  made.append(shape("circle", { class: "ring", cx: x, cy: y, r: r + 5 }));
-  if (data.flagged.includes(node)) made.append(shape("circle", { class: "flag", cx: x, cy: y, r: r + 9 }));
-  made.append(shape("circle", { class: "body", cx: x, cy: y, r }), shape("circle", { cx: x, cy: y, r: Math.max(r, 16), fill: "transparent" }));
-  made.append(nodeLabel(node, angle));
-  made.addEventListener("click", () => select(node));
-  made.addEventListener("keydown", (event) => nodeKey(event, node));
-  return made;
+  const group = shape("g", { class: `node ${kind}${chosen ? " chosen" : ""}`, "data-node": node, role: "button", tabindex: tab, "aria-pressed": chosen, "aria-label": described(node, value) });
+  group.append(shape("circle", { class: "ring", cx: x, cy: y, r: r + 5 }));
+  if (data.flagged.includes(node)) group.append(shape("circle", { class: "flag", cx: x, cy: y, r: r + 9 }));
+  group.append(shape("circle", { class: "body", cx: x, cy: y, r }), shape("circle", { cx: x, cy: y, r: Math.max(r, 16), fill: "transparent" }));
+  group.append(nodeLabel(node, angle));
+  group.addEventListener("click", () => select(node));
+  group.addEventListener("keydown", (event) => nodeKey(event, node));
+  return group;
 }
 
 function nodeLabel(node, angle) {
   const [x, y] = [CENTRE[0] + (RADIUS + 42) * Math.cos(angle), CENTRE[1] + (RADIUS + 42) * Math.sin(angle)];
   const side = Math.abs(Math.cos(angle)) < 0.2 ? "middle" : Math.cos(angle) > 0 ? "start" : "end";
   const text = shape("text", { x, y: y + 5, "text-anchor": side, "aria-hidden": "true" }, String(node));
-  if (data.known[node]) {
-    const what = data.known[node].length > 16 ? `${data.known[node].slice(0, 15)}…` : data.known[node];
+  if (data.injected[node]) {
+    const what = data.injected[node].length > 16 ? `${data.injected[node].slice(0, 15)}…` : data.injected[node];
     text.append(shape("tspan", { class: "what", x, dy: "1.15em" }, what));
   }
   if (data.shown.length > 32) text.setAttribute("style", "font-size: 11px");
@@ -156,14 +156,14 @@ function drawLegend() {
   const dot = (style, words) => element("span", {}, element("i", { style }), words);
   fill("legend",
     ...(data.influence ? [dot(`background:${colour("helped")}`, "helped: loss went down"), dot(`background:${colour("harmed")}`, "harmed: loss went up"), dot(`border:2px solid ${colour("grey")}`, "neither")] : []),
-    ...(data.flagged.length ? [dot(`border:2px dashed ${colour("harmed")}`, "flagged")] : []),
-    element("span", {}, `${data.influence ? "Size: influence. " : ""}Line: weight.`));
+    ...(data.flagged.length ? [dot(`border:2px dashed ${colour("harmed")}`, "flagged by its neighbours")] : []),
+    element("span", {}, `${data.influence ? "Circle size: influence. " : ""}Line width: mixing weight.`));
 }
 
 function drawPanel() {
   const chosen = state.source;
   const ranked = [...sizes()].filter(([, value]) => chosen === null || !cascading() || value !== 0).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
-  say("panel-title", chosen !== null ? capital(name(chosen)) : data.influence ? "Everyone, by influence on all" : "Everyone");
+  say("panel-title", chosen !== null ? capital(name(chosen)) : data.influence ? "Everyone, ranked by influence" : "Everyone");
   show("clear", chosen !== null);
   say("panel-text", panelText(chosen, ranked));
   const most = Math.max(...ranked.map(([, value]) => Math.abs(value)), 1e-300);
@@ -171,8 +171,8 @@ function drawPanel() {
 }
 
 function rankedRow(node, value, most) {
-  const known = data.known[node] ? element("em", {}, ` ${data.known[node]}`) : null;
-  const row = element("button", { type: "button", "data-row": node }, element("span", { class: "name" }, `Participant ${node}`, known));
+  const injected = data.injected[node] ? element("em", {}, ` ${data.injected[node]}`) : null;
+  const row = element("button", { type: "button", "data-row": node }, element("span", { class: "name" }, `Participant ${node}`, injected));
   if (value !== null) {
     const strip = element("i", { style: `width:${100 * Math.abs(value) / most}%;background:${colour(value < 0 ? "helped" : "harmed")}` });
     row.append(element("span", { class: "value" }, signed(value)), element("span", { class: "strip" }, strip));
@@ -182,20 +182,20 @@ function rankedRow(node, value, most) {
 }
 
 function panelText(chosen, ranked) {
-  if (!data.influence) return chosen === null ? "Select a participant to see who hears it." : `Heard by ${plural(travelled().size, "participant")}.`;
-  if (chosen === null) return `${state.kind}; ${roundText()}, ${hopText()}. Select a participant to see ${cascading() ? "whom it reached" : "who hears it"}.`;
-  if (!cascading()) return `${signed(sizes().get(chosen))} in all, ${roundText()}. Heard by ${plural(travelled().size, "participant")}; ${state.kind} do not tell on whom.`;
+  if (!data.influence) return chosen === null ? "Select a participant to see who receives its updates." : `Its updates are received by ${plural(travelled().size, "participant")}.`;
+  if (chosen === null) return `Change in loss by ${state.kind} (${roundText()}, ${hopText()}); negative = the loss went down = it helped. Select a participant to see ${cascading() ? "whom it reached" : "who receives its updates"}.`;
+  if (!cascading()) return `Total influence ${signed(sizes().get(chosen))} (${roundText()}). Its updates are received by ${plural(travelled().size, "participant")}; ${state.kind}: only totals are known, not whom they reached.`;
   const own = [...entries()].filter(({ source, value }) => source === chosen && value !== 0);
-  if (!own.length) return `Reached nobody: ${roundText()}, ${hopText()}.`;
-  const others = own.some(({ receiver }) => receiver === ALL) ? " and others that are not drawn" : "";
+  if (!own.length) return `Reached nobody (${roundText()}, ${hopText()}).`;
+  const others = own.some(({ receiver }) => receiver === ALL) ? " and others not drawn" : "";
   const sum = own.reduce((total, { value }) => total + value, 0);
-  return `Its updates reached ${plural(ranked.length, "participant")}${others}, ${signed(sum)} in all: ${roundText()}, ${hopText()}.`;
+  return `Its updates reached ${plural(ranked.length, "participant")}${others}; total influence ${signed(sum)} (${roundText()}, ${hopText()}).`;
 }
 
 const roundText = () => (state.round === ALL ? "all rounds" : `round ${state.round}`);
-const hopText = () => (state.hop === ALL ? "all hops" : state.hop === 0 ? "on oneself, before gossip" : `${state.hop} hop${state.hop > 1 ? "s" : ""} on`);
+const hopText = () => (state.hop === ALL ? "all hops" : state.hop === 0 ? "hop 0: on itself, before gossip" : `after ${plural(state.hop, "hop")}`);
 
-// Sliders: the last place is the sum over all.
+// The last position of each slider is the sum over all.
 const roundsToChoose = () => (data.influence ? data.influence.rounds : Object.keys(data.mixing ? data.mixing.of : {}).map(Number).sort((a, b) => a - b));
 
 function setControls() {
@@ -213,9 +213,9 @@ function setControls() {
   }
   $("kind").parentElement.hidden = kinds.length < 2;
   show("controls", [...$("controls").children].some((control) => !control.hidden));
-  const all = data.shown.length < data.nodes ? ` Drawn are ${data.shown.length} of ${data.nodes} participants${data.influence ? ", those with the most influence" : ""}.` : "";
+  const all = data.shown.length < data.nodes ? ` ${data.shown.length} of ${data.nodes} participants are drawn${data.influence ? ", those with the most influence" : ""}.` : "";
   say("network-title", cascading() ? "Who influenced whom" : data.influence ? "Who helped and who harmed" : "Who gossiped with whom");
-  say("network-lead", (cascading() ? "Select a participant to watch its influence travel: hop by hop along the links, round by round." : "A line is a link, as wide as its weight.") + all);
+  say("network-lead", (cascading() ? "Select a participant to see how its influence travels along the links, one hop in each round of gossip." : "A line is a link between participants, as wide as its mixing weight.") + all);
 }
 
 function labelControls() {
@@ -235,7 +235,7 @@ function listen() {
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.source !== null && !$("large").open) select(state.source); });
 }
 
-// A colour on its way from the ground of the card; hues as #rrggbb.
+// A share of a colour on the background of the cards; hues as #rrggbb.
 function blend(tone, share) {
   const parts = (hue) => [1, 3, 5].map((place) => parseInt(hue.slice(place, place + 2), 16));
   const [ground, full] = [parts(colour("card")), parts(colour(tone))];
@@ -262,7 +262,7 @@ function drawMatrices() {
   for (const row of z) for (const value of row) if (value) sizes.push(Math.abs(value));
   sizes.sort((a, b) => a - b);
   const most = sizes[Math.floor(0.98 * (sizes.length - 1))] ?? 1;
-  say("matrix-text", `Blue helped, orange harmed: ${roundText()}, ${state.hop === ALL ? "from the first gossip on" : hopText()}. The strongest 2 % are off the scale.`);
+  say("matrix-text", `Change in loss: blue = helped, orange = harmed (${roundText()}, ${state.hop === ALL ? "from hop 1 on" : hopText()}). The colour scale leaves out the strongest 2 %.`);
   const scale = [[0, colour("helped")], [0.35, blend("helped", 0.5)], [0.5, colour("card")], [0.65, blend("harmed", 0.5)], [1, colour("harmed")]];
   heatMap("matrix", z, { rows: "source", columns: "receiver", scale, zmin: -most, zmax: most, hover: "from %{y} to %{x}: %{z:.5f}", label: "Influence of each source on each receiver." });
 }
@@ -272,7 +272,7 @@ function drawWeights(place) {
   const z = square();
   receiver.forEach((k, i) => { z[place.get(k)][place.get(source[i])] = weight[i]; });
   const single = data.mixing.matrices.length <= 2;
-  say("weights-text", `The weight that a receiver gives to what it gets from a source${single ? ", the same in every round shown" : `: ${state.round === ALL ? "mean over the rounds" : roundText()}`}.`);
+  say("weights-text", `The weight that each receiver gives to the parameters of each source${single ? ", the same in every round shown" : `: ${state.round === ALL ? "mean over the rounds" : roundText()}`}.`);
   const dark = document.documentElement.dataset.theme === "dark";
   const scale = [[0, dark ? "#17324a" : "#dcecf7"], [1, dark ? "#8fd0f7" : "#004b78"]];
   heatMap("weights", z, { rows: "receiver k", columns: "source j", scale, zmin: 0, zmax: Math.max(...weight, 1e-12), hover: "%{y} gives %{x} weight %{z:.4f}", label: "The mixing matrix: weight by receiver and source." });

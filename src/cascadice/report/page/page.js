@@ -1,10 +1,10 @@
-// The page is made from its data alone: render(data) may be called again with newer data, and keeps what was chosen.
+// The page is a function of its data: render(data) may be called again with newer data, and keeps what was selected.
 
-const ALL = -1; // in round, hop and receiver: summed over
+const ALL = -1; // as round, hop or receiver: the sum over all
 const state = { kind: null, round: ALL, hop: ALL, source: null };
 
 function name(node) {
-  return data.known[node] ? `participant ${node} (${data.known[node]})` : `participant ${node}`;
+  return data.injected[node] ? `participant ${node} (${data.injected[node]})` : `participant ${node}`;
 }
 
 function render(fresh) {
@@ -24,7 +24,7 @@ function render(fresh) {
   navigation();
 }
 
-// What depends on the sliders and on who is selected; nothing else is touched.
+// Redraw what depends on the sliders and the selection, and nothing else.
 function update() {
   labelControls();
   drawNetwork();
@@ -39,14 +39,14 @@ function overview() {
   say("title", data.title);
   const accuracy = data.training && data.training.accuracy;
   const loss = data.training && data.training["test loss"];
-  const judged = accuracy ?? loss;
-  const last = judged ? judged.mean[judged.mean.length - 1] : null;
+  const curve = accuracy ?? loss;
+  const last = curve ? curve.mean[curve.mean.length - 1] : null;
   fill("tiles", ...[
     [data.nodes, "participants"],
     [run.rounds ?? 0, "rounds"],
-    [last === null ? "–" : number(last), accuracy ? "mean test accuracy" : "mean test loss"],
-    [Object.keys(data.known).length, "told to misbehave"],
-    data.sections.some((section) => section.name === "detect") ? [data.flagged.length, "flagged"] : null,
+    [last === null ? "–" : number(last), accuracy ? "mean test accuracy (0 to 1)" : "mean test loss"],
+    [Object.keys(data.injected).length, "with injected faults"],
+    data.sections.some((section) => section.flagged !== null) ? [data.flagged.length, "flagged"] : null,
     [run.seconds === null ? "–" : `${number(run.seconds, 2)} s`, "training time"],
   ].filter(Boolean).map(([value, label]) => element("div", { class: "tile" }, element("b", {}, String(value)), element("span", {}, label))));
   fill("findings", ...data.findings.map(sentence));
@@ -54,14 +54,14 @@ function overview() {
   show("notes", data.notes.length > 0);
   const ask = data.commands.find((entry) => entry.name === "influence");
   show("missing", !data.influence && !(data.live && !data.live.ended));
-  fill("missing", element("p", {}, "Nobody has asked yet whose data helped whom in this run. This adds it:"),
+  fill("missing", element("p", {}, "Whose data helped whom has not been computed for this run yet. This command adds it:"),
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }
 
 function tableNote() {
   const { note, words } = data.table;
   const places = words.folder.map((folder) => `${data.path}/${folder}`).join(", ");
-  return `Influence of a source, of all its batch or of one sample, on a receiver. Negative helped. ${note ? `${note} All of them are in ${places}.` : ""}`;
+  return `Influence of a source (its whole batch, or one sample) on a receiver: the change in loss, negative = the loss went down = it helped. ${note ? `${note} All rows are in ${places}.` : ""}`;
 }
 
 function about() {

@@ -1,6 +1,6 @@
-// Figures that were reproduced: what was found, the picture, the numbers, and every single point.
+// Reproduced figures and studies: findings, picture, numbers and every point.
 
-let chosen = null; // whose points are in the table
+let chosen = null; // the result whose points are in the table
 
 function render(fresh) {
   data = fresh;
@@ -16,15 +16,15 @@ function render(fresh) {
   navigation();
 }
 
-function resultSection(found, alone) {
-  const section = application(alone ? { ...found, title: "What was found" } : found);
-  const claim = found.claim ? element("p", { class: "lead" }, `The paper: ${found.claim}`) : null;
+function resultSection(result, alone) {
+  const section = application(alone ? { ...result, title: "What was found" } : result);
+  const claim = result.claim ? element("p", { class: "lead" }, `The paper: ${result.claim}`) : null;
   section.querySelector("h2").after(...[claim].filter(Boolean));
-  const open = found.points && !alone ? element("button", { type: "button", class: "quiet" }, "Its points") : null;
-  open?.addEventListener("click", () => { choose(found.name); $("table").scrollIntoView(); $("search").focus({ preventScroll: true }); });
-  section.querySelector(".card").append(element("p", { class: "muted how" }, element("code", {}, found.command), ` ${found.made}`), ...[open].filter(Boolean));
+  const open = result.points && !alone ? element("button", { type: "button", class: "quiet" }, "Show its points") : null;
+  open?.addEventListener("click", () => { choose(result.name); $("table").scrollIntoView(); $("search").focus({ preventScroll: true }); });
+  section.querySelector(".card").append(element("p", { class: "muted how" }, element("code", {}, result.command), ` ${result.made}`), ...[open].filter(Boolean));
   if (alone) section.dataset.name = "Result";
-  else delete section.dataset.name; // the overview lists them all; the bar has room for a few words only
+  else delete section.dataset.name; // the overview lists them all; the bar has no space for them
   return section;
 }
 
@@ -42,13 +42,13 @@ function setPoints() {
   show("which-label", having.length > 1);
   fill("which", ...having.map(({ name }) => element("option", { value: name, selected: name === chosen }, name)));
   const what = one?.points.what ?? "points";
-  setTable(() => `Every single ${what.slice(0, -1)} of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-${what}`);
+  setTable(() => `Every ${what.slice(0, -1)} of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-${what}`);
 }
 
-// A search that finds the first row, of one word.
+// A search of one word that finds the first row.
 function hint({ columns, values, words }) {
-  const told = columns.map((column, place) => `${column}:${words[column]?.[values[place][0]] ?? values[place][0]}`);
-  return told.find((text) => !/[\s,]/.test(text)) ?? "a word";
+  const searches = columns.map((column, place) => `${column}:${words[column]?.[values[place][0]] ?? values[place][0]}`);
+  return searches.find((text) => !/[\s,]/.test(text)) ?? "a word";
 }
 
 function listen() {

@@ -1,39 +1,55 @@
-"""All that the page of what `cascadice reproduce` made shows, as plain data."""
+"""The files that `cascadice reproduce` writes, and the plain data of the page that shows them.
 
-from collections.abc import Mapping
+OUT/reproduction.json       the version that made the figures, and their order
+OUT/NAME/result.json        one figure: title, findings, summary, settings; written last
+OUT/NAME/points.parquet     every point measured           OUT/NAME/figure.png, figure.svg
+OUT/NAME/parts/*.json       what was measured so far of an unfinished figure; error.txt: why it failed
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cascadice_experiments.figures.pages import ERROR, PARTS, PICTURES, POINTS, RESULT, how, place, table
-
 import cascadice
 from cascadice import files
-from cascadice.report.page.numbers import Json, evenly, short
-from cascadice.report.page.samples import data_uri
+from cascadice.applications.plain import Json, data_uri, evenly, short
 
-GOES_ON = "The same `cascadice reproduce` command goes on."
-NEEDED = ("title", "findings", "summary", "settings", "seconds", "device", "version")
-PICTURE_BYTES = 5_500_000  # of all pictures together
-CELLS = 200_000  # of all tables of points together
+MANIFEST, RESULT, POINTS, PARTS, ERROR = "reproduction.json", "result.json", "points.parquet", "parts", "error.txt"
+PICTURES = ("figure.png", "figure.svg")
+ORDER = "figures"  # in the manifest: the names of all figures, in the order of the page
+RESUME = "Run the same `cascadice reproduce` command again to continue."
+REQUIRED = ("title", "findings", "summary", "settings", "seconds", "device", "version")
+PICTURE_BYTES = 5_500_000  # all pictures together
+CELLS = 200_000  # all tables of points together
 
 
 def collect_results(folder: files.Folder) -> Json:
-    """What there is to show of a result in a folder, or of all results in the folders within.
+    """Collect what a page shows of one reproduced figure, or of all figures in a folder.
 
-    Anything of a result but its result.json may be absent; what cannot be read is told in `notes`.
+    Only a figure's result.json is required; whatever else is missing or cannot be read is named in `notes`.
+
+    Args:
+        folder: A figure's own folder, or the `--out` folder of `cascadice reproduce`.
+
+    Returns:
+        Plain data for `page_of_results`.
+
+    Raises:
+        ValueError: If no figure in the folder has a readable result.
     """
     home, notes = Path(folder), list[str]()
-    found = {where: result for where in places(home) if (result := read(where, notes))}
-    if not found:
-        absent = f"{home} holds no result: {RESULT} is not there. Name the folder that `cascadice reproduce` wrote."
+    results = {place: result for place in result_folders(home) if (result := read_result(place, notes))}
+    if not results:
+        absent = (
+            f"{home} has no {RESULT}, and neither has a folder in it. Name a folder that `cascadice reproduce` wrote."
+        )
         raise ValueError(notes[0] if notes else absent)
     notes += [text] if (text := unfinished(home)) else []
-    pictures = _pictures(list(found), notes)
-    sections = [_section(where, result, len(found), notes) for where, result in found.items()]
-    alone = len(sections) == 1
+    pictures = _pictures(list(results), notes)
+    sections = [_section(place, result, len(results), notes) for place, result in results.items()]
     return {
         "version": cascadice.__version__,
-        "title": sections[0]["title"] if alone else f"The paper, reproduced: {len(sections)} results",
+        "title": sections[0]["title"] if len(sections) == 1 else f"The paper, reproduced: {len(sections)} results",
         "folder": home.absolute().name,
         "path": str(home),
         "results": [{**section, "picture": pictures.get(section["name"])} for section in sections],
@@ -41,40 +57,81 @@ def collect_results(folder: files.Folder) -> Json:
     }
 
 
-def places(folder: Path) -> list[Path]:
-    """The folders of results: this one, or those in it, in the order of the paper."""
+def result_folders(folder: Path) -> list[Path]:
+    """This folder if it holds a result; otherwise those in it that do, in the order that the manifest gives."""
     if (folder / RESULT).exists():
         return [folder]
-    return sorted((path.parent for path in folder.glob(f"*/{RESULT}")), key=lambda path: place(path.name))
+    order = _order(folder / MANIFEST)
+    return sorted((path.parent for path in folder.glob(f"*/{RESULT}")), key=lambda path: _rank(path.name, order))
+
+
+def _order(manifest: Path) -> Sequence[str]:
+    try:
+        return list(files.read_json(manifest).get(ORDER, ()))
+    except (OSError, ValueError):
+        return []
+
+
+def _rank(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order)), name
 
 
 def unfinished(folder: Path) -> str:
-    """Which figures in a folder, or of the folder itself, were begun and have no result; empty if there are none."""
-    begun = [path for path in (folder, *sorted(folder.glob("*/"))) if not (path / RESULT).exists()]
+    """Name the figures in a folder that were started and have no result; empty if there are none."""
+    started = [path for path in (folder, *sorted(folder.glob("*/"))) if not (path / RESULT).exists()]
     named = [
         path.absolute().name + (f" (failed, see {path / ERROR})" if (path / ERROR).exists() else "")
-        for path in begun
+        for path in started
         if (path / ERROR).exists() or (path / PARTS).is_dir()
     ]
-    return f"Not finished: {', '.join(named)}. {GOES_ON}" if named else ""
+    return f"Not finished: {', '.join(named)}. {RESUME}" if named else ""
 
 
-def read(folder: Path, notes: list[str]) -> Json | None:
-    """The result in a folder; why it cannot be shown is told in the notes."""
+def read_result(folder: Path, notes: list[str]) -> Json | None:
+    """Read the result in a folder; if that fails, None, and the reason in `notes`."""
     try:
         result = files.read_json(folder / RESULT)
-        if absent := [name for name in NEEDED if name not in result]:
-            raise ValueError(f"its {RESULT} says nothing of {', '.join(absent)}; was it written by another program?")
+        if absent := [name for name in REQUIRED if name not in result]:
+            raise ValueError(f"{RESULT} lacks {', '.join(absent)}; was it written by another program?")
     except (ValueError, OSError) as error:
         notes.append(f"The result in {folder.name} is not shown: {error}")
         return None
     return result
 
 
+def command_line(name: str, result: Mapping[str, Any]) -> str:
+    """The command that made this result."""
+    settings = result["settings"]
+    mixing = " --mixing FILE.csv" if settings["mixing"] else ""
+    return f"cascadice reproduce {name}{' --quick' * settings['quick']}{mixing}"
+
+
+def provenance(result: Mapping[str, Any]) -> str:
+    """At which scale, for how long, on what and with which version a result was made."""
+    quick = result["settings"]["quick"]
+    scale = "quick: fewer participants, rounds and points than the paper" if quick else "the paper's settings"
+    return f"{scale}; {result['seconds']:.0f} s on {result['device']}, cascadice {result['version']}"
+
+
+def text_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A header and the rows of a summary as text; columns without any value are left out."""
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
+    return [[name.replace("_", " ") for name in names], *([_cell(row[name]) for name in names] for row in rows)]
+
+
+def _cell(value: Any) -> str:
+    """Four significant digits; a list of three is a value with the ends of its interval."""
+    if isinstance(value, list):
+        middle, *ends = (_cell(entry) for entry in value)
+        return middle if {*ends} == {middle} else f"{middle} ({' to '.join(ends)})"
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
-    columns, *rows = table(result["summary"])
+    columns, *rows = text_table(result["summary"])
     name = folder.absolute().name
-    command, _, made = how(name, result).partition(" (")
     return {
         "name": name,
         "title": str(result["title"]),
@@ -84,60 +141,70 @@ def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
         "columns": columns,
         "rows": rows,
         "count": len(rows),
-        "command": command,
-        "made": made.removesuffix(")"),
+        "command": command_line(name, result),
+        "made": provenance(result),
         "points": _points(folder, CELLS // among, notes),
     }
 
 
-def _pictures(folders: list[Path], notes: list[str]) -> dict[str, str]:
-    """Each result's figure, as PNG or SVG, whichever is smaller; as many as there is room for."""
-    found, room = dict[str, str](), PICTURE_BYTES
+def _pictures(folders: Sequence[Path], notes: list[str]) -> dict[str, str]:
+    """Each result's figure, as PNG or SVG, whichever is smaller, until the page is full."""
+    pictures, space = dict[str, str](), PICTURE_BYTES
     for folder in folders:
-        there = [path for name in PICTURES if (path := folder / name).exists()]
-        name, smallest = folder.absolute().name, min(there, key=lambda path: path.stat().st_size, default=None)
-        if smallest is None:
-            notes.append(f"The figure of {name} is not there.")
-        elif smallest.stat().st_size > room:
-            notes.append(f"The figure of {name} is too large for the page; see {smallest}.")
+        name, picture = folder.absolute().name, smallest_picture(folder, PICTURES)
+        if picture is None:
+            notes.append(f"The figure of {name} is missing.")
+        elif picture.stat().st_size > space:
+            notes.append(f"The figure of {name} is too large for the page; see {picture}.")
         else:
-            room -= smallest.stat().st_size
-            found[name] = data_uri(smallest.read_bytes(), "svg+xml" if smallest.suffix == ".svg" else "png")
-    return found
+            space -= picture.stat().st_size
+            pictures[name] = picture_uri(picture)
+    return pictures
+
+
+def smallest_picture(folder: Path, names: Sequence[str]) -> Path | None:
+    """The smallest of those pictures that exist."""
+    paths = [path for name in names if (path := folder / name).exists()]
+    return min(paths, key=lambda path: path.stat().st_size, default=None)
+
+
+def picture_uri(path: Path) -> str:
+    """A PNG or SVG file as a data URI."""
+    return data_uri(path.read_bytes(), "svg+xml" if path.suffix == ".svg" else "png")
 
 
 def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
-    """Every single point, column by column; of too many some, spread evenly."""
+    """Every point, column by column; if there are too many, evenly spaced ones."""
     import pyarrow as pa
     from pyarrow import parquet
 
     path = folder / POINTS
     try:
-        found = parquet.read_table(path)
+        table = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        reason = "it is not there" if not path.exists() else str(error).splitlines()[0]
+        reason = f"{POINTS} is missing" if not path.exists() else str(error).splitlines()[0]
         notes.append(f"The points of {folder.absolute().name} are not shown: {reason.rstrip('.')}.")
         return None
-    if not found.num_rows or not found.num_columns:
+    if not table.num_rows or not table.num_columns:
         return None
-    kept = evenly(found.num_rows, max(1, cells // found.num_columns))
-    note = "" if len(kept) == found.num_rows else f"{len(kept):,} of {found.num_rows:,} rows; all are in {path}."
-    columns = {name: _column(found[name].take(pa.array(kept)).to_pylist()) for name in found.column_names}
+    kept = evenly(table.num_rows, max(1, cells // table.num_columns))
+    note = "" if len(kept) == table.num_rows else f"{len(kept):,} of {table.num_rows:,} rows; all are in {path}."
+    columns = {name: _column(table[name].take(pa.array(kept)).to_pylist()) for name in table.column_names}
     words = {name: known for name, (_, known) in columns.items() if known is not None}
     values = [values for values, _ in columns.values()]
-    return {"columns": found.column_names, "values": values, "words": words, "sums": [], "note": note}
+    return {"columns": table.column_names, "values": values, "words": words, "sums": [], "note": note}
 
 
 def _column(values: list[Any]) -> tuple[list[Any], list[str] | None]:
-    """Numbers as they are; anything else by its place among all that occurs, and those words."""
-    given = [value for value in values if value is not None]
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in given):
+    """Numbers as they are; anything else as an index into the sorted list of its different words."""
+    present = [value for value in values if value is not None]
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
         return values, None
-    if all(isinstance(value, float) for value in given):
+    if all(isinstance(value, float) for value in present):
         return short([float("nan") if value is None else value for value in values]), None
-    words = sorted({_word(value) for value in given})
-    number: Mapping[str, int] = {word: number for number, word in enumerate(words)}
-    return [None if value is None else number[_word(value)] for value in values], words
+    words = sorted({_word(value) for value in present})
+    index = {word: place for place, word in enumerate(words)}
+    return [None if value is None else index[_word(value)] for value in values], words
 
 
 def _word(value: Any) -> str:

@@ -1,15 +1,15 @@
-// Samples, and what the commands over the run found.
+// Samples, and the sections of the applications.
 
 function sampleCards() {
-  const found = data.samples;
-  show("samples", found !== null);
-  if (!found) return;
-  const relabelled = Object.values(data.known).some((what) => what.includes("label"));
-  const rounds = found.rounds.length === 1 ? `round ${found.rounds[0]}` : `${found.rounds.length} rounds from ${found.rounds[0]} to ${found.rounds[found.rounds.length - 1]}`;
-  say("samples-text", `${capital(found.kind)}, summed over the uses of each sample in ${rounds}; the strongest of ${found.count.toLocaleString("en")} scored.${relabelled ? " Labels are as stored: a participant told to change them trained on others." : ""}`);
+  const scored = data.samples;
+  show("samples", scored !== null);
+  if (!scored) return;
+  const relabelled = Object.values(data.injected).some((what) => what.includes("label"));
+  const rounds = scored.rounds.length === 1 ? `round ${scored.rounds[0]}` : `${scored.rounds.length} rounds from ${scored.rounds[0]} to ${scored.rounds[scored.rounds.length - 1]}`;
+  say("samples-text", `Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: the change in loss, negative = the loss went down = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${relabelled ? " Labels are those of the data set; participants with injected label faults trained on others." : ""}`);
   for (const side of ["helped", "harmed"]) {
-    fill(`samples-${side}`, ...found[side].map((one) => sampleCard(one, side)));
-    if (!found[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));
+    fill(`samples-${side}`, ...scored[side].map((one) => sampleCard(one, side)));
+    if (!scored[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));
   }
 }
 
@@ -41,7 +41,7 @@ function applications() {
   fill("sections", ...data.sections.map(application));
 }
 
-// A picture that opens at its natural size, to scroll; the browser closes the dialog on Escape and gives the focus back.
+// A picture that opens at its natural size; the browser closes the dialog on Escape and restores the focus.
 function figure(src, alt) {
   const button = element("button", { type: "button", class: "figure", "aria-haspopup": "dialog" }, element("img", { src, alt }), element("span", {}, "Enlarge"));
   button.addEventListener("click", () => {
@@ -53,16 +53,17 @@ function figure(src, alt) {
 
 $("large").addEventListener("click", (event) => { if (event.target === $("large")) $("large").close(); });
 
-function application(found) {
-  const title = element("h2", { id: `${found.name}-title` }, capital(found.title));
-  const section = element("section", { id: found.name, "data-name": capital(found.name), "aria-labelledby": `${found.name}-title` }, title);
+function application(result) {
+  const title = element("h2", { id: `${result.name}-title` }, capital(result.title));
+  const lead = result.lead ? element("p", { class: "lead" }, result.lead) : null;
+  const section = element("section", { id: result.name, "data-name": capital(result.name), "aria-labelledby": `${result.name}-title` }, title, lead);
   const card = element("div", { class: "card" });
-  if (found.findings.length) card.append(element("ul", { class: "findings" }, ...found.findings.map(sentence)));
-  if (found.picture) card.append(figure(found.picture, `${found.title}. ${found.findings[0] ?? ""}`));
-  if (found.rows.length) {
-    const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${found.title}` }, plainTable(found.columns, found.rows, found.title));
+  if (result.findings.length) card.append(element("ul", { class: "findings" }, ...result.findings.map(sentence)));
+  if (result.picture) card.append(figure(result.picture, `${result.title}. ${result.findings[0] ?? ""}`));
+  if (result.rows.length) {
+    const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${result.title}` }, plainTable(result.columns, result.rows, result.title));
     card.append(scroll);
-    if (found.count > found.rows.length) card.append(element("p", { class: "muted" }, `${found.rows.length} of ${found.count} rows.`));
+    if (result.count > result.rows.length) card.append(element("p", { class: "muted" }, `${result.rows.length} of ${result.count} rows.`));
   }
   section.append(card);
   return section;

@@ -1,82 +1,75 @@
-"""What commands over the run found: every `NAME/NAME.json` that tells its findings is a section of the page."""
+"""The applications' sections of a run's page, and the commands for what has not been asked yet.
 
-from collections.abc import Sequence
+A new application needs one entry in `SECTIONS`. Results of other commands (`NAME/NAME.json` of this run) are shown too,
+after those listed.
+"""
+
+import shlex
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from cascadice import files
-from cascadice.report.page.numbers import Json, evenly, plain
-from cascadice.report.page.samples import data_uri
+from cascadice.applications.choose.section import SECTION as CHOOSE
+from cascadice.applications.detect.section import SECTION as DETECT
+from cascadice.applications.forget.section import SECTION as FORGET
+from cascadice.applications.plain import Json
+from cascadice.applications.reward.section import SECTION as REWARD
+from cascadice.applications.sections import Section, build_section
+from cascadice.runs.folder import INFLUENCE
 
-ORDER = ("detect", "choose", "reward", "forget")
-ROWS = 500  # of a section's table
-PICTURE_BYTES = 800_000
-HALF = 0.5  # of the receivers: a vote, as `cascadice detect` counts it
+SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET}
+OTHER = Section("", "", build_section)
+
+# what only the page itself shows: question, command
+INFLUENCES = {
+    "influence": (
+        "Whose data helped whom?",
+        "cascadice influence {run} --hops 2 --kind truth,path-integrated --every 20",
+    ),
+    "samples": (
+        "Which samples helped and harmed?",
+        "cascadice influence {run} --kind shares --samples --every 20 --out {samples}",
+    ),
+}
+NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom"
 
 
-def read(folder: Path, run: str, notes: list[str]) -> list[Json]:
-    """The sections, in the order in which people ask."""
-    found = []
-    for path in sorted(folder.glob("*/*.json"), key=_order):
-        if path.stem != path.parent.name or path.stem == "influence":
+def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
+    """The sections of the run with fingerprint `run`; what cannot be shown is named in `notes`."""
+    sections = []
+    for path in sorted(folder.glob("*/*.json"), key=lambda path: _rank(path.stem)):
+        if path.stem != path.parent.name or path.stem == INFLUENCE:
             continue
         try:
-            content = files.read_json(path)
-            if content.get("run") != run:
-                raise ValueError("it is of another run.")
-            found.append(_section(path, content))
+            results = files.read_json(path)
+            if results.get("run") != run:
+                raise ValueError("it belongs to another run.")
+            sections.append(SECTIONS.get(path.stem, OTHER).build(results, path.parent))
         except (ValueError, TypeError, OSError) as error:
-            notes.append(f"What `cascadice {path.stem}` found is not shown: {error}")
-    return found
+            notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
+    return sections
 
 
-def _order(path: Path) -> tuple[int, str]:
-    return (ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.stem)
+def _rank(name: str) -> tuple[int, str]:
+    order = list(SECTIONS)
+    return (order.index(name) if name in order else len(order)), name
 
 
-def _section(path: Path, content: Json) -> Json:
-    columns, rows = _table(content.get("table"))
-    return {
-        "name": path.stem,
-        "title": str(content.get("title", path.stem)),
-        "findings": [str(sentence) for sentence in content.get("findings", ())],
-        "columns": [str(column) for column in columns],
-        "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
-        "count": len(rows),
-        "flagged": _voted(content.get("votes")),
-        "picture": _picture(path, content.get("figure")),
-    }
+def flagged(sections: Sequence[Json]) -> list[int]:
+    """All participants that any of the sections flags."""
+    return sorted({node for section in sections for node in section["flagged"] or ()})
 
 
-def _table(given: Any) -> tuple[list[Any], list[list[Any]]]:
-    table = given if isinstance(given, dict) else {"columns": [], "rows": []}
-    columns, rows = table.get("columns"), table.get("rows")
-    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise ValueError("its table must have lists of columns and of rows.")
-    return columns, rows
-
-
-def _cell(cell: Any) -> Any:
-    return plain(cell) if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
-
-
-def _voted(votes: Any) -> list[int]:
-    """Whom at least half of its receivers flag, from their votes round by round."""
-    last = votes[-1] if isinstance(votes, list) and votes else []
-    return [node for node, share in enumerate(last) if share is not None and share >= HALF]
-
-
-def _picture(path: Path, name: Any) -> str | None:
-    """The section's figure, if it is a PNG beside the JSON and not too large for the page."""
-    if not isinstance(name, str):
-        return None
-    there = path.parent / Path(name).name
-    if not there.exists() or there.stat().st_size > PICTURE_BYTES:
-        return None
-    content = there.read_bytes()
-    return data_uri(content) if content.startswith(b"\x89PNG") else None
-
-
-def flagged(told: Sequence[Json]) -> list[int]:
-    """Participants that were flagged by the command that looks for them."""
-    return next((section["flagged"] for section in told if section["name"] == "detect"), [])
+def commands(folder: Path, recorded: bool, shown: Collection[str]) -> list[Json]:
+    """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again."""
+    run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
+    if not recorded:
+        again = shlex.quote(f"{folder}-recorded")
+        text = f"cascadice run {run} --record all --out {again} && {INFLUENCES['influence'][1].format(run=again)}"
+        return [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
+    offers = INFLUENCES | {name: (section.question, section.command) for name, section in SECTIONS.items()}
+    return [
+        {"name": name, "what": question, "command": command.format(run=run, samples=samples)}
+        for name, (question, command) in offers.items()
+        if name not in shown
+    ]

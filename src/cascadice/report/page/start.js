@@ -1,4 +1,4 @@
-// The page is told to begin when all of its program is there.
+// Last of the scripts: everything is defined, so the page can start.
 
 window.cascadice = { render };
 followTheme();

@@ -1,4 +1,4 @@
-// All rows, to search, sort and download.
+// The table of all rows: search, sort, download.
 
 const PAGE = 25;
 const listing = { order: [], sort: null, down: false, page: 0, texts: [], file: "" };
@@ -11,7 +11,7 @@ function tableCell(column, value) {
   return data.table.sums.includes(column) && value === -1 ? "all" : String(value);
 }
 
-// `note` is a function of the table, which may be absent.
+// `note` is a function because the table may be absent.
 function setTable(note, hint, file) {
   show("table", data.table !== null);
   if (!data.table) return;
@@ -26,7 +26,7 @@ function setTable(note, hint, file) {
 const tight = (text) => text.toLowerCase().replace(/:\s*([<>]?)\s*/g, ":$1");
 const searchable = (row) => cells(row).map((text, place) => tight(`${data.table.columns[place]}:${text}`)).join(" ");
 
-// Words that must all be there; source:3 finds source 3 and not 13 or 30, round:>20 every round after 20.
+// Every word must occur; source:3 finds source 3 but not 13 or 30, round:>20 every round after 20.
 function search() {
   const tests = tight($("search").value).split(/\s+/).filter(Boolean).map(searched);
   listing.order = [];

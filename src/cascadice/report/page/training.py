@@ -1,4 +1,4 @@
-"""How training went, as curves: every participant where they can be told apart, else from the least to the greatest."""
+"""Training curves: a line for each participant, or a band from the lowest to the highest if there are too many."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cascadice.applications.plain import Json, evenly, short
 from cascadice.pictures.training import LINES_UP_TO
-from cascadice.report.page.numbers import Json, evenly, short
 from cascadice.runs import store
 from cascadice.runs.store import RoundMetrics
 
-POINTS = 400  # along a curve
+POINTS = 400  # most points of a curve
 
 
-def measures(folder: Path, notes: list[str]) -> list[RoundMetrics]:
-    """What the run measured so far."""
+def read_metrics(folder: Path, notes: list[str]) -> list[RoundMetrics]:
+    """What the run has measured so far."""
     if not (folder / store.METRICS).exists():
-        notes.append("Nothing was measured yet: metrics are written with the first checkpoint.")
+        notes.append("Nothing has been measured yet: the first checkpoint will write the first metrics.")
         return []
     try:
         return store.read_metrics(folder)
@@ -26,20 +26,19 @@ def measures(folder: Path, notes: list[str]) -> list[RoundMetrics]:
         return []
 
 
-def curves(found: Sequence[RoundMetrics]) -> Json | None:
-    """Loss and distance from consensus over the rounds, loss and accuracy on the test data where it was looked at."""
-    if not found:
+def curves(metrics: Sequence[RoundMetrics]) -> Json | None:
+    """Training loss and consensus distance by round, and test loss and accuracy where they were measured."""
+    if not metrics:
         return None
-    some = [found[place] for place in evenly(len(found), POINTS)]
-    seen = [m for m in found if m.test is not None]
-    judged = [(seen[place].t, seen[place].test) for place in evenly(len(seen), POINTS)]
-    accuracy = [(t, e.accuracy) for t, e in judged if e is not None and not bool(e.accuracy.isnan().any())]
+    kept = [metrics[place] for place in evenly(len(metrics), POINTS)]
+    tests = [(m.t, m.test) for m in metrics if m.test is not None]
+    tests = [tests[place] for place in evenly(len(tests), POINTS)]
     return {
-        "loss": _curve([(m.t, m.train_loss) for m in some]),
-        "test loss": _curve([(t, e.loss) for t, e in judged if e is not None]),
-        "accuracy": _curve(accuracy),
-        "consensus": {"rounds": [m.t for m in some], "mean": short([float(m.consensus) for m in some])},
-        "thinned": len(some) < len(found),
+        "loss": _curve([(m.t, m.train_loss) for m in kept]),
+        "test loss": _curve([(t, test.loss) for t, test in tests]),
+        "accuracy": _curve([(t, test.accuracy) for t, test in tests if not bool(test.accuracy.isnan().any())]),
+        "consensus": {"rounds": [m.t for m in kept], "mean": short([float(m.consensus) for m in kept])},
+        "thinned": len(kept) < len(metrics),
     }
 
 

@@ -1,4 +1,4 @@
-"""The page itself: one file that holds its data, its pictures and its program, and asks nothing of the network."""
+"""The page itself: one HTML file with its data, pictures and scripts, which needs no network."""
 
 import html
 import json
@@ -8,67 +8,79 @@ from importlib import resources
 from pathlib import Path
 
 from cascadice import files
+from cascadice.applications.plain import Json
 from cascadice.report.page.collecting import collect
-from cascadice.report.page.numbers import Json
 from cascadice.report.page.results import collect_results
+from cascadice.report.page.studies import collect_study, is_study
 
-OF_A_RUN = ("basics.js", "page.js", "charts.js", "network.js", "sections.js", "table.js", "start.js")
-OF_RESULTS = ("basics.js", "results.js", "sections.js", "table.js", "start.js")
+RUN_SCRIPTS = ("basics.js", "page.js", "charts.js", "network.js", "sections.js", "table.js", "start.js")
+RESULTS_SCRIPTS = ("basics.js", "results.js", "sections.js", "table.js", "start.js")
 REPORT = "report.html"
-LARGEST = 10_000_000  # bytes, of a page
+LARGEST = 10_000_000  # bytes of a page
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def page(data: Json) -> str:
-    """The page of what `collect` found, as HTML; with `live` in the data, one that asks its server for newer data."""
+    """Make the HTML page of what `collect` returned; with `live` in the data, it asks its server for newer data."""
     live = ("live.js",) if "live" in data else ()
     library = f"<script>{_plotly()}</script>"
-    return _page(data, "run.html", (*OF_A_RUN, *live), library, connect="'self'" if live else "'none'")
+    return _fill_page(data, "run.html", (*RUN_SCRIPTS, *live), library, connect="'self'" if live else "'none'")
 
 
 def page_of_results(data: Json) -> str:
-    """The page of what `collect_results` found, as HTML."""
-    return _page(data, "results.html", OF_RESULTS)
+    """Make the HTML page of what `collect_results` or `collect_study` returned."""
+    return _fill_page(data, "results.html", RESULTS_SCRIPTS)
 
 
-def _page(data: Json, body: str, program: Sequence[str], library: str = "", connect: str = "'none'") -> str:
+def _fill_page(data: Json, body: str, scripts: Sequence[str], library: str = "", connect: str = "'none'") -> str:
     slots = {
         "title": html.escape(f"{data['folder']} · cascadice"),
         "style": _asset("page.css"),
         "connect": connect,
-        "body": _filled(_asset(body), {"table": _asset("table.html")}),
+        "body": _fill(_asset(body), {"table": _asset("table.html")}),
         "library": library,
         "data": json_in_html(data),
-        "program": "\n".join(_asset(name) for name in program),
+        "program": "\n".join(_asset(name) for name in scripts),
     }
-    return _filled(_asset("page.html"), slots)
+    return _fill(_asset("page.html"), slots)
 
 
-def _filled(text: str, slots: Mapping[str, str]) -> str:
+def _fill(text: str, slots: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], text)
 
 
 def write(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
-    """Write the page of the run in a folder into `out` (its report.html); the path, and what is on the page."""
+    """Write the page of a run.
+
+    Args:
+        folder: The folder that `cascadice run` wrote.
+        out: The HTML file to write (default: report.html in the run's folder).
+
+    Returns:
+        The path of the page, and the data on it (see `collect`).
+
+    Example:
+        >>> path, data = write("runs/demo")  # doctest: +SKIP
+    """
     data = collect(folder)
-    return _written(page(data), folder, out), data
+    return _write(page(data), folder, out), data
 
 
 def write_results(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
-    """Write the page of what `cascadice reproduce` made into `out` (its report.html), as `write` does of a run."""
-    data = collect_results(folder)
-    return _written(page_of_results(data), folder, out), data
+    """Write the page of reproduced figures or of a study, as `write` does for a run."""
+    data = collect_study(Path(folder)) if is_study(Path(folder)) else collect_results(folder)
+    return _write(page_of_results(data), folder, out), data
 
 
-def _written(text: str, folder: files.Folder, out: files.Folder | None) -> Path:
+def _write(text: str, folder: files.Folder, out: files.Folder | None) -> Path:
     path = Path(folder) / REPORT if out is None else Path(out)
-    with files.aside(path) as draft:
+    with files.replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return path
 
 
 def json_in_html(data: Json) -> str:
-    """JSON that no HTML parser can mistake for markup."""
+    """JSON in which no HTML parser can see markup."""
     return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).translate(ESCAPES)
 
 

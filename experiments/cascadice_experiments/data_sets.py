@@ -1,0 +1,33 @@
+"""Which data a study runs on: CIFAR-10 where it is found, otherwise the digits that come with scikit-learn."""
+
+from pathlib import Path
+
+from cascadice import data
+
+BESIDE = Path("..", "shared", "data")  # data sets that lie next to the repository
+FALLBACK = "CIFAR-10 was not found (--data-root, $CASCADICE_DATA, the cache, ../shared/data): using digits."
+
+
+def find(root: str | None) -> tuple[str, str | None]:
+    """The name and folder of the data set to use: CIFAR-10, in `root` or beside the repository, or else digits.
+
+    Example:
+        >>> name, folder = find(None)
+        >>> name in ("cifar10", "digits")
+        True
+    """
+    for folder in (root, str(BESIDE)):
+        try:
+            data.load("cifar10", folder)
+        except FileNotFoundError:
+            continue
+        return "cifar10", folder
+    return "digits", None
+
+
+def find_and_tell(root: str | None) -> tuple[str, str | None]:
+    """As `find`; prints a line if digits take the place of CIFAR-10."""
+    name, folder = find(root)
+    if name == "digits":
+        print(FALLBACK)
+    return name, folder

@@ -1,0 +1,25 @@
+"""What all pictures here share: colours that colour-blind readers can tell apart, and how a picture is saved."""
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from cascadice.files import replacing
+
+HELPED, HARMED = "#0072B2", "#D55E00"  # blue and orange of Okabe and Ito, like all colours here
+SKY, GREEN, PINK, YELLOW, GREY = "#56B4E9", "#009E73", "#CC79A7", "#E69F00", "#4D4D4D"
+SUFFIXES = (".png", ".svg")
+
+
+def save(figure: Any, path: str | PathLike[str], dpi: int = 150) -> None:
+    """Write a Matplotlib figure as PNG or SVG, by the suffix of `path`; a failure leaves an earlier file untouched."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a picture must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=dpi, format=path.suffix.lower().removeprefix("."))
+
+
+def hide_box(axes: Any) -> None:
+    """Leave out the upper and right border."""
+    axes.spines[["top", "right"]].set_visible(False)

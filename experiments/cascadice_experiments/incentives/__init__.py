@@ -1,0 +1,12 @@
+"""Does the ledger pay those who deserve it? Against exact Shapley values, against leaving participants out, and cheats.
+
+    python -m cascadice_experiments.incentives                      digits, some minutes on two cores
+    python -m cascadice_experiments.incentives --quick              under a minute
+    python -m cascadice_experiments.incentives --device cuda        CIFAR-10
+
+Participants differ in quality: few samples, some or most labels wrong, two classes only. The game: a member of a
+coalition trains; the others do no local work but still gossip, as free-riders do. Who hears whom stays the same, so the
+value of data is not mixed up with the value of links. The loss of a coalition is the mean test loss of all final
+models. Exact Shapley values need every coalition of 6 trained: 64 networks, side by side. A ledger sees one run, in
+which everyone takes part.
+"""

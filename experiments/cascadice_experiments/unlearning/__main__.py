@@ -1,0 +1,116 @@
+"""The command of the study: prints a line per case, and with --out writes results, points and the picture."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cascadice_experiments.unlearning
+from cascadice import files
+from cascadice_experiments.data_sets import find
+from cascadice_experiments.unlearning.measure import deviation, mean, measure, summary
+from cascadice_experiments.unlearning.picture import draw
+from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, SETTINGS, TRAINED, Setting
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure setting by setting; print each case, and with --out write each setting, as soon as it is measured."""
+    args, began = _parser().parse_args(arguments), time.perf_counter()
+    points: list[dict[str, Any]] = []
+    try:
+        for setting in _settings(args):
+            print(f"\n{title(setting)}\n{HEADER}", flush=True)
+            for case in measure(setting):
+                points += case
+                print(line(case), flush=True)
+                if time.perf_counter() - began > args.limit:
+                    print(f"stopped: the time limit of {args.limit:g} s has passed", flush=True)
+                    break
+            trained = [p for p in points if p["level"] == TRAINED and p["activation"] == setting.activation]
+            print(title(setting, mean([p for p in trained if p["lr"] == setting.lr], "test_accuracy")), flush=True)
+            if args.out:
+                write(points, Path(args.out), time.perf_counter() - began)
+            if time.perf_counter() - began > args.limit:
+                break
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps({"experiment": "unlearning", "results": summary(points)}))
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> list[Setting]:
+    if args.seeds is not None and args.seeds < 1:
+        raise ValueError(f"--seeds must be at least 1; found {args.seeds}.")
+    source, root = find(args.data_root) if args.device.startswith("cuda") else ("digits", None)
+    chosen = [replace(setting, data=source, data_root=root, device=args.device) for setting in SETTINGS]
+    if source == "cifar10":
+        chosen = [replace(setting, rounds=80) for setting in chosen]
+    if args.quick:
+        chosen = [replace(setting, nodes=8, rounds=24, seeds=2) for setting in chosen[:2]]
+    return [replace(s, seeds=args.seeds or s.seeds, first_seed=args.first_seed) for s in chosen]
+
+
+HEADER = (
+    "distance left (mean ± deviation over seeds); membership AUC and test loss: as trained > first-order > replayed\n"
+    f"{'forgotten':18} {'gossip':>13} {'first-order':>13} {'1 point':>13} {'2 points':>13} | {'repair alone':>13} "
+    f"{'gossip+repair':>13} {'first+repair':>13} | {'AUC':>21} | {'test loss':>21} | times replay"
+)
+DISTANCES = (*[name for name in LEVELS if name != "replay"], *(f"{n}, repaired" for n in (TRAINED, *REPAIRED[1:])))
+
+
+def line(points: Sequence[Mapping[str, Any]]) -> str:
+    """One case of one setting as a line under `HEADER`."""
+    by_level = {name: [p for p in points if p["level"] == name] for name in dict.fromkeys(p["level"] for p in points)}
+    spreads = [(mean(by_level[name], "distance"), deviation(by_level[name], "distance")) for name in DISTANCES]
+    left = [f"{middle:6.3f} ±{spread:5.3f}" for middle, spread in spreads]
+    shown = (TRAINED, "first-order", "replay")
+    auc, loss = (
+        " > ".join(f"{mean(by_level[name], key):.3f}" for name in shown) for key in ("membership", "eval_loss")
+    )
+    cost = ", ".join(f"{mean(by_level[name], 'times_replay'):.2g}" for name in DISTANCES[:4])
+    name = f"{points[0]['kind']}, {points[0]['span']}"
+    return f"{name:18} {' '.join(left[:4])} | {' '.join(left[4:])} | {auc:>21} | {loss:>21} | {cost}"
+
+
+def title(setting: Setting, accuracy: float | None = None) -> str:
+    """A setting in words."""
+    reached = "" if accuracy is None else f", test accuracy {accuracy:.3f}"
+    return f"{setting.data}, {setting.activation}, lr {setting.lr:g}, {setting.rounds} rounds{reached}"
+
+
+def write(points: Sequence[Mapping[str, Any]], out: Path, seconds: float) -> None:
+    """Write all points as Parquet, their means and deviations as JSON, and the picture."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with files.replacing(out / "points.parquet") as draft:
+        parquet.write_table(pa.Table.from_pylist([dict(point) for point in points]), draft)
+    files.write_json(out / "result.json", {"experiment": "unlearning", "seconds": seconds, "results": summary(points)})
+    for suffix in ("png", "svg"):
+        draw(points, out / f"unlearning.{suffix}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m cascadice_experiments.unlearning",
+        description=(cascadice_experiments.unlearning.__doc__ or "").partition("\n")[0],
+    )
+    parser.add_argument("--quick", action="store_true", help="two small settings: less than a minute on two cores")
+    parser.add_argument("--device", default="cpu", help="cpu: digits; cuda: CIFAR-10 where it is found [cpu]")
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
+    parser.add_argument("--seeds", type=int, metavar="N", help="networks in a fleet [5]")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first network [0]")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="S", help="start nothing after S seconds")
+    parser.add_argument("--out", metavar="DIR", help="folder for result.json, points.parquet and the picture")
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

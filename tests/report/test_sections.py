@@ -1,0 +1,59 @@
+"""Each application's section is built from the JSON of its command; runs of the predecessor are shown too."""
+
+from pathlib import Path
+
+import pytest
+
+from cascadice import files
+from cascadice.report.page import collect
+from cascadice.report.page.sections import SECTIONS, flagged
+
+PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_shows_what_its_command_wrote_and_says_what_it_means(name):
+    results = files.read_json(PREDECESSOR / name / f"{name}.json")
+    section = SECTIONS[name].build(results, PREDECESSOR / name)
+    assert (section["name"], section["title"]) == (name, results["title"])
+    assert section["findings"] == results["findings"]
+    assert section["columns"] == results["table"]["columns"]
+    assert section["count"] == len(section["rows"]) == len(results["table"]["rows"])
+    assert section["lead"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("votes", "expected"),
+    [
+        ([[1, 1, 1], [0.0, None, 0.5]], [2]),
+        ([[0.49, 0.51]], [1]),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_flagged_is_who_half_of_its_receivers_flag_in_the_last_round(tmp_path, votes, expected):
+    section = SECTIONS["detect"].build({"votes": votes}, tmp_path)
+    assert section["flagged"] == expected
+    others = [SECTIONS[name].build({}, tmp_path) for name in SECTIONS if name != "detect"]
+    assert [one["flagged"] for one in others] == [None] * 3
+    assert flagged([*others, section, section]) == expected
+
+
+def test_the_page_of_a_run_of_the_predecessor_shows_all_of_it():
+    data = collect(PREDECESSOR)
+    assert [section["name"] for section in data["sections"]] == list(SECTIONS)
+    assert data["notes"] == []
+    assert data["commands"] == [] or [one["name"] for one in data["commands"]] == ["samples"]
+    assert data["influence"]["kinds"][0] == "truth"
+    assert data["training"]["accuracy"] is not None
+
+
+def test_commands_ask_the_questions_of_the_sections(tmp_path):
+    run = tmp_path / "run"
+    files.write_json(run / "config.json", files.read_json(PREDECESSOR / "config.json"))
+    (run / "rounds").symlink_to(PREDECESSOR / "rounds")
+    offered = {one["name"]: one for one in collect(run)["commands"]}
+    for name, section in SECTIONS.items():
+        assert offered[name]["what"] == section.question
+        assert offered[name]["command"] == section.command.format(run=run)
+        assert offered[name]["command"].startswith(f"cascadice {name} ")
