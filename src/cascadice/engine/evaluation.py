@@ -71,14 +71,14 @@ def evaluate_on(
     sets = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
     dtype, function = network.initial.theta.dtype, measure or network.learner.loss
     sets = [(x.to(dtype) if x.is_floating_point() else x, y) for x, y in sets]
-    for k, (x, y) in enumerate(sets):
-        _check_measured(_measured_once(network.learner, rows_of(network.initial, k), x, y, function))
+    for k, one in enumerate(sets):
+        _check_measured(_measured_once(network.learner, rows_of(network.initial, k), *one, function))
     if not own:
         return Evaluation(*sets[0], function)
-    x, y = zip(*sets, strict=True)
+    xs, ys = tuple(x for x, _ in sets), tuple(y for _, y in sets)
     if len({len(part) for part in parts}) == 1:
-        return Evaluation(torch.stack(x), torch.stack(y), function, own=True)
-    return Evaluation(x, y, function, own=True)
+        return Evaluation(torch.stack(xs), torch.stack(ys), function, own=True)
+    return Evaluation(xs, ys, function, own=True)
 
 
 def measured(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:

@@ -12,7 +12,7 @@ from torch.func import grad
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.networks import Network, load
 from cascadice.engine.operator import Operator, seeded
-from cascadice.engine.rounds import Perturbation, Round, rows_of
+from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
 
 PROBED = 4  # participants whose local work is made again, or on whose batches the loss is looked at
 SAME_NETWORK = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
@@ -103,27 +103,27 @@ def _tolerance(network: Network) -> float:
     single = network.initial.theta.dtype == torch.float32
     if single and network.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
         return 0.02  # TF32 has eleven bits
-    return 10 * float(torch.finfo(network.initial.theta.dtype).eps) ** 0.5
+    return 10.0 * float(torch.finfo(network.initial.theta.dtype).eps ** 0.5)
 
 
 _separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()
 
 
-def check_samples_are_separate(network: Network, round_: Round) -> None:
+def check_samples_are_separate(network: Network, drawn: Draw, before: Participants) -> None:
     """A sample has a score of its own where no other sample's output, and no other's part of the loss, depends on it.
 
-    Both are tried on batches of this round: change some samples, and see whether the others notice. Class weights,
+    Both are tried on batches that were drawn: change some samples, and see whether the others notice. Class weights,
     ignored targets and sums are fine: what each sample adds to the gradient is its own.
     """
     known = _separable.setdefault(network.learner, set())
-    if (form := tuple(round_.draw.batch.shape)) in known:
+    if (form := tuple(drawn.batch.shape)) in known:
         return
     groups: Any = network.groups or (None,)
     for group in groups:
         nodes = range(network.nodes) if group is None else group.nodes
-        inputs = load(network, round_.draw, list(nodes)[:PROBED], group=group)
+        inputs = load(network, drawn, list(nodes)[:PROBED], group=group)
         for place, k in enumerate(list(nodes)[:PROBED]):
-            _check_batch(network, rows_of(round_.before, k), inputs.x[place, 0], inputs.y[place, 0])
+            _check_batch(network, rows_of(before, k), inputs.x[place, 0], inputs.y[place, 0])
     known.add(form)
 
 
@@ -162,7 +162,7 @@ def _culprit(learner: Learner) -> str:
                 f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
                 "sample has no score of its own."
             )
-    return "in this model a sample's output depends on the other samples of its batch, so it has no score of its own."
+    return "in this model a sample's output depends on the other samples of its batch, so it has no score."
 
 
 def _changed(values: Tensor, chosen: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def full_horizon(
         check_form(network, round_)
         if adjoint is None:
             check_recording(network, [round_], many=1)  # a sweep may be short, and each step is as long as its round
-            check_samples_are_separate(network, round_)
+            check_samples_are_separate(network, round_.draw, round_.before)
             state = {name: torch.zeros_like(value) for name, value in round_.after.state.items()}
             adjoint = Adjoint(op.objective(evaluation, round_.after), state)
         elif round_.t + 1 != later:

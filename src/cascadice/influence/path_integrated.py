@@ -82,5 +82,5 @@ def path_integrated_samples(
         A score for each sample of the source's batches in the first round; negative helped.
     """
     check_sources(network, rounds, [source])
-    check_samples_are_separate(network, rounds[0])
+    check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points, only=source))[source]

@@ -97,7 +97,7 @@ def by_sample(network: Network, first: Round, adjoint: RoundAdjoint) -> Float[Te
     """
     _check_round(first, adjoint)
     check_form(network, first)
-    check_samples_are_separate(network, first)
+    check_samples_are_separate(network, first.draw, first.before)
     return Operator(network).scores_of_samples(first, _plain(adjoint))
 
 
@@ -105,7 +105,7 @@ def by_both(
     operator: Operator, first: Round, adjoint: RoundAdjoint
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n samples"]]:
     """`by_participant` and `by_sample` of one adjoint."""
-    check_samples_are_separate(operator.network, first)
+    check_samples_are_separate(operator.network, first.draw, first.before)
     return operator.scores_of_both(first, _plain(adjoint))
 
 

@@ -51,7 +51,7 @@ def shares_of_samples(
         A score for each sample of everybody's batches in the first round; negative helped.
     """
     check_recording(network, rounds)
-    check_samples_are_separate(network, rounds[0])
+    check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points))
 
 

@@ -70,7 +70,7 @@ def truth_of_samples(
         ValueError: Where there are several local steps, or samples have no part of their own in the loss.
     """
     check_sources(network, rounds, [source])
-    check_samples_are_separate(network, rounds[0])
+    check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     steps, size = _batch_of(network, rounds[0], source)
     if steps != 1:
         raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")

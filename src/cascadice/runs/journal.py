@@ -17,7 +17,8 @@ from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
-from cascadice.engine.simulation import DivergedError, evaluate
+from cascadice.engine.metrics import evaluate
+from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.config import Config, fingerprint
 from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, read_manifest, run_fingerprint

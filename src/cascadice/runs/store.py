@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from cascadice.engine.learner import Participants
-from cascadice.engine.rounds import Draw, Round, mix
-from cascadice.engine.simulation import Metrics
+from cascadice.engine.exchange.stacked import mix
+from cascadice.engine.metrics import Metrics
+from cascadice.engine.rounds import Draw, Round
 from cascadice.files import Folder, Tensors, damaged, read_tensors, replacing, write_tensors
 
 CHECKPOINT = "checkpoint.safetensors"

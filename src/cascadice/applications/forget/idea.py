@@ -21,7 +21,7 @@ from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, draw
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
-from cascadice.influence.checks import check_form, check_replays
+from cascadice.influence.checks import check_form, check_replays, check_samples_are_separate
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.names import lookup
 
@@ -79,6 +79,8 @@ def forget(
             part = part_of(removal, round_.draw, network.nodes)
             if bool(part.nodes.any()) and not int(updates + uses.sum()):
                 check_replays(network, round_)
+                if removal.samples:
+                    check_samples_are_separate(network, round_.draw, round_.before)
             updates.add_(part.updates.sum())
             uses.add_((round_.draw.batch.cpu()[part.samples][:, None] == torch.tensor(removal.samples)).sum(0))
             span.append(round_.t)

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cascadice.engine.learner import Participants
-from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.rounds import Draw, MixingRule
 from cascadice.engine.exchange.geometry import inner_products as products
+from cascadice.engine.exchange.stacked import mix
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Draw, MixingRule
 
 ROOM = 2**25  # numbers that are sorted at once
 

@@ -51,7 +51,7 @@ def copy_into(results: tuple[Participants, Tensor], half: Participants, loss: Te
 
 
 class Scratch:
-    """What a reverse sweep writes to: evaluation gradients by round, shared by overlapping windows, and two adjoints."""
+    """What a reverse sweep writes to: evaluation gradients by round, which windows share, and two adjoints."""
 
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor] = {}

@@ -111,7 +111,7 @@ MOST_AT_ONCE = 2**17
 
 def row_measures(
     learner: Learner, strategy: str, here: Participants, x: Tensor, y: Tensor, measures: tuple[Loss, ...]
-) -> Float[Tensor, "measures p"]:
+) -> Float[Tensor, "measures p ..."]:
     """Each measure of every participant on the same (x, y). Cost: a forward pass each."""
     sweep = over_rows(measure_all, strategy, learner, x, y, measures)
     together = max(1, MOST_AT_ONCE // len(y))

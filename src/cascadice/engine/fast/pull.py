@@ -153,8 +153,9 @@ def scores_from_tape(
         return scores
 
     def row(worker: int, k: int) -> Tensor:
-        arguments: Any = tree_map(lambda tensor: tensor[k], stacked)
-        return _read_row(twin(layers.learner, worker), tape[k][0], *arguments, layers, eager_read)
+        theta, state, own, rate, part = tree_map(lambda tensor: tensor[k], stacked)
+        learner = twin(layers.learner, worker)
+        return _read_row(learner, tape[k][0], theta, state, own, rate, part, layers, eager_read)
 
     return torch.stack(each_row(row, len(lr), lr.device))
 
