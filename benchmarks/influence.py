@@ -23,7 +23,6 @@ from training import build, several
 import cascadice as cd
 from cascadice.engine.networks import Network
 from cascadice.influence import Evaluation
-from cascadice.influence.pulling import Adjoint
 from cascadice.influence.reverse_gossip import weighted_slopes
 
 NODES, BATCH = 16, 128

@@ -10,8 +10,9 @@ import torch
 
 import cascadice as cd
 from cascadice.applications.choose.groups import find_groups
-from cascadice.applications.choose.idea import influence_aware
 from cascadice.engine.exchange import robust
+from cascadice.engine.exchange.geometry import neighbours
+from cascadice.engine.exchange.influence_aware import influence_aware
 from cascadice.engine.rounds import MixingRule
 
 NODES, SECOND = 12, (1, 2, 5, 7, 8, 11)  # the second group calls a nine zero, an eight one, and so on
@@ -41,6 +42,6 @@ print(f"everybody trains alone                  {accuracy(robust.alone):.3f}")
 print(f"everybody chooses by influence          {accuracy(chooser):.3f}")
 print(f"everybody knows its own group           {accuracy(robust.within(group)):.3f}")
 print(f"groups in the influence: {find_groups(chooser.given).tolist()}")
-heard = robust.others(network.mixing(0))
-kept, same = heard & chooser.evidence.trusted, group[:, None] == group
+heard = neighbours(network.mixing(0))
+kept, same = heard & chooser.trust.trusted, group[:, None] == group
 print(f"of {int(heard.sum())} links {int(kept.sum())} are kept, {int((kept & same).sum())} of them within a group.")

@@ -7,7 +7,8 @@ and why; and in the end what one participant thinks of its neighbours, without a
 import torch
 
 import cascadice as cd
-from cascadice.applications.detect.idea import SIGNS, detect, votes
+from cascadice.applications.detect.idea import detect, votes
+from cascadice.applications.detect.signals import SIGNALS
 
 data = cd.data.digits()
 network = cd.network(
@@ -27,11 +28,11 @@ for verdict in detect(network, cd.simulate(network, 60), own, rate=0.01, allowan
     for node in torch.nonzero(votes(verdict) >= 0.5).flatten().tolist():
         if node not in told:
             flagged = verdict.flagged[node]
-            sign = int(verdict.deviation[:, node, flagged].abs().mean(1).argmax())
+            signal = list(SIGNALS)[int(verdict.deviation[:, node, flagged].abs().mean(1).argmax())]
             told.add(node)
-            print(f"round {verdict.t:2}: {int(flagged.sum())} receivers flag participant {node:2} by its {SIGNS[sign]}")
+            print(f"round {verdict.t:2}: {int(flagged.sum())} receivers flag participant {node:2} by its {signal}")
 
 print("participant 3 thinks of those it hears (above 1 it flags them):")
-for node in torch.nonzero(verdict.known[:, 3]).flatten().tolist():
+for node in torch.nonzero(verdict.heard[:, 3]).flatten().tolist():
     print(f"  {node:2}  {verdict.strength[node, 3]:.2f}")
 print(f"Suspected by half of their receivers: {sorted(told)}.")

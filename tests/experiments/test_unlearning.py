@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from cascadice_experiments.unlearning.__main__ import DISTANCES
 from pyarrow import parquet
 
 from cascadice import data
@@ -13,6 +12,7 @@ from cascadice.applications.forget.removals import forgotten_samples
 from cascadice.applications.forget.traces import distance, trace
 from cascadice.engine import simulate
 from cascadice_experiments.unlearning import __main__ as command
+from cascadice_experiments.unlearning.__main__ import DISTANCES
 from cascadice_experiments.unlearning.measure import measure
 from cascadice_experiments.unlearning.settings import LEVELS, Setting, cases, make_network
 

@@ -23,7 +23,7 @@ from cascadice.influence import (
     truth,
     with_error,
 )
-from cascadice.influence.cascades import gauss_legendre
+from cascadice.influence.quadrature import gauss_legendre
 from cascadice.influence.shares import scaled
 
 ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from engine.rows import gradients as slopes
+from engine.rows import losses as values
 from influence.cases import CLOSE, NODES, small, smooth, window
 from oracles import losses
 from torch import nn
@@ -9,7 +11,6 @@ from torch import nn
 from cascadice.data import Samples
 from cascadice.engine import module_of
 from cascadice.influence import evaluate_on, first_order, measures, path_integrated, reverse_gossip, shares, truth
-from cascadice.influence.evaluation import slopes, values
 from cascadice.losses import cross_entropy, mse
 
 CASCADES = pytest.mark.parametrize("way", [truth, first_order, path_integrated])

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from engine.cases import data, make
+from engine.rows import gradients as slopes
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cascadice import models
 from cascadice.engine import load, module_of, simulate
 from cascadice.influence import Adjoint, by_sample, evaluate_on, reverse_gossip
-from cascadice.influence.evaluation import slopes
 
 SAMPLES, TESTS, ROUNDS = 60, 9, 3
 CLOSE = {"rtol": 1e-5, "atol": 1e-12}

@@ -3,12 +3,13 @@
 import pytest
 import torch
 from engine.cases import make
+from engine.rows import gradients as slopes
 from influence import cases
 
 from cascadice.engine import Behaviour, module_of, simulate
+from cascadice.engine.exchange.geometry import inner_products
 from cascadice.influence import evaluate_on, first_order, own_data, proximal, proximity
-from cascadice.influence.evaluation import slopes
-from cascadice.influence.proximity import in_turn, products
+from cascadice.influence.proximity import in_turn
 
 equal = torch.testing.assert_close
 
@@ -50,10 +51,10 @@ def test_who_sends_no_update_has_neither_influence_nor_direction():
     assert found.cosine.isfinite().all()
 
 
-def testproducts_of_single_precision_are_summed_in_double():
+def test_inner_products_of_single_precision_are_summed_in_double():
     draw = torch.Generator().manual_seed(0)
     u, s = torch.randn(2, 3, 2**16 + 7, generator=draw)
-    equal(products(u, s), u.double() @ s.double().T, rtol=1e-12, atol=1e-9)
+    equal(inner_products(u, s), u.double() @ s.double().T, rtol=1e-12, atol=1e-9)
 
 
 def test_a_round_of_another_network_is_refused():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from engine.rows import gradients as slopes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influence import cases
@@ -29,7 +30,6 @@ from cascadice.influence import (
     sample_contributions,
     truth,
 )
-from cascadice.influence.evaluation import slopes
 from cascadice.influence.readings import Agreement
 
 NODES, HOPS = 5, 3

@@ -45,7 +45,7 @@ def browser(profile):
 
 
 class Tab:
-    """A tab: what it logged and requested, and hands to use it with."""
+    """A tab: what it logged and requested, and how to use it."""
 
     def __init__(self, to, back):
         self.to, self.back, self.number, self.session = to, back, 0, None
@@ -99,7 +99,7 @@ class Tab:
         self.settle()
 
     def settle(self):
-        """Let two frames pass, so that what was asked for is drawn."""
+        """Wait for two frames, so that everything is drawn."""
         self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def wait(self, condition):
@@ -117,7 +117,7 @@ class Tab:
         return self.js(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def click(self, selector):
-        """With the mouse, in the middle of the element."""
+        """Click the middle of the element with the mouse."""
         find_it = f"document.querySelector({json.dumps(selector)})"
         self.js(f"{find_it}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
         self.settle()

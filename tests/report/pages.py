@@ -34,8 +34,8 @@ def ask_everything(folder):
         ask(folder, shares, folder / "samples", quiet=True)
 
 
-def tell(folder, name, config=CONFIG, **more):
-    """What a command over the run would have written."""
+def write_section(folder, name, config=CONFIG, **more):
+    """Write what the command of an application would have written."""
     content = {
         "command": name,
         "run": fingerprint(config),

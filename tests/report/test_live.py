@@ -1,4 +1,4 @@
-"""A run is watched while it trains: by whoever has the address and by nobody else, and it does not notice."""
+"""The live page of a run: only whoever has the address sees it, and the training is not affected."""
 
 import json
 import socket
@@ -38,7 +38,7 @@ def _quick(monkeypatch, one_thread):
 
 
 class Watched:
-    """A run in a thread that does no further round than it is let."""
+    """A run in a thread that trains only as far as it is allowed."""
 
     def __init__(self, folder, config=LONG, **more):
         self.folder, self.allowed, self.error = folder, 0, None
@@ -52,7 +52,7 @@ class Watched:
             self.error = error
 
     def reach(self, t):
-        """Let it do the rounds before t."""
+        """Allow the rounds before t, and wait for them."""
         self.allowed = t
         wait_for(lambda: ((self.data() or {"run": {}})["run"].get("rounds") or 0) >= t)
 
@@ -118,7 +118,7 @@ def is_gone(address):
     return False
 
 
-def test_data_change_while_training_and_the_server_goes_with_the_run(monkeypatch, tmp_path, capsys):
+def test_data_change_during_training_and_the_server_stops_with_the_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(live, "LINGER", SECONDS)
     with watched(monkeypatch, tmp_path / "run") as run:
         run.reach(4)
@@ -182,7 +182,7 @@ def test_addresses_differ(tmp_path):
     assert len(tokens) == 3
 
 
-def test_what_is_known_already_is_not_sent_again(monkeypatch, tmp_path):
+def test_unchanged_data_are_not_sent_again(monkeypatch, tmp_path):
     with watched(monkeypatch, tmp_path / "run") as run:
         run.reach(3)
         status, headers, text = run.get("data")
@@ -192,7 +192,7 @@ def test_what_is_known_already_is_not_sent_again(monkeypatch, tmp_path):
         assert run.get("data", If_None_Match='"older"')[0] == 200
 
 
-def test_data_are_gathered_only_when_asked_and_not_too_often(monkeypatch, tmp_path):
+def test_data_are_collected_only_on_request_and_not_too_often(monkeypatch, tmp_path):
     times = []
     monkeypatch.setattr(live, "collect", lambda folder: times.append(time.monotonic()) or {"n": len(times)})
     monkeypatch.setattr(live, "write", lambda folder: (folder, {}))
@@ -209,12 +209,12 @@ def test_data_are_gathered_only_when_asked_and_not_too_often(monkeypatch, tmp_pa
     assert all(b - a >= 0.3 for a, b in pairwise(times))
 
 
-def test_updates_that_take_long_come_seldom():
+def test_slow_updates_come_less_often():
     assert PAUSE(0.001) == journal.UPDATE_SECONDS
     assert PAUSE(2.0) == pytest.approx(20.0)
 
 
-def test_a_run_that_cannot_be_read_is_told_and_nothing_else_happens(tmp_path, capfd):
+def test_a_run_that_cannot_be_read_gives_an_error_response_only(tmp_path, capfd):
     with live.serving(tmp_path, 1) as address:
         status, _, text = get(address + "data")
         assert status == 503
@@ -230,7 +230,7 @@ def parameters(folder):
     return store.load_checkpoint(folder).participants.theta, store.read_metrics(folder)
 
 
-def test_a_run_that_is_watched_is_the_same_to_the_last_bit(monkeypatch, tmp_path):
+def test_a_live_page_does_not_change_a_bit_of_the_run(monkeypatch, tmp_path):
     config = replace(LONG, rounds=12, record="last:3", checkpoint_every=5)
     runs.run(config, tmp_path / "alone", quiet=True)
     stop, asked = Event(), []
@@ -259,7 +259,7 @@ def test_a_run_that_is_watched_is_the_same_to_the_last_bit(monkeypatch, tmp_path
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_influence_is_seen_as_it_comes(monkeypatch, tmp_path):
+def test_influence_appears_as_it_is_computed(monkeypatch, tmp_path):
     with watched(monkeypatch, tmp_path / "run", question=Question(hops=1, every=3, eval_samples=20)) as run:
         run.reach(3)
         wait_for(lambda: run.data()["influence"])
@@ -268,7 +268,7 @@ def test_influence_is_seen_as_it_comes(monkeypatch, tmp_path):
         wait_for(lambda: run.data()["influence"]["all rounds"] == [0, 3])
 
 
-def test_what_was_shown_is_dropped_when_the_run_goes_on_from_before(monkeypatch, tmp_path):
+def test_a_resumed_run_drops_what_was_shown_after_its_checkpoint(monkeypatch, tmp_path):
     config = replace(LONG, rounds=12, checkpoint_every=5)
     runs.run(config, tmp_path / "whole", quiet=True)
     with watched(monkeypatch, tmp_path / "run", config) as run:
@@ -306,7 +306,7 @@ def test_however_the_run_ends_its_page_says_so(monkeypatch, tmp_path, stop, stat
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_where_nobody_looked_nobody_is_waited_for(monkeypatch, tmp_path):
+def test_the_server_does_not_wait_if_no_page_is_open(monkeypatch, tmp_path):
     monkeypatch.setattr(live, "LINGER", SECONDS)
     files.write_json(tmp_path / "run" / "config.json", {})
     with live.serving(tmp_path / "run", 1):
@@ -314,7 +314,7 @@ def test_where_nobody_looked_nobody_is_waited_for(monkeypatch, tmp_path):
     assert time.monotonic() - start < live.LINGER
 
 
-def test_the_command_tells_the_address_even_where_it_is_to_be_quiet(tmp_path, capsys):
+def test_the_command_prints_the_address_even_if_quiet(tmp_path, capsys):
     settings = ["--rounds", "2", "--nodes", "4", "--model-options", "hidden=[4]"]
     assert main(["run", *settings, "--live", "--quiet", "--out", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out.startswith("live page: http://127.0.0.1:")
@@ -329,7 +329,7 @@ def test_the_command_tells_the_address_even_where_it_is_to_be_quiet(tmp_path, ca
         (["demo", "--live", "TAKEN"], "is in use. Choose another, or leave it out to use a free one."),
     ],
 )
-def test_mistakes_are_told_before_anything_is_lost(tmp_path, capsys, arguments, message):
+def test_mistakes_are_reported_before_anything_is_lost(tmp_path, capsys, arguments, message):
     (tmp_path / "run").mkdir()
     for name in ("config.json", "manifest.json", "metrics.parquet"):
         (tmp_path / "run" / name).write_text("{}")
@@ -352,13 +352,13 @@ def tab(tmp_path_factory):
 
 
 class Address(str):
-    """What a tab opens."""
+    """A browser tab."""
 
     def as_uri(self):
         return str(self)
 
 
-def test_the_page_updates_in_a_browser_without_being_loaded_again(monkeypatch, tmp_path, tab):
+def test_the_page_updates_in_a_browser_without_reloading(monkeypatch, tmp_path, tab):
     monkeypatch.setattr(live, "LINGER", SECONDS)
     with watched(monkeypatch, tmp_path / "run") as run:
         run.reach(4)
@@ -386,7 +386,7 @@ def test_the_page_updates_in_a_browser_without_being_loaded_again(monkeypatch, t
         assert all(url.startswith((run.address, "data:", "blob:")) for url in tab.requests)
 
 
-def test_the_page_says_when_nobody_answers(tmp_path, tab):
+def test_the_page_says_when_the_run_does_not_respond(tmp_path, tab):
     files.write_json(tmp_path / "config.json", {})
     with live.serving(tmp_path, 1) as address:
         tab.open(Address(address))

@@ -1,4 +1,4 @@
-"""The data of a page are those of the run, whatever state it is in; the page holds them and asks for nothing."""
+"""A page's data are those of the run, in whatever state it is; the page holds them and needs no network."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report.pages import CONFIG, HOSTILE, ask_everything, tell, train
+from report.pages import CONFIG, HOSTILE, ask_everything, train, write_section
 
 from cascadice import files
 from cascadice.applications.plain import evenly, plain, short
@@ -42,13 +42,13 @@ def asked(trained, tmp_path_factory):
 
 @pytest.fixture
 def bare(trained, tmp_path):
-    """A run of which nothing was asked, to be changed."""
+    """A run without influence, which a test may change."""
     return shutil.copytree(trained, tmp_path / "bare")
 
 
 @pytest.fixture
 def run(asked, tmp_path):
-    """A run of which everything was asked, to be changed."""
+    """A run with all kinds of influence, which a test may change."""
     return shutil.copytree(asked, tmp_path / "run")
 
 
@@ -56,7 +56,7 @@ def columns(found, kind="truth"):
     return {name: np.array(values) for name, values in found["influence"]["cascades"][kind].items()}
 
 
-def test_the_numbers_are_those_of_the_findings(asked):
+def test_the_numbers_are_those_of_the_summary(asked):
     data, summary = collect(asked), read_summary(asked / "influence", asked, build(CONFIG))
     assert data["influence"]["kinds"] == ["truth", "first order"]
     assert data["influence"]["rounds"] == [0, 3, 6]
@@ -106,7 +106,7 @@ def test_many_participants_are_a_band(tmp_path):
     assert len(data["shown"]) == 64
 
 
-def test_samples_come_with_pictures_of_themselves(asked):
+def test_samples_come_with_thumbnails(asked):
     found = collect(asked)["samples"]
     scored = read_summary(asked / "samples", asked, build(CONFIG)).samples["shares, 2 points"]
     assert [one["sample"] for one in found["helped"]] == [one.sample for one in scored[: len(found["helped"])]]
@@ -168,14 +168,14 @@ def test_the_network_of_a_recorded_round_is_the_one_that_was_used(bare):
     assert found["of"]["1"] != found["of"]["0"]
 
 
-def test_rounds_that_are_not_drawn_are_told_where_the_network_changes(bare, tmp_path, monkeypatch):
+def test_rounds_that_are_not_drawn_are_noted_if_the_network_changes(bare, tmp_path, monkeypatch):
     monkeypatch.setattr(mixing, "ROUNDS", 4)
     assert collect(bare)["notes"] == []
     changing = train(tmp_path / "run", replace(CONFIG, topology="one-peer-exponential"))
     assert collect(changing)["notes"] == ["The network is drawn for 4 of 8 rounds."]
 
 
-def test_a_run_of_which_nothing_was_asked_says_how_to_ask(bare, capsys):
+def test_a_run_without_influence_offers_the_commands(bare, capsys):
     data = collect(bare)
     assert (data["influence"], data["samples"], data["table"], data["sections"]) == (None, None, None, [])
     assert data["mixing"]["of"]
@@ -193,7 +193,7 @@ def test_a_run_that_was_not_recorded_must_be_trained_again(bare):
     )
 
 
-def test_a_run_that_has_only_just_begun_has_a_page(tmp_path):
+def test_a_run_that_has_just_started_has_a_page(tmp_path):
     files.write_json(tmp_path / "config.json", to_json(CONFIG))
     data = collect(tmp_path)
     assert data["training"] is None
@@ -201,15 +201,15 @@ def test_a_run_that_has_only_just_begun_has_a_page(tmp_path):
     assert "6 participants" in page(data)
 
 
-def test_what_is_asked_already_is_not_offered_again(run):
-    tell(run, "detect")
+def test_what_is_shown_already_is_not_offered(run):
+    write_section(run, "detect")
     assert [entry["name"] for entry in collect(run)["commands"]] == ["choose", "reward", "forget"]
 
 
 def test_sections_are_what_commands_found(run):
-    tell(run, "reward")
-    tell(run, "detect", votes=[[1, 0, 0], [0.0, None, 0.4, 0.5, 1.0]], figure="detect.png")
-    tell(run, "curious", table={"columns": ["x"], "rows": [[float("nan")], [[1]]] + [[i] for i in range(600)]})
+    write_section(run, "reward")
+    write_section(run, "detect", votes=[[1, 0, 0], [0.0, None, 0.4, 0.5, 1.0]], figure="detect.png")
+    write_section(run, "curious", table={"columns": ["x"], "rows": [[float("nan")], [[1]]] + [[i] for i in range(600)]})
     (run / "detect" / "detect.png").write_bytes(b"\x89PNG and so on")
     data = collect(run)
     detect, reward, curious = data["sections"]
@@ -221,8 +221,8 @@ def test_sections_are_what_commands_found(run):
     assert (curious["count"], len(curious["rows"]), curious["rows"][0]) == (602, 500, [None])
 
 
-def test_what_is_of_another_run_is_told_and_not_shown(run):
-    tell(run, "detect", config=replace(CONFIG, seed=1))
+def test_results_of_another_run_are_noted_and_not_shown(run):
+    write_section(run, "detect", config=replace(CONFIG, seed=1))
     note = json.loads((run / "influence" / "influence.json").read_text())
     (run / "influence" / "influence.json").write_text(json.dumps(note | {"run": "another"}))
     data = collect(run)
@@ -235,7 +235,7 @@ def test_what_is_of_another_run_is_told_and_not_shown(run):
 
 
 @pytest.mark.parametrize("content", ["no JSON", '{"run": "RUN", "table": {"columns": 3}}', "[1]"])
-def test_sections_that_cannot_be_read_are_told(bare, content):
+def test_sections_that_cannot_be_read_are_noted(bare, content):
     (bare / "detect").mkdir()
     (bare / "detect" / "detect.json").write_text(content.replace("RUN", fingerprint(CONFIG)))
     data = collect(bare)
@@ -243,7 +243,7 @@ def test_sections_that_cannot_be_read_are_told(bare, content):
     assert data["notes"][0].startswith("The results of `cascadice detect` are not shown: ")
 
 
-def test_damage_is_told_and_the_rest_is_shown(run):
+def test_damage_is_noted_and_the_rest_is_shown(run):
     next((run / "influence").glob("part-*")).write_bytes(b"half")
     (run / "metrics.parquet").write_bytes(b"half")
     (run / "rounds" / "000000.safetensors").write_bytes(b"half")
@@ -264,7 +264,7 @@ def test_collecting_changes_nothing_and_is_the_same_each_time(asked):
     assert sorted((path, path.stat().st_mtime_ns) for path in asked.rglob("*")) == before
 
 
-def test_too_much_is_summed_up_within_the_largest_page(tmp_path):
+def test_too_many_rows_are_summed_to_fit_the_page(tmp_path):
     config, nodes = replace(CONFIG, nodes=96, corruptions=(), behaviours=(), topology="complete"), 96
     files.write_json(tmp_path / "config.json", to_json(config))
     note = {"run": fingerprint(config)}
@@ -306,7 +306,7 @@ class Reader(HTMLParser):
 
 
 def test_nothing_in_a_run_becomes_markup(run, tmp_path):
-    tell(run, "detect")
+    write_section(run, "detect")
     hostile = run.rename(tmp_path / HOSTILE.replace("/", "⁄"))
     data = collect(hostile)
     reader = Reader()
@@ -342,7 +342,7 @@ def test_text_in_data_comes_through(text):
     assert json.loads(embedded) == {"text": text, "key" + text: [text]}
 
 
-def test_numbers_are_short_and_null_where_there_are_none():
+def test_numbers_are_rounded_and_null_if_not_finite():
     assert short([0.123456789, float("nan"), float("inf"), -2.0]) == [0.12346, None, None, -2.0]
     assert plain({"a": [float("nan"), 1.5, (float("-inf"),)]}) == {"a": [None, 1.5, [None]]}
 
@@ -358,7 +358,7 @@ def test_places_are_spread_evenly(count, most):
     assert len(steps) == 0 or steps.max() - steps.min() <= 1
 
 
-def test_the_command_writes_the_page_where_it_is_told(asked, tmp_path, capsys):
+def test_the_command_writes_the_page_where_asked(asked, tmp_path, capsys):
     out = tmp_path / "deep" / "page.html"
     assert main(["report", str(asked), "--out", str(out)]) == 0
     said = capsys.readouterr().out
@@ -382,7 +382,7 @@ def test_the_command_writes_the_page_where_it_is_told(asked, tmp_path, capsys):
         (["RUN", "--out", "folder.html"], r"folder\.html is a folder; a page is a file\."),
     ],
 )
-def test_mistakes_are_told_in_one_line(trained, tmp_path, monkeypatch, capsys, arguments, message):
+def test_mistakes_are_reported_in_one_line(trained, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.html").mkdir()
     assert main(["report", *(str(trained) if part == "RUN" else part for part in arguments)]) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from report import browser
-from report.pages import HOSTILE, ask_everything, tell, train
+from report.pages import HOSTILE, ask_everything, train, write_section
 
 from cascadice.report.page import collect, write
 
@@ -29,9 +29,9 @@ def run(tmp_path_factory):
     write(folder)
     (folder / "report.html").rename(folder / "bare.html")
     ask_everything(folder)
-    tell(folder, "detect", votes=[[0, 0, 1, 0, 0, 0]], figure="detect.png")
+    write_section(folder, "detect", votes=[[0, 0, 1, 0, 0, 0]], figure="detect.png")
     (folder / "detect" / "detect.png").write_bytes(base64.b64decode(PIXEL))
-    tell(folder, "reward")
+    write_section(folder, "reward")
     write(folder)
     return folder
 
@@ -147,7 +147,7 @@ def test_everything_can_be_reached_with_the_tab_key_and_shows_it(tab):
     assert rings == {"ring", "solid"}
 
 
-def test_controls_have_names_for_those_who_do_not_see(tab):
+def test_controls_have_accessible_names(tab):
     nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
     named = {}
     for node in nodes:
@@ -159,7 +159,7 @@ def test_controls_have_names_for_those_who_do_not_see(tab):
     assert any(name.startswith("participant 2 (flip-labels), flagged: h") for name in named["button"])
 
 
-def test_another_kind_can_be_asked(tab):
+def test_another_estimator_can_be_chosen(tab):
     before = tab.text("#ranking")
     tab.js("(s => { s.value = 'first order'; s.dispatchEvent(new Event('change')); })(document.getElementById('kind'))")
     assert tab.text("#panel-text").startswith("Change in loss by first order (")
@@ -205,7 +205,7 @@ def test_the_table_is_searched_by_column(tab, words, same):
     assert re.match(r"[1-9]\d* rows of ", said[0][0])
 
 
-def test_a_picture_is_enlarged_and_who_was_selected_stays(tab):
+def test_enlarging_a_picture_keeps_the_selection(tab):
     tab.click('#graph [data-node="2"] .body')
     tab.click("#detect button.figure")
     assert tab.js("document.getElementById('large').open")
@@ -235,7 +235,7 @@ def test_nothing_in_the_data_becomes_markup(tab):
     assert tab.js("document.querySelectorAll('#graph .flag').length") == 1
 
 
-def test_fresh_data_are_shown_without_losing_what_was_chosen(tab):
+def test_newer_data_keep_the_selection(tab):
     tab.click('#graph [data-node="2"] .body')
     tab.js("document.getElementById('hop').focus()")
     press(tab, "Home")
@@ -265,7 +265,7 @@ def test_receivers_that_are_not_drawn_count(tab):
     assert "4 of 6 participants are drawn" in tab.text("#network-lead")
 
 
-def test_a_run_of_which_nothing_was_asked(chromium, run, artefacts):
+def test_a_run_without_influence(chromium, run, artefacts):
     chromium.open(run / "bare.html")
     assert "cascadice influence" in chromium.text("#missing")
     assert chromium.js("document.getElementById('table').hidden && document.getElementById('samples').hidden")
@@ -292,7 +292,7 @@ def test_whatever_is_absent_the_rest_is_shown(tab, absent):
     assert tab.js("document.querySelectorAll('#graph .node').length") == 6
 
 
-def test_totals_are_told_where_nobody_asked_whom_they_reached(chromium, run, tmp_path):
+def test_totals_are_shown_if_receivers_are_unknown(chromium, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("influence"))
     chromium.open(write(copy)[0])
     assert chromium.text("#network-title") == "Who helped and who harmed"
@@ -319,7 +319,7 @@ def test_colours_follow_the_system_and_the_button(chromium, run):
     assert chromium.errors == []
 
 
-def test_colours_change_where_nothing_can_be_kept(chromium, run):
+def test_colours_change_even_without_storage(chromium, run):
     script = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })"
     added = chromium.call("Page.addScriptToEvaluateOnNewDocument", source=script)
     try:
@@ -335,7 +335,7 @@ def test_colours_change_where_nothing_can_be_kept(chromium, run):
     ("name", "width", "height", "theme"),
     [("desktop-light", 1280, 900, "light"), ("desktop-dark", 1280, 900, "dark"), ("phone", 390, 844, "light")],
 )
-def test_it_fits_and_is_pictured(chromium, run, artefacts, name, width, height, theme):
+def test_it_fits_the_screen(chromium, run, artefacts, name, width, height, theme):
     chromium.open(run / "report.html", width, height, theme)
     assert chromium.js("document.documentElement.scrollWidth") == width
     smallest = chromium.js(

@@ -1,4 +1,4 @@
-"""What was reproduced, on one page: what was found, the pictures, the numbers and every point."""
+"""Reproduced figures on one page: findings, pictures, numbers and every point."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ POINTS = {
 
 
 def make(folder, name="align-ring-16", points=POINTS, **more):
-    """What `cascadice reproduce` leaves of a figure."""
+    """Write what `cascadice reproduce` writes for a figure."""
     place = folder / name
     place.mkdir(parents=True)
     row = {"panel": f"MLP {HOSTILE}", "pearson": [0.99, 0.98, 1.0], "nobody": None, "points": 30}
@@ -75,7 +75,7 @@ def test_a_summary_as_text_leaves_out_empty_columns():
     assert results.text_table(rows) == [["name", "pearson"], ["x", "0.5123 (0.4 to 0.61)"], ["y", ""]]
 
 
-def test_the_smaller_picture_is_taken_while_there_is_room(tmp_path, monkeypatch):
+def test_the_smaller_picture_is_taken_until_the_page_is_full(tmp_path, monkeypatch):
     (make(tmp_path, "align-ring-16") / "figure.svg").write_bytes(SVG * 10)
     make(tmp_path, "anomalies-flip")
     monkeypatch.setattr(results, "PICTURE_BYTES", len(PNG) + len(SVG) - 1)
@@ -97,7 +97,7 @@ def test_many_points_are_thinned_and_the_page_stays_small(tmp_path):
     assert len(page_of_results(data).encode()) < LARGEST / 2
 
 
-def test_what_is_absent_or_damaged_is_told_and_the_rest_is_shown(tmp_path):
+def test_missing_or_damaged_parts_are_noted_and_the_rest_is_shown(tmp_path):
     make(tmp_path, "align-ring-16")
     (tmp_path / "align-ring-16" / "points.parquet").write_bytes(b"half")
     for name in ("figure.png", "figure.svg", "points.parquet"):
@@ -135,7 +135,7 @@ def test_a_result_without_points_has_no_table(tmp_path, empty):
         ("other", "result.json lacks title, findings, summary, settings, seconds, device, version;"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path, capsys, folder, message):
+def test_mistakes_are_reported_in_one_line(tmp_path, capsys, folder, message):
     for name in ("made", "begun/stopped/parts", "begun/failed", "kept", "other"):
         (tmp_path / name).mkdir(parents=True)
     for name in (
@@ -165,7 +165,7 @@ def test_figures_that_are_not_finished_are_named(tmp_path):
     ]
 
 
-def test_findings_of_several_figures_are_told_by_name(tmp_path, capsys):
+def test_findings_of_several_figures_are_printed_by_name(tmp_path, capsys):
     for name in ("align-ring-16", "anomalies-flip"):
         make(tmp_path, name, findings=["the same."])
     assert main(["report", str(tmp_path)]) == 0
@@ -218,7 +218,7 @@ def test_one_result_in_a_browser(chromium, tmp_path):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_figure_is_enlarged_by_keyboard_and_let_go_by_escape(chromium, tmp_path, width):
+def test_a_figure_is_enlarged_by_keyboard_and_closed_by_escape(chromium, tmp_path, width):
     place = make(tmp_path)
     (place / "figure.png").unlink()
     (place / "figure.svg").write_bytes(SVG.replace(b'"4"', b'"2000"').replace(b'"3"', b'"1500"'))

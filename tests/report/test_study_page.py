@@ -46,7 +46,7 @@ TABLES = {
 
 @pytest.fixture
 def make(tmp_path):
-    """What `python -m cascadice_experiments.STUDY --out` leaves."""
+    """Write what `python -m cascadice_experiments.STUDY --out` writes."""
 
     def made(study, **more):
         (tmp_path / "result.json").write_text(json.dumps({"experiment": study, "results": RESULTS.get(study), **more}))
@@ -94,7 +94,7 @@ def test_many_rows_are_in_the_table_to_search_and_sorted_by_number(make):
     assert listed["values"][1] == [*range(28, -1, -1), None]
 
 
-def test_a_study_without_a_figure_is_shown_and_elsewhere_if_asked(make, tmp_path):
+def test_a_study_without_a_figure_is_shown_also_in_another_file(make, tmp_path):
     folder = make("unlearning")
     (folder / "unlearning.png").unlink()
     assert collect_study(folder)["results"][0]["picture"] is None
@@ -111,14 +111,14 @@ def test_a_study_without_a_figure_is_shown_and_elsewhere_if_asked(make, tmp_path
         ("anomalies", [1], "result.json must list its results"),
     ],
 )
-def test_mistakes_are_told_in_one_line(make, capsys, study, results, message):
+def test_mistakes_are_reported_in_one_line(make, capsys, study, results, message):
     assert main(["report", str(make(study, results=results))]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_what_was_reproduced_is_no_study(make, tmp_path):
+def test_a_reproduced_figure_is_not_a_study(make, tmp_path):
     assert not is_study(make("anomalies", title="a figure of the paper"))
     (tmp_path / "result.json").write_text("{")
     assert not is_study(tmp_path)

@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice import seeds
-from cascadice.engine import Draw, Network, Participants, mix
+from cascadice.engine import Draw, MixingRule, Network, Participants, mix
 from cascadice.engine.exchange import robust
 from cascadice.engine.exchange.influence_aware import influence_aware
-from cascadice.engine.rounds import MixingRule
 from cascadice_experiments.collaboration.settings import GROUPS, Setting
 
 NOISE = 1e-3  # variance of what noise senders add

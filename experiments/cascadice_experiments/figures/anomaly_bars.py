@@ -17,7 +17,6 @@ from cascadice.applications.detect.signals import signal_scores
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Network, evaluate, simulate
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence import evaluate_on, proximity
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cascadice import seeds
 from cascadice.engine import Network, Participants, Round, evaluate, module_of, simulate
-from cascadice.influence import Evaluation, evaluate_on, sample_contributions, score_rounds
+from cascadice.influence import Evaluation, evaluate_on, score_rounds
+from cascadice.influence.readings import sample_contributions
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper
 from cascadice_experiments.drawing import hide_box, save

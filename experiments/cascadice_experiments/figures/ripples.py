@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import simulate
-from cascadice.influence import accumulate, agreement, evaluate_on, first_order
+from cascadice.influence import evaluate_on, first_order
+from cascadice.influence.readings import accumulate, agreement
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper
 from cascadice_experiments.alignment.measure import exact

@@ -12,7 +12,8 @@ from cascadice.applications.reward.contributions import by_horizon, by_shares
 from cascadice.applications.reward.idea import pay, shapley
 from cascadice.data import DataSet, Samples
 from cascadice.engine import Network, Round, simulate
-from cascadice.influence import agreement, contributions, evaluate_on, shares
+from cascadice.influence import evaluate_on, shares
+from cascadice.influence.readings import agreement, contributions
 from cascadice_experiments.fleets import by_network, fleet
 from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain, samples_to_test
 from cascadice_experiments.incentives.settings import (

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice.applications.forget.idea import Corrected, Removal, forget, repair
-from cascadice.applications.forget.removals import forgotten_samples
+from cascadice.applications.forget.idea import Corrected, forget, repair
+from cascadice.applications.forget.removals import Removal, forgotten_samples
 from cascadice.applications.forget.traces import membership_auc, sample_losses
 from cascadice.data import DataSet, load
 from cascadice.engine import Network, Participants, Round, evaluate, simulate

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cascadice import models, seeds
-from cascadice.applications.forget.idea import Removal
+from cascadice.applications.forget.removals import Removal
 from cascadice.data import DataSet
 from cascadice.engine import Network, Round, network
 

@@ -1,4 +1,4 @@
-"""What every application's command shares: its flags, opening the run, and writing JSON, picture and console lines.
+"""The writer that all applications share: JSON, picture and console lines, into one folder.
 
 Torch and rich are imported when a command runs, not when its help is shown.
 """
@@ -10,33 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
     from torch import Tensor
 
-    from cascadice.runs.recordings import Recording
+    from cascadice.runs.recording import Recording
 
 Json = dict[str, Any]
-
-
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the run, the folder for results (`name` inside the run's) and where to compute."""
-    parser.add_argument("run", metavar="RUN", help="folder of a recorded run: cascadice run --record all")
-    parser.add_argument("--out", metavar="DIR", help=f"folder for the results (RUN/{name})")
-    parser.add_argument("--overwrite", action="store_true", help="replace existing results")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    for flag, metavar, meaning in (
-        ("--device", "TEXT", "where to compute: cpu or cuda (the run's)"),
-        ("--data-root", "DIR", "folder that holds the data (the run's)"),
-    ):
-        parser.add_argument(flag, metavar=metavar, help=meaning, default=argparse.SUPPRESS)
-
-
-def open_run(args: argparse.Namespace) -> "Recording":
-    """Open the run that the arguments name."""
-    from cascadice.runs.recordings import open_recording
-
-    settings = {name: getattr(args, name) for name in ("device", "data_root") if hasattr(args, name)}
-    return open_recording(args.run, settings, quiet=args.quiet)
 
 
 @dataclass(frozen=True)
@@ -78,13 +57,21 @@ class Writer:
         for line in lines:
             self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    def print_table(self, columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table below an empty line, unless it has no rows; `columns` says how each is justified."""
+    def print_table(
+        self, columns: Mapping[str, "JustifyMethod"], rows: Sequence[Sequence[str]], wrap: str | None = None
+    ) -> None:
+        """Print a table below an empty line, unless it has no rows.
+
+        Args:
+            columns: The name of each column and how it is justified.
+            rows: The cells.
+            wrap: The one column whose cells may break into lines where the terminal is narrow.
+        """
         from rich.table import Table
 
         table = Table(box=None, padding=(0, 3, 0, 0))
         for column, justify in columns.items():
-            table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+            table.add_column(column, justify=justify, no_wrap=column != wrap)
         for row in rows:
             table.add_row(*row)
         if rows:
@@ -104,10 +91,10 @@ def open_writer(args: argparse.Namespace, recording: "Recording", command: str, 
     """
     from rich.console import Console
 
-    from cascadice.runs.recordings import place_for
+    from cascadice.runs.recording import results_folder
 
     files = [f"{command}.json", f"{command}.png", *more]
-    folder = place_for(Path(args.run), command, args.out, files, args.overwrite)
+    folder = results_folder(recording.folder, command, args.out, files, args.overwrite)
     return Writer(command, recording, folder, files, Console(quiet=args.quiet))
 
 

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from cascadice.engine.learner import Participants
 from cascadice.engine.exchange.stacked import mix
+from cascadice.engine.learner import Participants
 from cascadice.engine.metrics import Metrics
 from cascadice.engine.rounds import Draw, Round
 from cascadice.files import Folder, Tensors, damaged, read_tensors, replacing, write_tensors

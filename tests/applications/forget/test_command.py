@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from cascadice.runs.config import Config
 from cascadice.runs.recording import open_recording
 from cascadice.runs.train import run
 
+PREDECESSOR = Path(__file__).parents[2] / "predecessor" / "run-0.1.0"
 TINY = Config(nodes=4, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, record="all", batch_size=8)
 KEYS = {"command", "version", "run", "title", "findings", "table", "figure"}
 
@@ -31,66 +33,78 @@ def recorded(tmp_path_factory):
 @pytest.fixture
 def cascadice(capsys, monkeypatch, tmp_path, recorded, one_thread):
     """Call `cascadice forget` on the run: exit code, what it said, what went wrong, the record if there is one."""
-    place = tmp_path / "out"
+    out = tmp_path / "out"
     monkeypatch.setattr(
         "cascadice.applications.forget.picture.plot", lambda results, path: path.write_bytes(b"picture")
     )
 
     def call(*arguments, folder=recorded):
-        code = main(["forget", str(folder), "--out", str(place), "--overwrite", *arguments])
+        code = main(["forget", str(folder), "--out", str(out), "--overwrite", *arguments])
         said = capsys.readouterr()
-        found = place / "forget.json"
-        return code, said.out, said.err, json.loads(found.read_text()) if code == 0 else None
+        path = out / "forget.json"
+        return code, said.out, said.err, json.loads(path.read_text()) if code == 0 else None
 
-    call.place = place
+    call.out = out
     return call
 
 
 def test_models_are_those_of_the_level_and_go_on(recorded, cascadice):
-    code, out, _, found = cascadice("--participant", "1", "--level", "first-order", "--repair", "2", "--check")
+    code, out, _, record = cascadice("--participant", "1", "--level", "first-order", "--repair", "2", "--check")
     recording = open_recording(recorded, quiet=True)
     network, removal = recording.network, Removal(nodes=(1,))
     wanted = repair(network, forget(network, recording.load_rounds(), removal, "first-order"), removal, 2)
     layout = store.layout(network.learner.training)
-    kept = store.load_checkpoint(cascadice.place / "models", run=recording.fingerprint, layout=layout)
+    kept = store.load_checkpoint(cascadice.out / "models", run=recording.fingerprint, layout=layout)
     assert (code, kept.t) == (0, 8)
     torch.testing.assert_close(kept.participants, wanted.participants)
-    assert set(found) > KEYS
-    assert (found["command"], found["run"]) == ("forget", recording.fingerprint)
-    assert found["forgotten"]["updates"] == 6
-    assert 0 < found["distance"] < 1
-    assert [row[0] for row in found["table"]["rows"]] == ["as trained", "forgotten", "never used"]
-    assert all(finding in out for finding in found["findings"])
-    assert str(cascadice.place) in out
-    assert (cascadice.place / found["figure"]).exists()
-    assert (cascadice.place / found["models"]).exists()
+    assert set(record) > KEYS
+    assert (record["command"], record["run"]) == ("forget", recording.fingerprint)
+    assert record["forgotten"]["updates"] == 6
+    assert 0 < record["distance"] < 1
+    assert [row[0] for row in record["table"]["rows"]] == ["as trained", "forgotten", "never used"]
+    assert all(finding in out for finding in record["findings"])
+    assert str(cascadice.out) in out
+    assert (cascadice.out / record["figure"]).exists()
+    assert (cascadice.out / record["models"]).exists()
 
 
 def test_replay_is_usual_and_exact(recorded, cascadice):
-    _, _, _, found = cascadice("--participant", "0", "--round", "3")
+    _, _, _, record = cascadice("--participant", "0", "--round", "3")
     recording = open_recording(recorded, quiet=True)
     wanted = forget(recording.network, recording.load_rounds(range(3, 6)), Removal((0,), rounds=range(3, 4)), "replay")
-    saved = store.load_checkpoint(cascadice.place / "models").participants
+    saved = store.load_checkpoint(cascadice.out / "models").participants
     torch.testing.assert_close(saved.theta, wanted.participants.theta)
-    assert found["how"]["level"] == "replay"
-    assert found["distance"] == 0
-    assert found["forgotten"]["rounds"] == [3, 3]
+    assert record["how"]["level"] == "replay"
+    assert record["distance"] == 0
+    assert record["forgotten"]["rounds"] == [3, 3]
     exact = "Exact: these are the models of the same run without the updates of participant 0 in round 3."
-    kept = "Not forgotten: what was learned from it in rounds 0 to 2 and rounds 4 to 5 (requested: round 3 only)."
-    assert {exact, kept, EXACT} <= set(found["findings"])
-    assert "participant 0, 1 update in round 3" in found["findings"][0]
+    stays = "Not forgotten: what was learned from it in rounds 0 to 2 and rounds 4 to 5 (requested: round 3 only)."
+    assert {exact, stays, EXACT} <= set(record["findings"])
+    assert "participant 0, 1 update in round 3" in record["findings"][0]
+
+
+def test_the_predecessors_numbers_are_found_again(cascadice):
+    """Of a run that version 0.1.0 recorded, and made to forget its participant 3."""
+    _, _, _, record = cascadice("--participant", "3", folder=PREDECESSOR)
+    before = json.loads((PREDECESSOR / "forget" / "forget.json").read_text())
+    assert set(before) < set(record)
+    assert (record["forgotten"], record["how"], record["next_round"]) == (before["forgotten"], before["how"], 6)
+    assert record["change"] == pytest.approx(before["change"], rel=1e-5)
+    for models, trace in before["traces"].items():
+        for name, values in trace.items():
+            assert record["traces"][models][name] == pytest.approx(values, rel=1e-5), (models, name)
 
 
 def test_samples_that_were_used_and_one_that_was_not(recorded, cascadice):
     recording = open_recording(recorded, quiet=True)
     parts = recording.network.partition
     used, idle = int(next(recording.load_rounds()).draw.batch[0, 0, 0]), int(parts[2][0])
-    _, _, _, found = cascadice("--samples", f"{used},{idle}", "--level", "gossip")
-    assert found["forgotten"]["uses"][0] >= 1
-    assert found["forgotten"]["uses"][1] == 0
-    assert f"Never used in these rounds, so there was nothing to forget: samples {idle}." in found["findings"]
-    assert any("not checked: --check replays" in finding for finding in found["findings"])
-    assert found["proved"] == found["findings"][-1] == ESTIMATED
+    _, _, _, record = cascadice("--samples", f"{used},{idle}", "--level", "gossip")
+    assert record["forgotten"]["uses"][0] >= 1
+    assert record["forgotten"]["uses"][1] == 0
+    assert f"Never used in these rounds, so there was nothing to forget: samples {idle}." in record["findings"]
+    assert any("not checked: --check replays" in finding for finding in record["findings"])
+    assert record["proved"] == record["findings"][-1] == ESTIMATED
 
 
 def test_an_exact_record_says_what_was_left_out(recorded, cascadice):
@@ -103,8 +117,8 @@ def test_an_exact_record_says_what_was_left_out(recorded, cascadice):
     _, _, _, some = cascadice("--samples", f"{batch[0]},{batch[1]}", "--participant", "1", "--rounds", "0-3")
     samples = f"samples {batch[0]}, {batch[1]} of participant 1"
     assert f"Exact: these are the models of the same run without {samples} in rounds 0 to 3." in some["findings"]
-    kept = "Not forgotten: what was learned from it in rounds 4 to 5 (requested: rounds 0 to 3 only)."
-    assert kept in some["findings"]
+    stays = "Not forgotten: what was learned from it in rounds 4 to 5 (requested: rounds 0 to 3 only)."
+    assert stays in some["findings"]
 
 
 def test_an_auc_of_few_samples_says_so(recorded, cascadice):
@@ -114,15 +128,15 @@ def test_an_auc_of_few_samples_says_so(recorded, cascadice):
         (batch[:9], "; measured on only 9 samples"),
         (batch[:10], ""),
     ):
-        _, _, _, found = cascadice("--samples", ",".join(map(str, samples)), "--level", "gossip")
-        (told,) = (sentence for sentence in found["findings"] if "AUC" in sentence)
-        assert told.endswith(f"; 0.5 is chance{few}.")
+        _, _, _, record = cascadice("--samples", ",".join(map(str, samples)), "--level", "gossip")
+        (sentence,) = (s for s in record["findings"] if "AUC" in s)
+        assert sentence.endswith(f"; 0.5 is chance{few}.")
 
 
 def test_a_free_rider_leaves_no_trace(cascadice):
-    _, out, _, found = cascadice("--participant", "2", "--check", "--level", "gossip")
+    _, out, _, record = cascadice("--participant", "2", "--check", "--level", "gossip")
     assert "Nothing changed: what was to be forgotten had no effect" in out
-    assert found["distance"] is None
+    assert record["distance"] is None
 
 
 def test_a_recording_of_the_end_says_what_stays(recorded, cascadice, tmp_path):

@@ -26,19 +26,19 @@ def some_samples(rounds, node=1, count=2):
 def trained_with(network, rounds, removal, alpha):
     """Algorithm 1 again, participant by participant by plain autograd, with the weight α on what is forgotten."""
     now = rounds[0].before
-    for done in rounds:
-        part = part_of(removal, done.draw, network.nodes)
-        inputs = load(network, done.draw)
+    for round_ in rounds:
+        part = part_of(removal, round_.draw, network.nodes)
+        inputs = load(network, round_.draw)
         rows = []
         for k in range(network.nodes):
             theta, state = now.theta[k], {name: value[k] for name, value in now.state.items()}
             share = alpha if part.updates[k] else 1.0
             for x, y, gone in zip(inputs.x[k], inputs.y[k], part.samples[k], strict=True):
-                slope = slope_of(network, theta, x, y, torch.where(gone, alpha, 1.0))
-                delta, state = network.learner.optimizer.update(slope, state, theta, inputs.lr[k])
+                gradient = gradient_of(network, theta, x, y, torch.where(gone, alpha, 1.0))
+                delta, state = network.learner.optimizer.update(gradient, state, theta, inputs.lr[k])
                 theta = theta + delta
             taken, factor = (c[k] for c in inputs.conduct) if inputs.conduct else (1.0, 1.0)
-            noise = done.half.theta[k] - done.before.theta[k] if float(taken) == 0 else 0.0
+            noise = round_.half.theta[k] - round_.before.theta[k] if float(taken) == 0 else 0.0
             theta = now.theta[k] + share * (taken * factor * (theta - now.theta[k]) + noise)
             state = {n: now.state[n][k] + share * taken * (v - now.state[n][k]) for n, v in state.items()}
             rows.append((theta, state))
@@ -47,11 +47,11 @@ def trained_with(network, rounds, removal, alpha):
             {name: torch.stack([state[name] for _, state in rows]) for name in now.state},
             {},
         )
-        now = mix(done.W, half)
+        now = mix(round_.W, half)
     return now
 
 
-def slope_of(network, theta, x, y, weights):
+def gradient_of(network, theta, x, y, weights):
     module = module_of(network, Participants(theta[None], {}, {}), 0).train()
     each = nn.functional.cross_entropy(module(x), y, reduction="none")
     pieces = torch.autograd.grad((weights * each).sum() / len(y), list(module.parameters()))
@@ -79,12 +79,12 @@ def test_replay_is_training_again_without(name, kind):
     network = small(**NETWORKS[name])
     rounds = window(network, ROUNDS)
     removal = REMOVALS[kind](rounds)
-    found = forget(network, iter(rounds), removal, "replay")
+    corrected = forget(network, iter(rounds), removal, "replay")
     expected = trained_with(network, rounds, removal, 0.0)
-    torch.testing.assert_close(found.participants.theta, expected.theta, **CLOSE)
-    torch.testing.assert_close(found.participants.state, expected.state, **CLOSE)
-    assert (found.participants.theta - rounds[-1].after.theta).norm() > 1e-4
-    assert found.t == rounds[-1].t + 1
+    torch.testing.assert_close(corrected.participants.theta, expected.theta, **CLOSE)
+    torch.testing.assert_close(corrected.participants.state, expected.state, **CLOSE)
+    assert (corrected.participants.theta - rounds[-1].after.theta).norm() > 1e-4
+    assert corrected.t == rounds[-1].t + 1
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -92,11 +92,11 @@ def test_first_order_is_the_derivative_of_training(name, kind):
     network, step = small(**NETWORKS[name]), 1e-3
     rounds = window(network, ROUNDS)
     removal = REMOVALS[kind](rounds)
-    found = forget(network, rounds, removal, "first-order").participants.theta
+    corrected = forget(network, rounds, removal, "first-order").participants.theta
     at = {alpha: trained_with(network, rounds, removal, alpha).theta for alpha in (1 + step, 1 - step)}
-    slope = (at[1 + step] - at[1 - step]) / (2 * step)
-    assert slope.norm() > 1e-4
-    torch.testing.assert_close(found, rounds[-1].after.theta - slope, rtol=0, atol=1e-5 * float(slope.norm()))
+    gradient = (at[1 + step] - at[1 - step]) / (2 * step)
+    assert gradient.norm() > 1e-4
+    torch.testing.assert_close(corrected, rounds[-1].after.theta - gradient, rtol=0, atol=1e-5 * float(gradient.norm()))
 
 
 PATHS = [("sgd", "samples"), ("two steps", "samples"), ("adamw", "participant"), ("noise sender", "participant")]
@@ -129,33 +129,33 @@ def test_where_nothing_bends_all_levels_are_exact(optimizer, kind):
     exact = forget(network, rounds, REMOVALS[kind](rounds), "replay").participants
     assert (exact.theta - rounds[-1].after.theta).norm() > 1e-3
     for level in ESTIMATES:
-        found = forget(network, rounds, REMOVALS[kind](rounds), level).participants
-        torch.testing.assert_close(found.theta, exact.theta, **CLOSE)
-        torch.testing.assert_close(found.state, exact.state, **CLOSE)
+        corrected = forget(network, rounds, REMOVALS[kind](rounds), level).participants
+        torch.testing.assert_close(corrected.theta, exact.theta, **CLOSE)
+        torch.testing.assert_close(corrected.state, exact.state, **CLOSE)
 
 
 def test_gossip_is_products_of_w():
     network = small()
     rounds = window(network, ROUNDS)
     off = torch.zeros_like(rounds[0].before.theta)
-    for t, done in enumerate(rounds):
+    for t, round_ in enumerate(rounds):
         change = torch.zeros_like(off)
-        change[1] = done.update[1]
+        change[1] = round_.update[1]
         for later in rounds[t:]:
             change = later.W.to_dense() @ change
         off += change
-    found = forget(network, rounds, PARTICIPANT, "gossip")
-    torch.testing.assert_close(found.participants.theta, rounds[-1].after.theta - off, **CLOSE)
+    corrected = forget(network, rounds, PARTICIPANT, "gossip")
+    torch.testing.assert_close(corrected.participants.theta, rounds[-1].after.theta - off, **CLOSE)
 
 
 def test_gossip_of_whole_updates_needs_no_data():
     network = small(optimizer="momentum")
     rounds = window(network, ROUNDS)
-    found = forget(network, rounds, PARTICIPANT, "gossip").participants
+    corrected = forget(network, rounds, PARTICIPANT, "gossip").participants
     unreadable = replace(network.data.train, x=torch.full_like(network.data.train.x, torch.nan))
     blind = replace(network, data=replace(network.data, train=unreadable))
-    parts = ((done, part_of(PARTICIPANT, done.draw, NODES)) for done in rounds)
-    torch.testing.assert_close(LEVELS["gossip"].correct(blind, parts, 1), found, **CLOSE)
+    parts = ((round_, part_of(PARTICIPANT, round_.draw, NODES)) for round_ in rounds)
+    torch.testing.assert_close(LEVELS["gossip"].correct(blind, parts, 1), corrected, **CLOSE)
     # that the rounds are this network's is looked at once, with data
     with pytest.raises(ValueError, match="made again, must end where it did"):
         forget(blind, rounds, PARTICIPANT, "gossip")
@@ -182,8 +182,10 @@ def test_halving_the_rate_quarters_the_error_of_first_order():
     for lr in (4e-3, 2e-3):
         network = replace(trained, lr=learning_rates.constant(lr))
         rounds = list(simulate(network, 7, start=3, participants=start))
-        found, exact = (forget(network, rounds, PARTICIPANT, level).participants for level in ("first-order", "replay"))
-        errors.append(float((found.theta - exact.theta).norm()))
+        corrected, exact = (
+            forget(network, rounds, PARTICIPANT, level).participants for level in ("first-order", "replay")
+        )
+        errors.append(float((corrected.theta - exact.theta).norm()))
     assert 3.6 < errors[0] / errors[1] < 4.4
 
 
@@ -191,8 +193,8 @@ def test_halving_the_rate_quarters_the_error_of_first_order():
 def test_only_whom_it_reached_is_touched(level):
     network = small(mixing=torch.eye(NODES, dtype=torch.float64).roll(1, 0))
     rounds = window(network, 2)
-    found = forget(network, rounds, Removal(nodes=(0,), rounds=range(2, 3)), level).participants.theta
-    changed = (found - rounds[-1].after.theta).abs().amax(1) > 1e-12
+    corrected = forget(network, rounds, Removal(nodes=(0,), rounds=range(2, 3)), level).participants.theta
+    changed = (corrected - rounds[-1].after.theta).abs().amax(1) > 1e-12
     assert changed.tolist() == [False, False, True, False]
 
 
@@ -200,7 +202,7 @@ def test_only_whom_it_reached_is_touched(level):
 def test_the_only_sample_of_a_batch_is_the_whole_update(level):
     network = small(batch_size=1)
     rounds = window(network, ROUNDS)
-    drawn = tuple(int(done.draw.batch[1, 0, 0]) for done in rounds)
+    drawn = tuple(int(round_.draw.batch[1, 0, 0]) for round_ in rounds)
     samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), level)
     whole = forget(network, rounds, PARTICIPANT, level)
     torch.testing.assert_close(samples.participants.theta, whole.participants.theta, **CLOSE)
@@ -211,11 +213,11 @@ def test_counts_what_was_left_out():
     network = small()
     rounds = list(simulate(network, 9))  # three epochs
     removal = some_samples(rounds, count=3)
-    found = forget(network, rounds, removal, "gossip")
-    drawn = torch.stack([done.draw.batch for done in rounds]).flatten()
-    assert found.uses.tolist() == [int((drawn == sample).sum()) for sample in removal.samples]
-    assert found.updates == 0
-    assert int(found.uses.min()) >= 2
+    corrected = forget(network, rounds, removal, "gossip")
+    drawn = torch.stack([round_.draw.batch for round_ in rounds]).flatten()
+    assert corrected.uses.tolist() == [int((drawn == sample).sum()) for sample in removal.samples]
+    assert corrected.updates == 0
+    assert int(corrected.uses.min()) >= 2
 
 
 def test_samples_of_those_who_do_not_work_are_not_used():
@@ -229,7 +231,7 @@ def test_samples_of_those_who_do_not_work_are_not_used():
 def test_dropout_replays_with_its_masks_and_has_no_derivative():
     network = small(smooth(nn.Dropout(0.5)), strategy="loop", batch_size=1)
     rounds = window(network, ROUNDS)
-    drawn = tuple(int(done.draw.batch[1, 0, 0]) for done in rounds)
+    drawn = tuple(int(round_.draw.batch[1, 0, 0]) for round_ in rounds)
     samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), "replay").participants.theta
     torch.testing.assert_close(samples, forget(network, rounds, PARTICIPANT, "replay").participants.theta, **CLOSE)
     with pytest.raises(ValueError, match=r"draws at random \(dropout\) are not defined"):
@@ -243,30 +245,30 @@ def test_repair_is_training_on_without():
     network = small(optimizer="momentum")
     rounds = window(network, ROUNDS)
     corrected = forget(network, rounds, BATCH, "replay")
-    found = repair(network, corrected, BATCH, 3)
+    repaired = repair(network, corrected, BATCH, 3)
     idle = replace(network, behaviours=(Behaviour("free-rider", (2,)),))
     *_, wanted = simulate(idle, corrected.t + 3, start=corrected.t, participants=corrected.participants)
-    torch.testing.assert_close(found.participants, wanted.after, **CLOSE)
-    assert (found.t, found.updates) == (corrected.t + 3, corrected.updates)
+    torch.testing.assert_close(repaired.participants, wanted.after, **CLOSE)
+    assert (repaired.t, repaired.updates) == (corrected.t + 3, corrected.updates)
     assert repair(network, corrected, BATCH, 0) == corrected
 
 
 def test_running_statistics_are_replayed_too():
     network = small(smooth(nn.BatchNorm1d(4)))
     rounds = window(network, ROUNDS)
-    found = forget(network, rounds, PARTICIPANT, "replay").participants
+    corrected = forget(network, rounds, PARTICIPANT, "replay").participants
     idle = replace(network, behaviours=(Behaviour("free-rider", (1,)),))
     *_, wanted = simulate(idle, rounds[-1].t + 1, start=rounds[0].t, participants=rounds[0].before)
-    torch.testing.assert_close(found, wanted.after, **CLOSE)
+    torch.testing.assert_close(corrected, wanted.after, **CLOSE)
     assert forget(network, rounds, PARTICIPANT, "first-order").participants.theta.isfinite().all()
 
 
 def test_adam_can_go_on_from_a_first_order_correction():
     network = small(optimizer="adam", lr=0.05)
     rounds = window(network, ROUNDS)
-    found = repair(network, forget(network, rounds, PARTICIPANT, "first-order"), PARTICIPANT, 5)
-    assert found.participants.theta.isfinite().all()
-    assert evaluate(network, found.participants).loss.max() < 3
+    corrected = repair(network, forget(network, rounds, PARTICIPANT, "first-order"), PARTICIPANT, 5)
+    assert corrected.participants.theta.isfinite().all()
+    assert evaluate(network, corrected.participants).loss.max() < 3
 
 
 def test_membership_auc_is_the_chance_of_a_lower_loss():
@@ -282,11 +284,11 @@ def test_membership_auc_is_the_chance_of_a_lower_loss():
 
 def test_losses_are_those_of_ordinary_modules():
     network = small()
-    done, test = window(network, 1)[0], network.data.test
-    found = sample_losses(network, done.after, test, chunk=3)
+    round_, test = window(network, 1)[0], network.data.test
+    losses = sample_losses(network, round_.after, test, chunk=3)
     for k in range(NODES):
-        outputs = module_of(network, done.after, k)(test.x)
-        torch.testing.assert_close(found[k], nn.functional.cross_entropy(outputs, test.y, reduction="none").detach())
+        outputs = module_of(network, round_.after, k)(test.x)
+        torch.testing.assert_close(losses[k], nn.functional.cross_entropy(outputs, test.y, reduction="none").detach())
 
 
 def test_distance_is_relative_to_the_way():
@@ -316,7 +318,7 @@ def test_what_is_not_there_cannot_be_forgotten(removal, message):
 def test_samples_that_nobody_drew_are_not_forgotten():
     network = small()
     rounds = window(network, 2)
-    drawn = {int(i) for done in rounds for i in done.draw.batch.flatten()}
+    drawn = {int(i) for round_ in rounds for i in round_.draw.batch.flatten()}
     spared = min(set(range(48)) - drawn)
     with pytest.raises(ValueError, match="nobody used any of these samples in rounds 2 to 3: nothing to forget"):
         forget(network, rounds, Removal(samples=(spared,)))
@@ -362,5 +364,5 @@ def test_other_mistakes():
 
 def test_corrections_are_of_the_precision_of_the_run():
     network = small(optimizer="adam", lr=0.05, dtype=torch.float32)
-    found = forget(network, window(network, 2), Removal(nodes=(1,)), "first-order").participants
-    assert {value.dtype for value in (found.theta, *found.state.values())} == {torch.float32}
+    corrected = forget(network, window(network, 2), Removal(nodes=(1,)), "first-order").participants
+    assert {value.dtype for value in (corrected.theta, *corrected.state.values())} == {torch.float32}

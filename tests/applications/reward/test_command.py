@@ -21,12 +21,12 @@ RUN = ["--nodes", "4", "--model-options", "hidden=[8]", "--per-node", "64", "--b
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A recorded run of four with a free-rider, number 2."""
-    place = tmp_path_factory.mktemp("reward") / "run"
+    folder = tmp_path_factory.mktemp("reward") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
-        told = ["run", *RUN, "--rounds", "6", "--behaviours", "free-rider:2", "--record", "all", "--quiet"]
-        assert main([*told, "--out", str(place)]) == 0
-    return place
+        arguments = ["run", *RUN, "--rounds", "6", "--behaviours", "free-rider:2", "--record", "all", "--quiet"]
+        assert main([*arguments, "--out", str(folder)]) == 0
+    return folder
 
 
 @pytest.fixture
@@ -99,6 +99,9 @@ def test_a_ledger_of_the_predecessor_is_read_and_continued(tmp_path, capsys, und
     assert lines[:-1] == kept
     assert json.loads(lines[-1])["round"] == json.loads(last)["round"] == 2
     assert results_in(run / "reward")["payments"] == pytest.approx(before["payments"], rel=1e-4)
+    assert main(["reward", str(run), "--budget", "100", "--overwrite", "--ledger", str(tmp_path / "new")]) == 0
+    again, expected = (torch.tensor(results["contributions"]) for results in (results_in(run / "reward"), before))
+    torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-7)
 
 
 def test_what_is_missing_is_appended_and_nothing_else(reward, tmp_path, undrawn):
@@ -189,8 +192,8 @@ def test_results_lie_in_the_runs_folder_unless_said_otherwise(recorded, capsys, 
 
 def test_a_ledger_is_not_started_among_other_files(reward, recorded, tmp_path):
     (tmp_path / "note.txt").touch()
-    for place, reason in ((recorded, "holds other files"), (tmp_path / "note.txt", "is a file")):
+    for path, reason in ((recorded, "holds other files"), (tmp_path / "note.txt", "is a file")):
         before = sorted(recorded.iterdir())
-        code, _, err = reward("--ledger", str(place))
+        code, _, err = reward("--ledger", str(path))
         assert (code, reason in err, err.count("\n")) == (2, True, 1)
         assert sorted(recorded.iterdir()) == before

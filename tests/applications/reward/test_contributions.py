@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine.rows import losses as values
 from influence.cases import CLOSE, data, small, smooth
 from torch.testing import assert_close
 
@@ -11,7 +12,6 @@ from cascadice.applications.reward.ledger import by_round, enter, read_ledger
 from cascadice.engine import Behaviour, mix, play, simulate
 from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw
-from cascadice.influence.evaluation import values
 
 NOTE = {"run": "cafe", "kind": "shares, 1 hop"}
 SHARED = {"mixing": topology.build("ring", 4)(0), "init": "shared", "q": [0.25] * 4}
@@ -26,8 +26,8 @@ def replayed(network, rounds):
     """The rounds again, had nobody worked in the first: by the engine itself."""
     now = mix(rounds[0].W, rounds[0].before)
     after = [now]
-    for done in rounds[1:]:
-        now = play(network, local_work("loop", network.learner), draw(network, done.t), now).after
+    for round_ in rounds[1:]:
+        now = play(network, local_work("loop", network.learner), draw(network, round_.t), now).after
         after.append(now)
     return after
 
@@ -36,23 +36,23 @@ def replayed(network, rounds):
 def test_efficiency_shares_sum_to_what_the_work_of_the_round_changed(hops):
     network = small()
     evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 2 + hops))[2:]
-    found = by_shares(network, rounds, evaluation, points=4).participants
+    shares = by_shares(network, rounds, evaluation, points=4).participants
     without = replayed(network, rounds)
     change = sum(
-        mean_loss(network, evaluation, done.after) - mean_loss(network, evaluation, other)
-        for done, other in zip(rounds, without, strict=True)
+        mean_loss(network, evaluation, round_.after) - mean_loss(network, evaluation, other)
+        for round_, other in zip(rounds, without, strict=True)
     )
-    assert_close(found.sum(), change, rtol=1e-7, atol=1e-9)
-    assert found.abs().sum() > 1e-3
+    assert_close(shares.sum(), change, rtol=1e-7, atol=1e-9)
+    assert shares.abs().sum() > 1e-3
 
 
 def test_efficiency_of_a_run_work_and_gossip_add_up_to_the_change_of_the_loss(tmp_path):
     network = small()
     evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 6))
-    enter(tmp_path, NOTE, (by_shares(network, [done], evaluation, points=4) for done in rounds))
+    enter(tmp_path, NOTE, (by_shares(network, [round_], evaluation, points=4) for round_ in rounds))
     gossip = sum(
-        mean_loss(network, evaluation, mix(done.W, done.before)) - mean_loss(network, evaluation, done.before)
-        for done in rounds
+        mean_loss(network, evaluation, mix(round_.W, round_.before)) - mean_loss(network, evaluation, round_.before)
+        for round_ in rounds
     )
     change = mean_loss(network, evaluation, rounds[-1].after) - mean_loss(network, evaluation, rounds[0].before)
     assert_close(by_round(read_ledger(tmp_path)).sum() + gossip, change, rtol=1e-7, atol=1e-9)
@@ -100,9 +100,9 @@ def test_null_player_a_free_rider_is_entered_with_nothing(tmp_path):
     enter(tmp_path / "horizon", NOTE, by_horizon(network, reversed(rounds), evaluation, samples=True))
     for folder in ("shares", "horizon"):
         rows = read_ledger(tmp_path / folder).rows
-        mine = rows["value"][rows["participant"] == 2]
-        assert len(mine) > 4
-        assert not mine.any()
+        own = rows["value"][rows["participant"] == 2]
+        assert len(own) > 4
+        assert not own.any()
         assert rows["value"].any()
 
 
@@ -111,16 +111,16 @@ def test_additivity_over_measures():
     rounds = list(simulate(network, 2))
     test = network.data.test
 
-    def found(measure):
+    def scored(measure):
         return by_shares(network, rounds, influence.evaluate_on(network, test, measure), samples=True)
 
     def margin(outputs, y):
         return influence.measures.negative_margin(outputs, y)
 
     loss = network.learner.loss
-    both = found(lambda outputs, y: loss(outputs, y) + 2 * margin(outputs, y))
-    assert_close(both.participants, found(loss).participants + 2 * found(margin).participants, **CLOSE)
-    assert_close(both.samples, found(loss).samples + 2 * found(margin).samples, **CLOSE)
+    both = scored(lambda outputs, y: loss(outputs, y) + 2 * margin(outputs, y))
+    assert_close(both.participants, scored(loss).participants + 2 * scored(margin).participants, **CLOSE)
+    assert_close(both.samples, scored(loss).samples + 2 * scored(margin).samples, **CLOSE)
 
 
 def test_the_horizon_is_that_of_the_sweep_and_names_its_samples():

@@ -22,29 +22,27 @@ def made_up(t, nodes=3, batch=4):
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "ledger"
-    enter(place, NOTE, map(made_up, range(5)))
-    return place
+    path = tmp_path / "ledger"
+    enter(path, NOTE, map(made_up, range(5)))
+    return path
 
 
 def test_totals_are_those_of_a_slow_sum(folder):
-    entries, found = [made_up(t) for t in range(5)], read_ledger(folder)
-    assert not found.problems
-    assert found.rounds == [0, 1, 2, 3, 4]
-    assert_close(by_round(found), torch.stack([entry.participants for entry in entries]), rtol=0, atol=0)
-    for node, value in enumerate(totals(found, "participant")["value"]):
+    entries, ledger = [made_up(t) for t in range(5)], read_ledger(folder)
+    assert not ledger.problems
+    assert ledger.rounds == [0, 1, 2, 3, 4]
+    assert_close(by_round(ledger), torch.stack([entry.participants for entry in entries]), rtol=0, atol=0)
+    for node, value in enumerate(totals(ledger, "participant")["value"]):
         assert value == pytest.approx(sum(float(entry.participants[node]) for entry in entries))
-    for t, value in enumerate(totals(found, "round")["value"]):
+    for t, value in enumerate(totals(ledger, "round")["value"]):
         assert value == pytest.approx(float(entries[t].participants.sum()))
-    samples = totals(found, "sample")
+    samples = totals(ledger, "sample")
     for sample, uses, value in zip(samples["sample"], samples["entries"], samples["value"], strict=True):
-        here = [entry.draw == sample for entry in entries]
-        assert uses == sum(int(there.sum()) for there in here)
-        assert value == pytest.approx(
-            sum(float(e.samples[there].sum()) for e, there in zip(entries, here, strict=True))
-        )
-    pairs = totals(found, "participant", "sample")
-    assert pairs["value"].sum() == pytest.approx(totals(found)["value"][0])
+        masks = [entry.draw == sample for entry in entries]
+        assert uses == sum(int(mask.sum()) for mask in masks)
+        assert value == pytest.approx(sum(float(e.samples[mask].sum()) for e, mask in zip(entries, masks, strict=True)))
+    pairs = totals(ledger, "participant", "sample")
+    assert pairs["value"].sum() == pytest.approx(totals(ledger)["value"][0])
     assert len(pairs["value"]) == len(set(zip(pairs["participant"], pairs["sample"], strict=True)))
 
 
@@ -95,10 +93,10 @@ def test_goes_on_where_it_was_and_a_seal_kept_elsewhere_still_fits(folder):
 def test_a_truncated_part_is_named_and_the_rest_kept(folder):
     path = folder / "part-00000002.parquet"
     path.write_bytes(path.read_bytes()[:-100])
-    found = read_ledger(folder)
-    assert list(found.problems) == [2]
-    assert found.problems[2].startswith("part-00000002.parquet is truncated: ")
-    assert found.rounds == [0, 1, 3, 4]
+    ledger = read_ledger(folder)
+    assert list(ledger.problems) == [2]
+    assert ledger.problems[2].startswith("part-00000002.parquet is truncated: ")
+    assert ledger.rounds == [0, 1, 3, 4]
     enter(folder, NOTE, [made_up(2)])
     again = read_ledger(folder)
     assert not again.problems
@@ -110,12 +108,12 @@ def test_a_removed_or_altered_part_is_noticed(folder):
     (folder / "part-00000001.parquet").unlink()
     path = folder / "part-00000003.parquet"
     path.write_bytes(path.read_bytes().replace(b"P", b"Q", 1))
-    found = read_ledger(folder)
-    assert found.problems == {
+    ledger = read_ledger(folder)
+    assert ledger.problems == {
         1: "part-00000001.parquet is missing",
         3: "part-00000003.parquet was altered after it was entered",
     }
-    assert found.rounds == [0, 2, 4]
+    assert ledger.rounds == [0, 2, 4]
 
 
 @pytest.mark.parametrize("change", ["remove", "alter", "swap"])
@@ -166,9 +164,9 @@ def test_killed_while_entering_it_goes_on(folder, monkeypatch, moment):
             enter(folder, NOTE, [made_up(5)])
     assert read_ledger(folder).rounds == [0, 1, 2, 3, 4]
     enter(folder, NOTE, [made_up(5), made_up(6)])
-    found = read_ledger(folder)
-    assert found.rounds == [0, 1, 2, 3, 4, 5, 6]
-    assert not found.problems
+    ledger = read_ledger(folder)
+    assert ledger.rounds == [0, 1, 2, 3, 4, 5, 6]
+    assert not ledger.problems
 
 
 def test_what_is_not_a_ledger_is_refused(tmp_path):

@@ -1,6 +1,6 @@
-"""Who gives and who takes: reciprocity over time, and what to do about it."""
+"""Who gives and who takes: reciprocity over time, and advice on whom to keep."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from cascadice.influence.proximity import Proximity
 from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
 
 
-class Exchange(NamedTuple):
+class Balance(NamedTuple):
     """`given[i, j, k]`: the proximal influence of j on k, summed up to round `t[i]`. Negative helped."""
 
     t: tuple[int, ...]
@@ -20,22 +20,22 @@ class Exchange(NamedTuple):
 
     @property
     def pairs(self) -> Float[Tensor, "times n n"]:
-        """`[i, k, j]`: what k has gained from j over what j has gained from k (Definition 5)."""
+        """`[i, k, j]`: what k has gained from j divided by what j has gained from k (Definition 5)."""
         return torch.stack([reciprocity(given) for given in self.given])
 
     @property
     def neighbourhoods(self) -> Float[Tensor, "times n"]:
-        """`[i, j]`: what j's neighbours have gained from j over what j has gained from them."""
+        """`[i, j]`: what j's neighbours have gained from j divided by what j has gained from them."""
         return torch.stack([neighbourhood_reciprocity(given) for given in self.given])
 
     @property
     def gave(self) -> Float[Tensor, "times n"]:
-        """How much j lowered its neighbours' losses so far; negative if it raised them."""
+        """How much j has lowered its neighbours' losses so far; negative if it raised them."""
         return -_between(self.given).sum(2)
 
     @property
     def took(self) -> Float[Tensor, "times n"]:
-        """How much its neighbours lowered j's loss so far."""
+        """How much j's neighbours have lowered j's loss so far."""
         return -_between(self.given).sum(1)
 
 
@@ -43,23 +43,23 @@ def _between(given: Float[Tensor, "times n n"]) -> Float[Tensor, "times n n"]:
     return given * (1 - torch.eye(given.shape[-1], dtype=given.dtype))
 
 
-def exchange(found: Iterable[Proximity], every: int = 1) -> Exchange:
-    """The exchange so far after every so many rounds, and after the last, as rounds come by."""
+def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balance:
+    """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last.
+
+    Raises:
+        ValueError: If there is no round, or `every` is below 1.
+    """
     if every < 1:
         raise ValueError(f"every must be at least 1; found {every}.")
-    total, times, kept, last = None, [], [], None
-    for count, one in enumerate(found, start=1):
-        total = one.influence if total is None else total + one.influence
-        last = one.t
+    total, t, sums = None, -1, dict[int, Tensor]()
+    for count, round_ in enumerate(proximities, start=1):
+        total, t = round_.influence if total is None else total + round_.influence, round_.t
         if count % every == 0:
-            times.append(one.t)
-            kept.append(total)
-    if total is None or last is None:
+            sums[t] = total
+    if total is None:
         raise ValueError("there must be at least one round of influence; found none.")
-    if not times or times[-1] != last:
-        times.append(last)
-        kept.append(total)
-    return Exchange(tuple(times), torch.stack(kept).cpu())
+    sums[t] = total
+    return Balance(tuple(sums), torch.stack(list(sums.values())).cpu())
 
 
 class Advice(NamedTuple):
@@ -77,9 +77,20 @@ def advise(
     gave: Float[Tensor, " n"],
     took: Float[Tensor, " n"],
 ) -> list[Advice]:
-    """Admission and expulsion in plain words; `helps[k, j]`: whether j helps k, `heard[k, j]`: whether k hears j.
+    """Whom to keep, move or expel.
 
-    Who helps nobody of those that hear it should go; who helps only its own group should be heard there alone.
+    Expel those who help nobody, move those who would help only others than hear them, and keep in their group those
+    who help nobody else.
+
+    Args:
+        helps: `[k, j]`: whether j helps k, heard or not.
+        heard: `[k, j]`: whether k hears j.
+        group: The group of each participant, as `find_groups` numbers them.
+        gave: How much each lowered its neighbours' losses.
+        took: How much each one's neighbours lowered its loss.
+
+    Returns:
+        Advice on each participant, in their order.
     """
     return [_advice(j, helps[:, j], heard[:, j], group, float(gave[j]), float(took[j])) for j in range(len(group))]
 
@@ -88,20 +99,19 @@ def _advice(
     j: int, helps: Bool[Tensor, " n"], heard: Bool[Tensor, " n"], group: Int[Tensor, " n"], gave: float, took: float
 ) -> Advice:
     listeners, helped = int(heard.sum()), int((helps & heard).sum())
-    balance = "gives more than it takes" if gave > max(took, 0) else "takes more than it gives"
-    elsewhere = int((helps & ~heard).sum())
-    if helped == 0 and elsewhere == 0:
-        return Advice(j, "expel", "it helps nobody")
     if helped == 0:
-        return Advice(j, "move", f"it helps none of the {listeners} that hear it, but would help {_listed(helps)}")
-    if helped == listeners:
-        return Advice(j, "keep", f"it helps all {listeners} that hear it; {balance}")
-    mine, several = group == group[j], len(set(group.tolist()) - {ALONE}) > 1
-    if several and int(group[j]) != ALONE and bool((mine | ~(helps & heard)).all()):
+        if not bool(helps.any()):
+            return Advice(j, "expel", "it helps nobody")
+        return Advice(j, "move", f"it helps none of the {listeners} that hear it, but would help {_shortened(helps)}")
+    several = len(set(group.tolist()) - {ALONE}) > 1
+    only_its_group = bool(((group == group[j]) | ~(helps & heard)).all())
+    if helped < listeners and several and int(group[j]) != ALONE and only_its_group:
         return Advice(j, "keep in its group", f"it helps {helped} of the {listeners} that hear it, all of its group")
-    return Advice(j, "keep", f"it helps {helped} of the {listeners} that hear it; {balance}")
+    whom = f"all {listeners}" if helped == listeners else f"{helped} of the {listeners}"
+    balance = "gives more than it takes" if gave > max(took, 0) else "takes more than it gives"
+    return Advice(j, "keep", f"it helps {whom} that hear it; {balance}")
 
 
-def _listed(chosen: Bool[Tensor, " n"], most: int = 3) -> str:
-    nodes: Sequence[int] = chosen.nonzero()[:, 0].tolist()
+def _shortened(chosen: Bool[Tensor, " n"], most: int = 3) -> str:
+    nodes = chosen.nonzero()[:, 0].tolist()
     return ", ".join(map(str, nodes[:most])) + (" and others" if len(nodes) > most else "")

@@ -4,16 +4,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-ALONE = -1  # the group of those who help nobody and whom nobody helps
+ALONE = -1  # the group number of those who help nobody and whom nobody helps
 
 
 def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "n n"]:
-    """How much two participants help one another beyond `share` of what helped the receiver most; symmetric.
+    """How much two participants help each other, compared with what helps the receiver most; symmetric.
 
         A = (R + Rᵀ) / 2,   R[k, j] = max(0, given[j, k] / min_i given[i, k] − share)
 
-    Receivers are measured each by its own yardstick, for their losses may be of different sizes. Help of less than the
-    share, and harm, tie nobody to anybody.
+    Each receiver has its own scale, because losses may differ in size. Harm, and help below `share` of the greatest,
+    count as no tie at all.
+
+    Args:
+        given: `[j, k]`: the accumulated influence of j on k; negative helped.
+        share: The part of the greatest help from which on there is a tie, in [0, 1).
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1; found {share}.")
@@ -28,11 +32,25 @@ def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "
 def find_groups(
     given: Float[Tensor, "n n"], count: int | None = None, *, share: float = 0.5, most: int = 8
 ) -> Int[Tensor, " n"]:
-    """The group of every participant, from `given[j, k]`, the accumulated influence of j on k; negative helped.
+    """Groups that help one another, by normalised spectral clustering (Ng, Jordan & Weiss 2001) of `affinity`.
 
-    Normalised spectral clustering (Ng, Jordan & Weiss 2001) of `affinity`. Unless `count` is given it is the number of
-    eigenvalues of the Laplacian before their greatest gap, at most `most`. Groups are numbered by their first
-    participant; whoever is tied to nobody is `ALONE`. Cost: the eigenvectors of an n × n matrix.
+    Cost: the eigenvectors of an n × n matrix.
+
+    Args:
+        given: `[j, k]`: the accumulated influence of j on k; negative helped.
+        count: How many groups to find; by default, as many as there are eigenvalues before the greatest gap.
+        share: See `affinity`.
+        most: The most groups to find by default.
+
+    Returns:
+        The group of each participant, numbered by their first members; `ALONE` for those tied to nobody.
+
+    Raises:
+        ValueError: If `given` is no square matrix of finite numbers, or `count` is out of range.
+
+    Example:
+        >>> find_groups(torch.tensor([[0.0, -1.0, 0.1], [-1.0, 0.0, 0.2], [0.1, 0.2, 0.0]]))
+        tensor([ 0,  0, -1])
     """
     if given.dim() != 2 or given.shape[0] != given.shape[1] or not bool(given.isfinite().all()):
         raise ValueError(f"influence must be a square matrix of finite numbers; found {list(given.shape)}.")
@@ -40,10 +58,10 @@ def find_groups(
         raise ValueError(f"the number of groups must be in 1..{len(given)}, the participants; found {count}.")
     ties = affinity(given.double().cpu(), share)
     tied = ties.sum(1) > 0
-    found = torch.full((len(given),), ALONE)
+    groups = torch.full((len(given),), ALONE)
     if bool(tied.any()):
-        found[tied] = _clustered(ties[tied][:, tied], count, most)
-    return found
+        groups[tied] = _clustered(ties[tied][:, tied], count, most)
+    return groups
 
 
 def _clustered(ties: Float[Tensor, "n n"], count: int | None, most: int) -> Int[Tensor, " n"]:
@@ -60,22 +78,21 @@ def _before_the_gap(values: Float[Tensor, " some"]) -> int:
 
 
 def _k_means(points: Float[Tensor, "n q"], groups: int, steps: int = 50) -> Int[Tensor, " n"]:
-    """Lloyd's algorithm from centres that lie farthest apart: nothing is drawn, so that groups are always the same."""
+    """Lloyd's algorithm, started from points that lie far apart: nothing is random, so groups are reproducible."""
     centres = points[:1]
     for _ in range(1, groups):
         centres = torch.cat([centres, points[torch.cdist(points, centres).amin(1).argmax()][None]])
     for _ in range(steps):
         nearest = torch.cdist(points, centres).argmin(1)
-        held = torch.nn.functional.one_hot(nearest, groups).to(points)
-        centres = (held.T @ points) / held.sum(0).clamp(min=1)[:, None]
+        members = torch.nn.functional.one_hot(nearest, groups).to(points)
+        centres = (members.T @ points) / members.sum(0).clamp(min=1)[:, None]
     return nearest
 
 
 def _numbered(groups: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """The same groups, numbered in the order of their first members."""
-    order = dict.fromkeys(groups.tolist())
-    place = {group: number for number, group in enumerate(order)}
-    return torch.tensor([place[group] for group in groups.tolist()])
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups.tolist()))}
+    return torch.tensor([numbers[group] for group in groups.tolist()])
 
 
 def rand_index(one: Int[Tensor, " n"], other: Int[Tensor, " n"]) -> float:

@@ -4,36 +4,28 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from cascadice.applications.writer import Writer, add_arguments, comma_separated, nested_lists, open_run, open_writer
+from cascadice.applications.writer import Writer, nested_lists, open_writer
+from cascadice.runs.flags import add_recording, open_from
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from torch import Tensor
 
     from cascadice.applications.detect.idea import Verdict
-    from cascadice.runs.recordings import Recording
+    from cascadice.runs.recording import Recording
 
-SAMPLES = 128  # to evaluate on in a round, where there are as many
-HALF = 0.5  # of the receivers: a vote
-COLUMNS = ("participant", "flagged by", "heard by", "since round", "told to", "because")
-
-# sign -> what it means where it is above, and where it is below that of the others
-MEANINGS = {
-    "influence": ("it harms more than the others", "it helps more than the others"),
-    "direction": ("its updates lead away from lower loss", "its updates lead to lower loss more directly"),
-    "size": ("its updates are larger", "its updates are smaller"),
-    "distance": ("its updates are far from those of the others", "its updates are nearer to the others than theirs"),
-}
+SAMPLES = 128  # to evaluate on in a round, where participants hold as many
+COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "because")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    add_arguments(parser, "detect")
-    parser.add_argument(
-        "--rate", type=float, default=0.01, metavar="X", help="how often an honest neighbour may be flagged [0.01]"
-    )
-    text = "how much honest neighbours may differ for good, in their mean differences within a round [0.5]"
+    """Add the command's arguments."""
+    add_recording(parser, "detect")
+    text = "false-alarm rate: how often an honest neighbour may be flagged [0.01]"
+    parser.add_argument("--rate", type=float, default=0.01, metavar="X", help=text)
+    text = "how much honest neighbours may differ for good, in units of their mean difference within a round [0.5]"
     parser.add_argument("--allowance", type=float, default=0.5, metavar="X", help=text)
-    text = "keep the rate where participants hold unlike data: fewer are flagged"
+    text = "keep the rate however much participants' data differ; fewer attackers are flagged"
     parser.add_argument("--unlike", action="store_true", help=text)
     text = "rounds over which evidence is forgotten; 1 looks at each round alone (never)"
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
@@ -46,137 +38,81 @@ def _detect(args: argparse.Namespace) -> None:
     import torch
 
     from cascadice.applications.detect.idea import check, detect, votes
-    from cascadice.applications.detect.picture import draw
+    from cascadice.applications.detect.picture import plot
     from cascadice.influence import evaluate_on, own_data
 
     check(args.rate, args.allowance, args.memory)
-    recording = open_run(args)
-    samples, holdings = _samples(recording, args.samples)
-    evaluation = evaluate_on(recording.network, own_data(recording.network, holdings))
+    recording = open_from(args)
+    samples, size = _samples(recording, args.samples)
+    evaluation = evaluate_on(recording.network, own_data(recording.network, size))
     writer = open_writer(args, recording, "detect")
-    votes_by_round, last = [], None
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
-    with writer.console.status("looking at what everybody heard"):
-        for last in detect(recording.network, recording.rounds(), evaluation, **options):
-            votes_by_round.append(votes(last))
-    assert last is not None  # a recording has rounds
-    results = _results(writer, last, torch.stack(votes_by_round).cpu(), options)
-    writer.write(results, draw)
+    shares = []
+    with writer.console.status("looking at what everyone heard"):
+        for verdict in detect(recording.network, recording.load_rounds(), evaluation, **options):
+            shares.append(votes(verdict))
+    results = _results(writer, verdict, torch.stack(shares).cpu(), options)
+    writer.write(results, plot)
     writer.print(results["findings"])
     _print_table(writer, results)
     writer.print_files()
 
 
 def _samples(recording: "Recording", asked: int | None) -> tuple[int, int]:
-    """How many samples to evaluate on in a round, and of how many of everybody's own to take them in turn."""
+    """How many samples to evaluate on in a round, and how many of each participant's own take turns."""
     if recording.network.partition is None:
         return asked or SAMPLES, asked or SAMPLES  # own_data says what is wrong
     least = min(len(part) for part in recording.network.partition)
     if asked is not None and not 1 <= asked <= least:
-        raise ValueError(f"--samples must be in 1..{least}, the least that a participant holds; found {asked}.")
+        raise ValueError(f"--samples must be in 1..{least}, the fewest that a participant holds; found {asked}.")
     return min(asked or SAMPLES, least), min(least, 4 * SAMPLES)
 
 
-def _results(writer: Writer, last: "Verdict", votes: "Tensor", options: dict[str, Any]) -> dict[str, Any]:
-    from cascadice.applications.detect.idea import LEAST, SIGNS
-    from cascadice.runs.summary import wrongs
+def _results(writer: Writer, verdict: "Verdict", votes: "Tensor", options: dict[str, Any]) -> dict[str, Any]:
+    """The content of detect.json, from the last verdict and the votes after each round."""
+    from cascadice.applications.detect import findings
+    from cascadice.applications.detect.idea import MAJORITY
+    from cascadice.applications.detect.signals import SIGNALS
+    from cascadice.runs.summary import injected_faults
 
-    share, known = votes[-1].tolist(), wrongs(writer.recording.network)
-    rows = [_row(node, last, known) for node in sorted(range(len(share)), key=lambda j: _order(share[j]))]
-    sees = last.known.sum(0) >= LEAST
-    blind, able = (~sees).nonzero().flatten().tolist(), (last.known & sees).sum(1).tolist()
-    suspects = [row for row in rows if share[row[0]] >= HALF]
-    deviation = last.deviation.cpu()
-    findings = [
-        *_sight(blind, len(rows)),
-        *(_suspicion(row, able[row[0]]) for row in suspects),
-        *(["Nobody is flagged by half of those that hear it."] if any(able) and not suspects else []),
-        *_others(rows, suspects, known),
-        _terms(len(writer.recording.recorded), options),
+    injected = injected_faults(writer.recording.network)
+    share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
+    order = sorted(range(len(share)), key=lambda node: -share[node])
+    suspects = [node for node in order if share[node] >= MAJORITY]
+    rows = [_row(verdict, node, injected) for node in order]
+    sentences = [
+        *findings.sight_sentences(verdict),
+        *findings.suspicion_sentences(verdict, rows, suspects),
+        *findings.injected_sentences(injected, suspects),
+        findings.terms_sentence(len(votes), options),
     ]
     return {
-        **writer.header("Who is unlike the others", findings, COLUMNS, rows),
+        **writer.header("Who is unlike the others", sentences, COLUMNS, rows),
         **{name: None if value == math.inf else value for name, value in options.items()},
-        "rounds": list(writer.recording.recorded),
+        "rounds": list(writer.recording.round_numbers),
         "votes": nested_lists(votes),
-        "strength": last.strength.tolist(),
-        "heard": last.known.tolist(),
-        "since": last.since.tolist(),
-        "deviation": {sign: deviation[i].tolist() for i, sign in enumerate(SIGNS)},
-        "known": {str(node): kind for node, kind in known.items()},
+        "strength": verdict.strength.tolist(),
+        "heard": verdict.heard.tolist(),
+        "since": verdict.since.tolist(),
+        "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
+        "known": {str(node): kind for node, kind in injected.items()},
     }
 
 
-def _order(share: float) -> float:
-    return 1.0 if math.isnan(share) else -share
+def _row(verdict: "Verdict", node: int, injected: dict[int, str]) -> list[Any]:
+    from cascadice.applications.detect.findings import reason
 
-
-def _row(node: int, last: "Verdict", known: dict[int, str]) -> list[Any]:
-    flags, heard = last.flagged[node], last.known[node]
-    since = last.since[node][flags]
-    first = int(since.min()) if len(since) else None
-    return [node, int(flags.sum()), int(heard.sum()), first, known.get(node, ""), _because(node, last)]
-
-
-def _because(node: int, last: "Verdict") -> str:
-    """What those that flag it see, in one or two signs: whatever is beyond their thresholds, the clearest first."""
-    from cascadice.applications.detect.idea import SIGNS
-
-    flags = last.flagged[node]
-    if not flags.any():
-        return ""
-    deviation = last.deviation[:, node, flags]
-    beyond = (deviation.mean(1) / (deviation.abs().amax(0) / last.strength[node, flags]).mean()).tolist()
-    clearest, second, *_ = sorted(range(len(SIGNS)), key=lambda sign: -abs(beyond[sign]))
-    told = [clearest, second] if abs(beyond[second]) > 1 else [clearest]
-    return ", and ".join(MEANINGS[SIGNS[sign]][0 if beyond[sign] > 0 else 1] for sign in told)
-
-
-def _sight(blind: list[int], nodes: int) -> list[str]:
-    """Who can tell at all, where not everybody can."""
-    hear, few = "hear" if len(blind) > 1 else "hears", "fewer than three others, too few to tell who is the odd one"
-    if len(blind) == nodes:
-        return [f"Nobody can tell here: everybody hears {few}. Give participants more neighbours, in another topology."]
-    return [f"Only {nodes - len(blind)} of {nodes} can tell: {comma_separated(blind)} {hear} {few}."] if blind else []
-
-
-def _suspicion(row: list[Any], able: int) -> str:
-    node, flags, heard, since, _, because = row
-    who = f"the {able} that hear it{' and can tell' if able < heard else ''}"
-    return (
-        f"Participant {node} is unlike the others: {flags} of {who} flag it, the first since round {since}; {because}."
-    )
-
-
-def _others(rows: list[list[Any]], suspects: list[list[Any]], known: dict[int, str]) -> list[str]:
-    """Who is flagged by some, and what is known about anybody."""
-    found = []
-    if single := [row[0] for row in rows if row[1] and row not in suspects]:
-        found.append(f"Flagged by fewer than half: {comma_separated(single)}.")
-    if known:
-        caught = [row[0] for row in suspects]
-        missed, wrong = sorted(set(known) - set(caught)), sorted(set(caught) - set(known))
-        told = ", ".join(f"{node} ({kind})" for node, kind in sorted(known.items()))
-        found.append(
-            f"Told to misbehave were {told}: {'all were found' if not missed else f'missed {comma_separated(missed)}'}"
-            f"{f', wrongly suspected {comma_separated(wrong)}' if wrong else ', nobody else is suspected'}."
-        )
-    return found
-
-
-def _terms(rounds: int, options: dict[str, Any]) -> str:
-    alike = f"if the honest differ for good by no more than the allowance of {options['allowance']:g}"
-    condition = "about, however much the honest differ for good" if options["unlike"] else alike
-    return (
-        f"Each judged its neighbours by {options['samples']} of its own samples in each of {rounds} rounds. An honest "
-        f"neighbour is flagged with probability {options['rate']:g} in a look, {condition}. "
-        "The vote is more than one participant knows."
-    )
+    flags = verdict.flagged[node]
+    since = min(verdict.since[node][flags].tolist(), default=None)
+    heard = int(verdict.heard[node].sum())
+    return [node, int(flags.sum()), heard, since, injected.get(node, ""), reason(verdict, node)]
 
 
 def _print_table(writer: Writer, results: dict[str, Any]) -> None:
-    """Those that somebody flags or that were told to misbehave; the reason is in the sentences."""
-    columns = {column: "right" if 0 < place < 4 else "left" for place, column in enumerate(COLUMNS[:-1])}
+    """Those that somebody flags or that have an injected fault; the reason is in the sentences."""
+    columns: dict[str, JustifyMethod] = {
+        column: "right" if 0 < place < 4 else "left" for place, column in enumerate(COLUMNS[:-1])
+    }
     rows = [row[:-1] for row in results["table"]["rows"] if row[1] or row[4]]
     writer.print_table(columns, [["" if value is None else str(value) for value in row] for row in rows])

@@ -1,6 +1,6 @@
-"""Rules that guard gossip against attackers by looking at the models alone: what influence-aware gossip must beat.
+"""Mixing rules that guard gossip against attackers by looking at the models alone; rivals of influence-aware gossip.
 
-All are given a `share`: how much of what a participant hears may be false. None looks at data or remembers anything.
+The rules that take a `share` assume that at most this part of what a participant hears is false.
 """
 
 from collections.abc import Sequence
@@ -9,83 +9,110 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cascadice.engine.exchange.geometry import inner_products as products
+from cascadice.engine.exchange.geometry import distances, neighbours
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, MixingRule
 
-ROOM = 2**25  # numbers that are sorted at once
+SORTED_AT_ONCE = 2**25  # numbers
 
 
 def clipping(share: float = 0.25) -> MixingRule:
-    """Self-centred clipping (He, Karimireddy & Jaggi 2022): nobody moves anybody far.
+    """Self-centred clipping (He, Karimireddy & Jaggi 2022): no neighbour moves a participant far.
 
-        W'[k, j] = W[k, j] min(1, τ_k / ‖θ_j − θ_k‖),  the rest to oneself
+        W'[k, j] = W[k, j] min(1, τ_k / ‖θ_j − θ_k‖),  and W'[k, k] is the rest
 
-    τ_k is the distance to the farthest neighbour but f, with f those of k's neighbours that may be false; the authors'
+    τ_k is the distance to the (f + 1)-th farthest neighbour, where f of k's neighbours may be false; the authors'
     program has f = 1. Cost: the distances, one product of [n, d] matrices.
+
+    Args:
+        share: The part of k's neighbours that may be false, in [0, 0.5).
+
+    Returns:
+        The rule, for `simulate(network, rounds, rule=clipping())`.
     """
     check_share(share)
 
-    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
-        W = drawn.W.to_dense()
-        far = distances(half.theta).to(W)
-        heard = others(W)
-        beyond = torch.where(heard, far, -1.0).sort(1, descending=True).values
-        f = falsehoods(heard.sum(1), share).clamp(max=heard.sum(1) - 1).clamp(min=0)
-        reach = beyond.gather(1, f[:, None]).clamp(min=0)
-        kept = torch.where(heard, W * (reach / far.clamp(min=1e-30)).clamp(max=1), 0.0)
-        return kept + (1 - kept.sum(1)).diag()
+    def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
+        W = draw.W.to_dense()
+        distance, heard = distances(half.theta).to(W), neighbours(W)
+        farthest = torch.where(heard, distance, -1.0).sort(1, descending=True).values
+        f = _false(heard.sum(1), share).clamp(max=heard.sum(1) - 1).clamp(min=0)
+        radius = farthest.gather(1, f[:, None]).clamp(min=0)
+        clipped = torch.where(heard, W * (radius / distance.clamp(min=1e-30)).clamp(max=1), 0.0)
+        return clipped + (1 - clipped.sum(1)).diag()
 
     return rule
 
 
 def krum(share: float = 0.25) -> MixingRule:
-    """Krum (Blanchard et al. 2017): take over the one model that lies nearest to most of those received.
+    """Krum (Blanchard et al. 2017): each participant adopts the model that lies nearest to most of those it holds.
 
-    A model's score is the sum of squared distances to its m − f − 2 nearest among the m that k holds, its own included.
+    A model's score is the sum of squared distances to its m − f − 2 nearest among the m that k holds, its own included;
+    the lowest score wins.
+
+    Args:
+        share: The part of k's neighbours that may be false, in [0, 0.5).
+
+    Returns:
+        The rule, for `simulate(network, rounds, rule=krum())`.
     """
     check_share(share)
 
-    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
-        W = drawn.W.to_dense()
-        sources, absent = _held(W)
-        m = (~absent).sum(1)
-        squared = distances(half.theta).to(W).square()
-        among = squared[sources[:, :, None], sources[:, None, :]]  # [receiver, one, other]
-        among.masked_fill_(absent[:, None] | absent[:, :, None], torch.inf).diagonal(dim1=1, dim2=2).fill_(torch.inf)
-        nearest = (m - falsehoods(m - 1, share) - 2).clamp(min=1)
-        ranked = among.sort(2).values
-        counted = torch.arange(ranked.shape[2]) < nearest[:, None, None]
-        scores = torch.where(counted & ranked.isfinite(), ranked, 0.0).sum(2)
-        own = sources == torch.arange(len(W))[:, None]
-        scores[own] *= 1 - 1e-9  # of two that are equally near, one's own
-        best = scores.masked_fill(absent, torch.inf).argmin(1, keepdim=True)
-        return torch.nn.functional.one_hot(sources.gather(1, best)[:, 0], len(W)).to(W)
+    def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
+        W = draw.W.to_dense()
+        heard = neighbours(W)
+        m = heard.sum(1) + 1
+        scores = krum_scores(distances(half.theta).to(W).square(), heard, m - _false(m - 1, share) - 2)
+        scores.diagonal().mul_(1 - 1e-9)  # of two equally near models, k keeps its own
+        return torch.nn.functional.one_hot(scores.argmin(1), len(W)).to(W)
 
     return rule
 
 
-def _held(W: Float[Tensor, "n n"]) -> tuple[Int[Tensor, "n most"], Bool[Tensor, "n most"]]:
-    """Whose models everybody holds, its own included, and which places of a row are empty."""
-    held = others(W) | torch.eye(len(W), dtype=torch.bool)
+def krum_scores(
+    squared: Float[Tensor, "n n"], heard: Bool[Tensor, "n n"], nearest: Int[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """`[k, j]`: summed squared distances of j's row to its `nearest[k]` (at least 1) nearest among those k holds.
+
+    k holds its own row and those it hears; infinite where it does not hold j's.
+    """
+    sources, absent = (part.to(squared.device) for part in _held(heard))
+    among = squared[sources[:, :, None], sources[:, None, :]]  # [receiver, one, other]
+    among.masked_fill_(absent[:, None] | absent[:, :, None], torch.inf).diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    ranked = among.sort(2).values[:, :, :-1]  # the last is the distance to oneself
+    places = torch.arange(ranked.shape[2], device=squared.device)
+    counted = places < nearest.to(squared.device).clamp(min=1)[:, None, None]
+    totals = torch.where(counted & ranked.isfinite(), ranked, 0.0).sum(2).masked_fill(absent, torch.inf)
+    return torch.full_like(squared, torch.inf).scatter(1, sources, totals)
+
+
+def _held(heard: Bool[Tensor, "n n"]) -> tuple[Int[Tensor, "n most"], Bool[Tensor, "n most"]]:
+    """Whose models each participant holds, its own included, in rows of equal length; and which places are empty."""
+    held = heard | torch.eye(len(heard), dtype=torch.bool, device=heard.device)
     m = held.sum(1)
     most = int(m.max())
-    return held.int().argsort(dim=1, descending=True, stable=True)[:, :most], torch.arange(most) >= m[:, None]
+    sources = held.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+    return sources, torch.arange(most, device=heard.device) >= m[:, None]
 
 
 def trimmed_mean(share: float = 0.25) -> MixingRule:
-    """Coordinate-wise trimmed mean (Yin et al. 2018): in every coordinate, without the f least and the f greatest.
+    """Coordinate-wise trimmed mean (Yin et al. 2018): the mean without the f smallest and f largest values.
 
-    No average: it gives the participants, not a W. Cost: a sort of what everybody received.
+    It does not average by a W, so it returns the mixed parameters. Cost: a sort of what each participant received.
+
+    Args:
+        share: The part of k's neighbours that may be false, in [0, 0.5).
+
+    Returns:
+        The rule, for `simulate(network, rounds, rule=trimmed_mean())`.
     """
     check_share(share)
 
-    def rule(drawn: Draw, before: Participants, half: Participants) -> Participants:
-        W = drawn.W.to_dense()
-        sources, absent = (part.to(half.theta.device) for part in _held(W))
+    def rule(draw: Draw, before: Participants, half: Participants) -> Participants:
+        sources, absent = (part.to(half.theta.device) for part in _held(neighbours(draw.W)))
         theta = _trimmed(half.theta, sources, absent, share)
-        buffers = mix(drawn.W, half._replace(theta=half.theta[:, :1])).buffers if half.buffers else {}
+        buffers = mix(draw.W, half._replace(theta=half.theta[:, :1])).buffers if half.buffers else {}
         return Participants(theta, half.state, buffers)
 
     return rule
@@ -95,40 +122,40 @@ def _trimmed(
     theta: Float[Tensor, "n d"], sources: Int[Tensor, "n most"], absent: Bool[Tensor, "n most"], share: float
 ) -> Float[Tensor, "n d"]:
     m = (~absent).sum(1)
-    f = torch.minimum(falsehoods(m - 1, share), (m - 1) // 2)
+    f = torch.minimum(_false(m - 1, share), (m - 1) // 2)
     place = torch.arange(sources.shape[1], device=theta.device)
     inner = (place >= f[:, None]) & (place < (m - f)[:, None])
-    found = torch.empty_like(theta)
-    width = max(1, ROOM // sources.numel())
-    for here, there in zip(torch.split(theta, width, 1), torch.split(found, width, 1), strict=True):
-        received = here[sources].nan_to_num_(torch.inf, torch.inf, -torch.inf)
-        ranked = _ranked(
+    trimmed = torch.empty_like(theta)
+    width = max(1, SORTED_AT_ONCE // sources.numel())
+    for columns, out in zip(torch.split(theta, width, 1), torch.split(trimmed, width, 1), strict=True):
+        received = columns[sources].nan_to_num_(torch.inf, torch.inf, -torch.inf)
+        ranked = _sorted(
             [r.masked_fill_(a[:, None], torch.inf) for r, a in zip(received.unbind(1), absent.T, strict=True)]
         )
         total = sum((r.masked_fill_(~i[:, None], 0.0) for r, i in zip(ranked, inner.T, strict=True)), torch.zeros(()))
-        torch.div(total, inner.sum(1)[:, None], out=there)
-    return found
+        torch.div(total, inner.sum(1)[:, None], out=out)
+    return trimmed
 
 
-def _ranked(rows: list[Tensor]) -> list[Tensor]:
-    """Sorted in every coordinate, by exchanges of neighbours: for a handful of rows much faster than a sort on CUDA."""
+def _sorted(rows: list[Tensor]) -> list[Tensor]:
+    """Sorted in each coordinate by an odd-even network: for a handful of rows much faster than a sort on CUDA."""
     for turn in range(len(rows)):
         for i in range(turn % 2, len(rows) - 1, 2):
             rows[i], rows[i + 1] = torch.minimum(rows[i], rows[i + 1]), torch.maximum(rows[i], rows[i + 1])
     return rows
 
 
-def alone(drawn: Draw, before: Participants, half: Participants) -> Float[Tensor, "n n"]:
-    """Nobody listens to anybody."""
-    return torch.eye(drawn.W.shape[0], dtype=torch.float64)
+def alone(draw: Draw, before: Participants, half: Participants) -> Float[Tensor, "n n"]:
+    """The rule by which nobody listens to anybody."""
+    return torch.eye(draw.W.shape[0], dtype=torch.float64)
 
 
 def without(attackers: Sequence[int]) -> MixingRule:
-    """The oracle: everybody knows the attackers and gives their weight to the others. Attackers do as they like."""
+    """The oracle: all others know the attackers and give them no weight. Attackers mix as before."""
     bad = torch.tensor(list(attackers), dtype=torch.int64)
 
-    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
-        W = drawn.W.to_dense().clone()
+    def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
+        W = draw.W.to_dense().clone()
         theirs = W[bad]
         W[:, bad] = 0
         W[bad] = theirs
@@ -138,34 +165,21 @@ def without(attackers: Sequence[int]) -> MixingRule:
 
 
 def within(group: Int[Tensor, " n"]) -> MixingRule:
-    """The oracle of groups: everybody listens to its own group alone."""
+    """The oracle for groups: each participant listens to its own group only."""
 
-    def rule(drawn: Draw, before: Participants, half: Participants) -> Tensor:
-        W = drawn.W.to_dense() * (group[:, None] == group[None])
+    def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
+        W = draw.W.to_dense() * (group[:, None] == group[None])
         return W / W.sum(1, keepdim=True)
 
     return rule
 
 
-def others(W: Float[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
-    """`[k, j]`: whether k hears j, another."""
-    return (W > 0) & ~torch.eye(len(W), dtype=torch.bool, device=W.device)
-
-
-def falsehoods(neighbours: Int[Tensor, " n"], share: float) -> Int[Tensor, " n"]:
-    """How many of so many neighbours may be false."""
-    return torch.ceil(neighbours * share - 1e-9).long()
-
-
-def distances(theta: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """‖θ_j − θ_k‖ for every pair, from their differences to the first: models in a network are much alike."""
-    apart = theta - theta[0]
-    inner = products(apart, apart)
-    squares = inner.diag()
-    return (squares[:, None] + squares[None] - 2 * inner).clamp(min=0).sqrt()
+def _false(heard: Int[Tensor, " n"], share: float) -> Int[Tensor, " n"]:
+    """f: how many of so many neighbours may be false."""
+    return torch.ceil(heard * share - 1e-9).long()
 
 
 def check_share(share: float) -> None:
-    """Half or more of what is heard cannot be false, or truth has no majority."""
+    """Raise a ValueError unless less than half of what is heard may be false."""
     if not 0 <= share < 0.5:
-        raise ValueError(f"share, how much of what is heard may be false, must be in 0..0.5; found {share}.")
+        raise ValueError(f"share, the part of what is heard that may be false, must be in 0..0.5; found {share}.")

@@ -25,7 +25,6 @@ class Influences(NamedTuple):
     """What a folder that `cascadice influence` wrote holds, and its summary."""
 
     name: str
-    note: dict[str, str]
     table: Table
     summary: InfluenceSummary
 
@@ -40,10 +39,10 @@ def read(
         try:
             if not parts(place):
                 continue
-            if (note := read_note(place)).get("run") != run:
+            if read_note(place).get("run") != run:
                 raise ValueError("it belongs to another run.")
             rows = read_table(place)
-            read.append(Influences(place.name, note, rows, summarise(rows, nodes, metrics, injected)))
+            read.append(Influences(place.name, rows, summarise(rows, nodes, metrics, injected)))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {place.name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
@@ -62,11 +61,10 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
     """What the first table says: totals, cascades, decay by hop, and estimates beside the truth."""
     if not read:
         return None
-    name, note, rows, summary = read[0]
+    name, rows, summary = read[0]
     cascades, rounds = _cascades(rows, summary, shown)
     return {
         "folder": name,
-        "question": note,
         "kinds": list(summary.updates),
         "rounds": rounds,
         "all rounds": list(summary.rounds),

@@ -136,7 +136,6 @@ def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
         "name": name,
         "title": str(result["title"]),
         "claim": str(result.get("claim", "")),
-        "shows": [str(label) for label in result.get("shows", ())],
         "findings": [str(sentence) for sentence in result["findings"]],
         "columns": columns,
         "rows": rows,

@@ -34,8 +34,9 @@ def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMe
     return f"{start} Their test {name} is {float(values.mean()):.3f} on average, {spread}."
 
 
-def _name(node: int, summary: InfluenceSummary) -> str:
-    return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
+def _name(node: int, summary: InfluenceSummary, value: str = "") -> str:
+    details = [text for text in (summary.injected.get(node), value) if text]
+    return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
 
 
 def _participants(summary: InfluenceSummary) -> list[str]:
@@ -45,7 +46,7 @@ def _participants(summary: InfluenceSummary) -> list[str]:
     texts = [SIGNS]
     for verb, side in zip(("helped", "harmed"), ranked(totals, NAMED), strict=True):
         if side:
-            names = _listed([f"{_name(node, summary)} ({value:+.3g})" for node, value in side])
+            names = _listed([_name(node, summary, f"{value:+.3g}") for node, value in side])
             texts.append(f"{_capital(names)} {verb} most.")
     if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
         texts.append(f"{_capital(_listed(idle[:NAMED]))} neither helped nor harmed.")
@@ -63,10 +64,10 @@ def _distance(summary: InfluenceSummary) -> list[str]:
 
 def _accuracy(summary: InfluenceSummary) -> list[str]:
     texts = [
-        f"{kind}: Pearson correlation {agreement.pearson:.3f}, relative RMSE {agreement.relative_rmse:.3f}"
+        f"{kind} has Pearson correlation {agreement.pearson:.3f} and relative RMSE {agreement.relative_rmse:.3f}"
         for kind, agreement in summary.agreements.items()
     ]
-    return [f"Estimates compared with the truth, update by update: {'; '.join(texts)}."] if texts else []
+    return [f"Compared with the truth, update by update: {'; '.join(texts)}."] if texts else []
 
 
 def _samples(summary: InfluenceSummary) -> list[str]:

@@ -41,7 +41,6 @@ def collect_study(folder: Path) -> Json:
         "name": name,
         "title": STUDIES[name],
         "claim": "",
-        "shows": [],
         "findings": [f"{len(rows)} rows; mean ± standard deviation where a measurement was repeated."],
         "columns": columns,
         "rows": [] if long else rows,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from cascadice.applications.choose.balance import advise, exchange
+from cascadice.applications.choose.balance import advise, balance_over_time
 from cascadice.applications.choose.groups import ALONE
 from cascadice.influence import neighbourhood_reciprocity, reciprocity
 from cascadice.influence.proximity import Proximity
@@ -17,7 +17,7 @@ def carried(rounds=7, nodes=4):
 
 
 def test_both_factors_are_those_of_what_was_given_so_far():
-    found = exchange(carried(), every=3)
+    found = balance_over_time(carried(), every=3)
     assert found.t == (2, 5, 6)
     for t, given, pairs, neighbourhoods in zip(found.t, found.given, found.pairs, found.neighbourhoods, strict=True):
         total = sum(one.influence for one in carried()[: t + 1])
@@ -27,7 +27,7 @@ def test_both_factors_are_those_of_what_was_given_so_far():
 
 
 def test_giving_and_taking_leave_out_what_one_gives_itself():
-    found = exchange(carried())
+    found = balance_over_time(carried())
     total = sum(one.influence for one in carried())
     for j in range(4):
         assert float(found.gave[-1, j]) == pytest.approx(-sum(float(total[j, k]) for k in range(4) if k != j))
@@ -38,9 +38,9 @@ def test_giving_and_taking_leave_out_what_one_gives_itself():
 @pytest.mark.parametrize(
     ("rounds", "every", "message"), [(0, 1, "at least one round of influence; found none"), (3, 0, "every must be")]
 )
-def test_nothing_to_exchange(rounds, every, message):
+def test_nothing_to_sum(rounds, every, message):
     with pytest.raises(ValueError, match=message):
-        exchange(carried(rounds), every)
+        balance_over_time(carried(rounds), every)
 
 
 def told(helps, heard, groups=(0, 0, 0, 0), gave=(1, 1, 1, 1), took=(2, 2, 2, 2)):

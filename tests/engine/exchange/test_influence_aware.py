@@ -2,16 +2,24 @@
 
 import pytest
 import torch
-from cascadice_experiments.fleets import fleet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import cascadice as cd
 from cascadice import topology
-from cascadice.applications.choose import idea as collaborators
-from cascadice.applications.choose.idea import Evidence, best, influence_aware, learnt, nothing, reweighed, suggested
-from cascadice.engine.exchange import robust
+from cascadice.engine.exchange import rules
+from cascadice.engine.exchange.geometry import neighbours
+from cascadice.engine.exchange.influence_aware import (
+    epoch_fading,
+    influence_aware,
+    initial_trust,
+    learn,
+    most_helpful,
+    oversized,
+    reweighted,
+)
+from cascadice_experiments.fleets import fleet
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NODES = 8
@@ -24,7 +32,7 @@ def digits(seed=0, nodes=NODES, **options):
     return cd.network(model, data, nodes=nodes, **(usual | options))
 
 
-def slow_evidence(updates, known, fading, memory):
+def slow_trust(updates, known, fading, memory):
     """Round by round, pair by pair, as the docstring says it."""
     n = len(known[0])
     D = torch.zeros_like(updates[0])
@@ -59,18 +67,18 @@ def slow_evidence(updates, known, fading, memory):
 
 
 @pytest.mark.parametrize("memory", [20.0, 0.3])
-def test_evidence_is_what_a_loop_over_pairs_finds(memory):
+def test_trust_is_what_a_loop_over_pairs_finds(memory):
     draw = torch.Generator().manual_seed(3)
     direction = torch.randn(11, generator=draw, dtype=torch.float64)
     updates = [direction + 2 * torch.randn(6, 11, generator=draw, dtype=torch.float64) for _ in range(15)]
     for update in updates:
         update[4] *= -1
     known = [(torch.rand(6, 6, generator=draw) < 0.7) & ~torch.eye(6, dtype=torch.bool) for _ in updates]
-    found = nothing(updates[0])
+    found = initial_trust(updates[0])
     for update, heard in zip(updates, known, strict=True):
-        found = learnt(found, update, heard, 0.8, memory)
-    total, weight, trust = slow_evidence(updates, known, 0.8, memory)
-    assert_close(found.sum, total.double(), rtol=1e-6, atol=1e-7)
+        found = learn(found, update, heard, 0.8, memory)
+    total, weight, trust = slow_trust(updates, known, 0.8, memory)
+    assert_close(found.total, total.double(), rtol=1e-6, atol=1e-7)
     assert_close(found.weight, weight.double(), rtol=1e-6, atol=1e-7)
     assert torch.equal(found.trusted, trust)
     assert not found.trusted[[0, 1, 2, 3, 5], 4].any()
@@ -82,15 +90,16 @@ def test_for_sgd_it_is_the_influence_on_ones_own_batches():
     rule = influence_aware(net, fading=0.0, explore=False)
     (done,) = cd.simulate(net, 1, rule=rule)
     from cascadice.engine.networks import draw, load
-    from cascadice.influence.evaluation import Evaluation, slopes
+    from cascadice.engine import Evaluation
+from engine.rows import gradients as slopes
 
     batch = load(net, draw(net, 0))
     own = Evaluation(batch.x[:, 0], batch.y[:, 0], net.learner.loss, own=True)
     _, slope = slopes(net, own, done.before.theta, {}, range(NODES))
     expected = torch.nn.functional.cosine_similarity(slope[:, None], done.update[None], dim=2)
-    heard = robust.others(net.mixing(0))
-    assert_close(rule.evidence.influence[heard], expected[heard], rtol=1e-9, atol=1e-9)
-    assert_close(rule.given, rule.evidence.influence.T)
+    heard = neighbours(net.mixing(0))
+    assert_close(rule.trust.influence[heard], expected[heard], rtol=1e-9, atol=1e-9)
+    assert_close(rule.given, rule.trust.influence.T)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +116,7 @@ def test_attackers_are_dropped_and_the_honest_are_not(attack):
     rule = influence_aware(net)
     *_, done = cd.simulate(net, 40, rule=rule, window=0)
     honest = [k for k in range(NODES) if k not in (1, 4)]
-    heard = robust.others(net.mixing(0))
+    heard = neighbours(net.mixing(0))
     assert not done.W[honest][:, [1, 4]].any()
     assert (done.W > 0)[honest][:, honest][heard[honest][:, honest]].all()
     topology.check(done.W)
@@ -117,7 +126,7 @@ def test_attackers_are_dropped_and_the_honest_are_not(attack):
 def test_what_is_plainly_wrong_is_kept_out_in_the_very_first_round_and_later_after_a_while(attack):
     net = digits(behaviours=[cd.Behaviour(attack, (3,), range(10, 99), strength=30.0)])
     first = {done.t: done.W for done in cd.simulate(net, 45, rule=influence_aware(net), window=0)}
-    hears = robust.others(net.mixing(0))[:, 3]
+    hears = neighbours(net.mixing(0))[:, 3]
     assert (first[9][hears, 3] > 0).all()
     assert not first[44][hears, 3].any()
     net = digits(behaviours=[cd.Behaviour(attack, (3,), strength=30.0)])
@@ -133,7 +142,7 @@ def test_a_turncoat_that_blows_up_its_updates_is_not_let_in():
     assert (W[9][honest, 3] > 0).all()
     assert not W[10][honest, 3].any()
     sizes = torch.tensor([1.0, 2.0, 2.4, 9.0], dtype=torch.float64)
-    found = collaborators.oversized(sizes[:, None], ~torch.eye(4, dtype=torch.bool))
+    found = oversized(sizes[:, None], ~torch.eye(4, dtype=torch.bool))
     assert found.nonzero().tolist() == [[0, 3], [1, 3], [2, 3]]
 
 
@@ -160,7 +169,7 @@ def test_nobody_is_left_alone_when_it_may_explore():
 def test_degree_is_a_limit():
     net = digits(mixing="complete")
     *_, done = cd.simulate(net, 5, rule=influence_aware(net, degree=2), window=0)
-    assert (robust.others(done.W).sum(1) <= 2).all()
+    assert (neighbours(done.W).sum(1) <= 2).all()
     topology.check(done.W)
 
 
@@ -194,34 +203,22 @@ square = st.integers(2, 6).flatmap(
 
 @settings(max_examples=50)
 @given(square)
-def test_reweighed_rows_sum_to_one_and_hold_only_the_kept(case):
+def test_reweighted_rows_sum_to_one_and_hold_only_the_kept(case):
     weights, kept = torch.tensor(case[0], dtype=torch.float64), torch.tensor(case[1])
     weights = weights + torch.eye(len(weights)) * (weights.sum(1, keepdim=True) == 0)
     W = weights / weights.sum(1, keepdim=True)
-    kept = kept & robust.others(W)
-    found = reweighed(W, kept)
+    kept = kept & neighbours(W)
+    found = reweighted(W, kept)
     topology.check(found)
     assert not found[~kept & ~torch.eye(len(W), dtype=torch.bool)].any()
-    assert_close(reweighed(W, robust.others(W)), W)
+    assert_close(reweighted(W, neighbours(W)), W)
 
 
 def test_the_best_of_each_row():
     influence = torch.tensor([[0.0, -0.3, -0.5, 0.2], [-0.1, 0.0, -0.2, -0.3]], dtype=torch.float64).repeat(2, 1)
     among = torch.tensor([[False, True, True, True], [True, False, True, True]]).repeat(2, 1)
-    assert best(among, influence, 1)[:2].tolist() == [[False, False, True, False], [False, False, False, True]]
-    assert torch.equal(best(among, influence, None), among)
-
-
-def test_a_suggested_w_may_have_new_links():
-    influence = torch.tensor([[0, -0.5, -0.9], [0.4, 0, -0.1], [-0.9, 0.2, 0]], dtype=torch.float64)
-    one = torch.ones(3, 3, dtype=torch.float64)
-    evidence = Evidence(one, influence, one, influence < 0)
-    W = topology.matrix([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]])
-    # 1 hears only 0, which harms it, and takes to 2; 2 hears only 1, which harms it, and takes to 0
-    assert_close(suggested(evidence, W), torch.tensor([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]]).double())
-    fresh = suggested(evidence, W, new_links=True)
-    assert fresh[0].tolist() == [0.5, 0, 0.5]
-    assert (suggested(evidence, W, new_links=True, degree=2) > 0)[0].all()
+    assert most_helpful(among, influence, 1)[:2].tolist() == [[False, False, True, False], [False, False, False, True]]
+    assert torch.equal(most_helpful(among, influence, None), among)
 
 
 @pytest.mark.parametrize(
@@ -240,15 +237,15 @@ def test_bad_options_are_refused(options, message):
 
 def test_rules_have_names():
     net = digits()
-    for name, kind in collaborators.RULES.items():
-        *_, done = cd.simulate(net, 2, rule=collaborators.build(name, net))
+    for name, kind in rules.RULES.items():
+        *_, done = cd.simulate(net, 2, rule=rules.build(name, net))
         assert kind.averages == torch.allclose(done.W @ done.half.theta, done.after.theta)
     with pytest.raises(ValueError, match=r"unknown rule 'krumm'\. Did you mean 'krum'"):
-        collaborators.build("krumm", net)
+        rules.build("krumm", net)
 
 
-def test_updates_fade_over_a_pass():
-    assert collaborators.over_a_pass(digits(batch_size=16, per_node=160)) == 0.9
-    assert collaborators.over_a_pass(digits(batch_size=2, per_node=160)) == pytest.approx(1 - 1 / 80)
+def test_updates_fade_over_an_epoch():
+    assert epoch_fading(digits(batch_size=16, per_node=160)) == 0.9
+    assert epoch_fading(digits(batch_size=2, per_node=160)) == pytest.approx(1 - 1 / 80)
     given = torch.arange(3 * NODES).view(3, NODES, 1, 1)
-    assert collaborators.over_a_pass(digits(batches=given)) == 0.9
+    assert epoch_fading(digits(batches=given)) == 0.9

@@ -1,18 +1,16 @@
-"""`cascadice choose` and `cascadice run --rule` as their user meets them, and the study in small."""
+"""`cascadice choose` and `cascadice run --rule` as their user meets them."""
 
 import json
 from dataclasses import replace
 
 import pytest
 import torch
-from cascadice_experiments import collaboration
 
-from cascadice import data, topology
+from cascadice import topology
 from cascadice.cli import main
 from cascadice.runs import store
-from cascadice.runs import train as runs
 from cascadice.runs.folder import read_config
-from cascadice.runs.recordings import open_recording
+from cascadice.runs.recording import open_recording
 
 RUN = ["--nodes", "6", "--model-options", "hidden=[12]", "--per-node", "96", "--batch-size", "16", "--lr", "0.2"]
 TOLD = ["run", *RUN, "--rounds", "25", "--quiet", "--topology", "complete"]
@@ -21,8 +19,8 @@ TOLD = ["run", *RUN, "--rounds", "25", "--quiet", "--topology", "complete"]
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without pictures, which take longer than the rest."""
-    monkeypatch.setattr(runs, "_draw", lambda journal: None)
-    monkeypatch.setattr("cascadice.report.choose.draw", lambda found, path: path.touch())
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+    monkeypatch.setattr("cascadice.applications.choose.picture.plot", lambda results, path: path.touch())
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +28,7 @@ def recorded(tmp_path_factory):
     """A recorded run of six with a sign-flipper, number 4."""
     place = tmp_path_factory.mktemp("choose") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_draw", lambda journal: None)
+        patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
         assert main([*TOLD, "--behaviours", "sign-flipper:4", "--record", "all", "--out", str(place)]) == 0
     return place
 
@@ -74,7 +72,7 @@ def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn)
     found = json.loads((tmp_path / "out" / "choose.json").read_text())
     recording = open_recording(recorded)
     own = evaluate_on(recording.network, own_data(recording.network, 96))
-    total = sum(proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.rounds())
+    total = sum(proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.load_rounds())
     torch.testing.assert_close(torch.tensor(found["given"], dtype=torch.float64), total)
 
 
@@ -88,9 +86,9 @@ def test_links_groups_and_degree_as_told(choose, tmp_path, undrawn):
 @pytest.mark.parametrize(
     ("degree", "warned"),
     [
-        ("1", ["Warning: 1 neighbour is too few to tell who is the odd one, and too few to mix: what one learns hardly "
-               "reaches the others."]),
-        ("2", ["Warning: 2 neighbours are too few to tell who is the odd one."]),
+        ("1", ["Warning: 1 neighbour is too few to tell which one is the odd one out, and too few to mix: what one "
+               "participant learns hardly reaches the others."]),
+        ("2", ["Warning: 2 neighbours are too few to tell which one is the odd one out."]),
         ("3", []),
     ],
 )  # fmt: skip
@@ -105,7 +103,7 @@ def test_warns_of_too_few_neighbours(degree, warned, choose, tmp_path, undrawn):
 def test_participants_must_have_data_of_their_own(choose, recorded, monkeypatch):
     recording = open_recording(recorded)
     bare = replace(recording, network=replace(recording.network, partition=None))
-    monkeypatch.setattr("cascadice.commands.over_runs.opened", lambda args: bare)
+    monkeypatch.setattr("cascadice.applications.choose.command.open_from", lambda args: bare)
     code, _, err = choose()
     said = "participants must have data of their own; this network was given batches. Pass a partition."
     assert (code, err) == (2, f"cascadice: {said}\n")
@@ -115,7 +113,7 @@ def test_results_are_replaced_only_if_asked(choose, undrawn):
     assert choose("--quiet") == (0, "", "")
     code, _, err = choose("--quiet")
     assert code == 2
-    assert "choose.json is there already. Replace it with --overwrite" in err
+    assert "choose.json already exists. Replace it with --overwrite" in err
     assert choose("--quiet", "--overwrite") == (0, "", "")
 
 
@@ -150,7 +148,7 @@ def test_a_rule_that_remembers_cannot_go_on_and_others_can(tmp_path, undrawn, ca
     place = ["--out", str(tmp_path / "run"), "--quiet"]
     assert main([*TOLD, "--rule", "influence", *place, "--rounds", "4"]) == 0
     assert main(["run", "--resume", "--rounds", "6", *place]) == 2
-    assert "cannot go on: what it knows of others is not in the checkpoint" in capsys.readouterr().err
+    assert "cannot be resumed: what the rule has learnt is not in the" in capsys.readouterr().err
     for name, rounds in {"parts": ("4", "6"), "whole": ("6",)}.items():
         place = ["--out", str(tmp_path / name), "--quiet"]
         assert main([*TOLD, "--rule", "clipping", *place, "--rounds", rounds[0]]) == 0
@@ -164,49 +162,11 @@ def test_a_rule_that_remembers_cannot_go_on_and_others_can(tmp_path, undrawn, ca
     ("arguments", "said"),
     [
         (["--rule", "influences"], "unknown rule 'influences'. Did you mean 'influence'?"),
-        (["--rule", "trimmed-mean", "--record", "all"], "rounds must be averages to be recorded or asked about"),
-        (["--rule", "trimmed-mean", "--kind", "truth"], "rounds must be averages to be recorded or asked about"),
+        (["--rule", "trimmed-mean", "--record", "all"], "only rounds that average can be recorded or asked about"),
+        (["--rule", "trimmed-mean", "--kind", "truth"], "only rounds that average can be recorded or asked about"),
     ],
 )
 def test_mistakes_with_rules(arguments, said, tmp_path, capsys):
     assert main([*TOLD, *arguments, "--out", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_the_study_in_small(tmp_path, monkeypatch, capsys, one_thread):
-    small = [collaboration.replace(setting, nodes=6, per_node=64, epochs=3) for setting in collaboration.quick()]
-    small.append(collaboration.replace(small[0], attack="noise", graph="random-regular", nodes=8, epochs=1))
-    results = collaboration.run(small, data.digits(), [100, 101], tmp_path, 1e9, hidden=(12,))
-    assert [len(result["accuracy"]["influence"]) for result in results] == [2] * 4
-    assert json.loads((tmp_path / "result.json").read_text())["results"] == results
-    assert (tmp_path / "collaboration.svg").exists()
-    flipped = {row["rule"]: row for row in collaboration.summary(results[0])}
-    assert flipped["oracle"]["closed"] == 1
-    assert flipped["uniform"]["closed"] == 0
-    printed = capsys.readouterr().out
-    assert "two groups 50%, exponential: 2 networks of 6" in printed
-    assert collaboration.run(small, data.digits(), [100], None, 0.0) == []
-
-
-def test_rules_side_by_side_are_the_rules_alone(one_thread):
-    """A fleet of two rules trains each network as if it were alone."""
-    from cascadice_experiments.fleets import fleet
-
-    from cascadice.engine import simulate
-
-    setting = collaboration.replace(collaboration.quick()[0], nodes=6, per_node=64)
-    alone = [collaboration.network(setting, data.digits(), seed, (8,)) for seed in (100, 101)]
-    bad = [k + 6 * i for i, seed in enumerate((100, 101)) for k in collaboration.strangers(setting, seed)]
-    together = collaboration.rules(setting, fleet(alone), bad, 2)
-    everything = fleet(alone * len(together))
-    *_, found = simulate(everything, 5, rule=collaboration.side_by_side(list(together.values()), 12))
-    for i, (name, rule) in enumerate(collaboration.rules(setting, fleet(alone), bad, 2).items()):
-        *_, expected = simulate(fleet(alone), 5, rule=rule)
-        rows = slice(12 * i, 12 * (i + 1))
-        torch.testing.assert_close(found.after.theta[rows], expected.after.theta, msg=name)
-
-
-def test_the_study_says_what_is_wrong(capsys):
-    assert collaboration.main(["--seeds", "0"]) == 2
-    assert capsys.readouterr().err == "--seeds must be at least 1; found 0.\n"

@@ -5,34 +5,22 @@ import statistics
 
 import pytest
 import torch
-from cascadice_experiments.fleets import blocks, fleet
 from engine.cases import make
+from engine.rows import gradients as slopes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influence import cases
 from torch.testing import assert_close
 
 from cascadice import data, models, topology
-from cascadice.applications.detect.idea import (
-    RIVALS,
-    SIGNS,
-    Verdict,
-    detect,
-    deviations,
-    gathered,
-    links,
-    nothing,
-    rivals,
-    signs,
-    signs_and_rivals,
-    strengths,
-    threshold,
-    votes,
-)
+from cascadice.applications.detect.evidence import accumulate, deviations, no_evidence, strengths, threshold
+from cascadice.applications.detect.idea import Verdict, detect, votes
+from cascadice.applications.detect.signals import RIVALS, SIGNALS, Signal, signal_scores
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, module_of, network, simulate
+from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence import evaluate_on, own_data
-from cascadice.influence.evaluation import slopes
+from cascadice_experiments.fleets import blocks, fleet
 
 
 def drawn(rounds=6, nodes=7, signs=2, seed=0, density=0.7):
@@ -44,9 +32,9 @@ def drawn(rounds=6, nodes=7, signs=2, seed=0, density=0.7):
 
 
 def evidence_of(scores, heard, keep=1.0):
-    evidence = nothing(scores[0])
+    evidence = no_evidence(scores[0])
     for one, who in zip(scores, heard, strict=True):
-        evidence = gathered(evidence, one, who, keep)
+        evidence = accumulate(evidence, one, who, keep)
     return evidence
 
 
@@ -136,9 +124,9 @@ def honest_evidence(lasting, signs=5, nodes=160, rounds=30):
     for offset in range(1, 6):
         heard |= torch.eye(nodes, dtype=torch.bool).roll(offset, 0)
     bias = lasting * torch.randn(signs, nodes, nodes, generator=draw).double()
-    evidence = nothing(bias)
+    evidence = no_evidence(bias)
     for _ in range(rounds):
-        evidence = gathered(evidence, bias + torch.randn(signs, nodes, nodes, generator=draw), heard)
+        evidence = accumulate(evidence, bias + torch.randn(signs, nodes, nodes, generator=draw), heard)
     return evidence, heard
 
 
@@ -238,12 +226,12 @@ def test_networks_side_by_side_are_judged_as_if_alone(one_thread):
         assert_close(blocks(found.strength, 2)[i], last(net, chosen).strength)
 
 
-def test_the_first_signs_are_the_product_and_its_factors():
+def test_the_first_signals_are_the_product_and_its_factors():
     net = cases.small()
     *_, done = simulate(net, 2)
     yardstick = evaluate_on(net, own_data(net, 6))
     _, slope = slopes(net, yardstick, done.after.theta, done.after.buffers, range(4))
-    influence, direction, size, _ = signs(net, done, yardstick)
+    influence, direction, size, _ = signal_scores(net, done, yardstick)
     expected = torch.where(done.W.T > 0, done.update @ slope.T, 0.0)
     assert_close(influence * slope.norm(dim=1), expected, **cases.CLOSE)
     assert_close(direction * size * slope.norm(dim=1), expected, **cases.CLOSE)
@@ -260,9 +248,9 @@ def slow_krum(done, heard, j, k):
 def test_scores_are_what_their_names_say(seed):
     net = cases.small(mixing=cases.directed(seed, 6, density=0.6), nodes=None)
     *_, done = simulate(net, 2)
-    sets, heard = own_data(net, 6), links(done.W)
-    found = signs_and_rivals(net, done, evaluate_on(net, sets))
-    names = dict(zip((*SIGNS, *RIVALS), found, strict=True))
+    sets, heard = own_data(net, 6), neighbours(done.W).T
+    both = {**SIGNALS, **RIVALS}
+    names = dict(zip(both, signal_scores(net, done, evaluate_on(net, sets), both), strict=True))
     for j, k in heard.nonzero().tolist():
         with torch.no_grad():
             loss = net.learner.loss(module_of(net, done.half, j)(sets[k].x), sets[k].y)
@@ -274,12 +262,11 @@ def test_scores_are_what_their_names_say(seed):
         }
         for name, value in expected.items():
             assert_close(float(names[name][j, k]), float(value), rtol=1e-8, atol=1e-12)
-    assert torch.equal(found, torch.cat([score(net, done, evaluate_on(net, sets)) for score in (signs, rivals)]))
 
 
 def test_rivals_gather_evidence_in_the_same_way(one_thread):
     net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), strength=5.0)], mixing="complete")
-    *_, last = detect(net, simulate(net, 10, window=0), evaluate_on(net, own_data(net, 16)), scores=rivals)
+    *_, last = detect(net, simulate(net, 10, window=0), evaluate_on(net, own_data(net, 16)), signals=RIVALS)
     assert last.deviation.shape == (2, 8, 8)
     assert votes(last)[3] == 1
 
@@ -317,11 +304,12 @@ def test_both_sides_are_suspicious(side):
     net = network(models.build("mlp", digits.train.shape, 10, hidden=(4,)), digits, nodes=8, mixing="complete")
     draw = torch.Generator().manual_seed(3)
 
-    def scores(network, done, evaluation):
-        found = torch.randn(1, 8, 8, generator=draw, dtype=torch.float64)
-        found[:, 5] += 20 * side
+    def score(received):
+        found = torch.randn(8, 8, generator=draw, dtype=torch.float64)
+        found[5] += 20 * side
         return found
 
-    *_, last = detect(net, simulate(net, 12, window=0), evaluate_on(net, own_data(net, 8)), scores=scores)
+    one = {"noise": Signal(score, "above", "below")}
+    *_, last = detect(net, simulate(net, 12, window=0), evaluate_on(net, own_data(net, 8)), signals=one)
     assert last.flagged.any(1).nonzero().flatten().tolist() == [5]
     assert bool(last.flagged[5][torch.arange(8) != 5].all())

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from cascadice import topology
 from cascadice.engine.exchange import robust
+from cascadice.engine.exchange.geometry import distances
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw
 
@@ -82,7 +83,7 @@ RULES = {
 @pytest.mark.parametrize("graph", graphs())
 @pytest.mark.parametrize("name", RULES)
 def test_rules_are_their_slow_twins(name, graph, share, monkeypatch):
-    monkeypatch.setattr(robust, "ROOM", 3 * NODES * NODES)  # several pieces of columns
+    monkeypatch.setattr(robust, "SORTED_AT_ONCE", 3 * NODES * NODES)  # several pieces of columns
     make, slow = RULES[name]
     W, half = graphs()[graph], sent()
     chosen = make(share)(drawn(W), half, half)
@@ -120,11 +121,13 @@ def test_the_oracle_of_groups_and_being_alone():
 
 def test_distances_of_models_much_alike():
     theta = 1e3 + 1e-3 * torch.randn(5, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert_close(robust.distances(theta), torch.cdist(theta, theta, compute_mode="donot_use_mm_for_euclid_dist"))
+    assert_close(distances(theta), torch.cdist(theta, theta, compute_mode="donot_use_mm_for_euclid_dist"))
 
 
 @pytest.mark.parametrize("make", [robust.clipping, robust.krum, robust.trimmed_mean])
 @pytest.mark.parametrize("share", [-0.1, 0.5, float("nan")])
 def test_half_of_what_is_heard_cannot_be_false(make, share):
-    with pytest.raises(ValueError, match=r"share, how much of what is heard may be false, must be in 0\.\.0\.5; found"):
+    with pytest.raises(
+        ValueError, match=r"share, the part .* that may be false, must be in 0\.\.0\.5; found"
+    ):
         make(share)

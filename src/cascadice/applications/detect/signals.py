@@ -1,0 +1,137 @@
+"""The signals by which a receiver notices that a neighbour's updates are unlike the others'.
+
+What j sends influences k by a product, ⟨∇L_k, Δ_j⟩ = ‖∇L_k‖ · ‖Δ_j‖ · cos. One factor can hide what another shows:
+noise makes updates large and their direction random, which leaves the product as it was. So the product and both
+factors that depend on j are signals. They miss what is orthogonal to ∇L_k, which shows in the distance of Δ_j from the
+other updates.
+
+A new signal is one function of `Received` and one entry in `SIGNALS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cascadice.engine.exchange.geometry import inner_products, neighbours
+from cascadice.engine.exchange.robust import krum_scores
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.influence.evaluation import Evaluation, values
+from cascadice.influence.proximity import proximity
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What the receivers see of one round. In all matrices, `[j, k]` is about what k received from j."""
+
+    network: Network
+    round_: Round
+    evaluation: Evaluation
+
+    @cached_property
+    def heard(self) -> Bool[Tensor, "n n"]:
+        """Whether k hears j, another; on CPU, where W is drawn."""
+        return neighbours(self.round_.W).T.cpu()
+
+    @cached_property
+    def inner(self) -> Float[Tensor, "n n"]:
+        """Inner products of the updates of all pairs."""
+        return inner_products(self.round_.update, self.round_.update)
+
+    @cached_property
+    def gradient_cosine(self) -> Float[Tensor, "n n"]:
+        """cos(∇L_k, Δ_j); 0 where k did not hear j. Cost: an evaluation gradient each, one product of [n, d]."""
+        return proximity(self.network, self.round_, self.evaluation).cosine
+
+
+def influence(received: Received) -> Float[Tensor, "n n"]:
+    """‖Δ_j‖ cos(∇L_k, Δ_j): the first-order influence of j on k, but for a factor that all of k's neighbours share."""
+    return size(received) * received.gradient_cosine
+
+
+def direction(received: Received) -> Float[Tensor, "n n"]:
+    """cos(∇L_k, Δ_j): whether j's update points up or down k's loss."""
+    return received.gradient_cosine
+
+
+def size(received: Received) -> Float[Tensor, "n n"]:
+    """‖Δ_j‖, the same for all receivers."""
+    return received.inner.diag().sqrt()[:, None].expand_as(received.inner)
+
+
+def distance(received: Received) -> Float[Tensor, "n n"]:
+    """Krum's score (Blanchard et al. 2017) with one suspect: summed squared distances of Δ_j to those nearest to it.
+
+    These are the nearest m − 3 of the m updates that k holds, its own included.
+    """
+    squares, heard = received.inner.diag(), received.heard.T
+    squared = (squares[:, None] + squares - 2 * received.inner).clamp_min(0)
+    scores = krum_scores(squared, heard, heard.sum(1) - 2)
+    return scores.masked_fill(scores.isinf(), 0.0).T
+
+
+def own_cosine(received: Received) -> Float[Tensor, "n n"]:
+    """cos(Δ_k, Δ_j): how much j's update agrees with the receiver's own."""
+    norms = received.inner.diag().sqrt()
+    lengths = torch.outer(norms, norms)
+    return torch.where(lengths > 0, received.inner / lengths, 0.0)
+
+
+def received_loss(received: Received) -> Float[Tensor, "n n"]:
+    """The loss on k's data of the model that j sent. Cost: a forward pass a link."""
+    network, half = received.network, received.round_.half
+    losses = half.theta.new_zeros(network.nodes, network.nodes)
+    for pairs in torch.split(received.heard.nonzero(), network.nodes):
+        source, receiver = pairs.to(losses.device).unbind(1)
+        buffers = {name: buffer[source] for name, buffer in half.buffers.items()}
+        loss = values(network, received.evaluation, half.theta[source], buffers, pairs[:, 1].tolist())
+        losses[source, receiver] = loss.to(losses)
+    return losses
+
+
+class Signal(NamedTuple):
+    """A score of every link, and what it means if j's score is above, or below, those of k's other neighbours."""
+
+    score: Callable[[Received], Tensor]
+    above: str
+    below: str
+
+
+SIGNALS: Mapping[str, Signal] = {
+    "influence": Signal(influence, "it harms more than the others", "it helps more than the others"),
+    "direction": Signal(
+        direction, "its updates lead away from lower loss", "its updates lead to lower loss more directly"
+    ),
+    "size": Signal(size, "its updates are larger", "its updates are smaller"),
+    "distance": Signal(
+        distance, "its updates are far from those of the others", "its updates are unusually close to the others'"
+    ),
+}
+# What people use instead, to compare with; the norm of the update and Krum's distance, also in use, are signals.
+RIVALS: Mapping[str, Signal] = {
+    "cosine to own update": Signal(
+        own_cosine, "its updates agree more with the receiver's", "its updates agree less with the receiver's"
+    ),
+    "loss of received model": Signal(received_loss, "its models have a higher loss", "its models have a lower loss"),
+}
+
+
+def signal_scores(
+    network: Network, round_: Round, evaluation: Evaluation, signals: Mapping[str, Signal] = SIGNALS
+) -> Float[Tensor, "signals n n"]:
+    """`[signal, j, k]`: what each signal says to receiver k about source j; meaningless where k did not hear j.
+
+    Args:
+        network: The network that was trained.
+        round_: One of its rounds.
+        evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
+        signals: The signals to score, by name.
+    """
+    received = Received(network, round_, evaluation)
+    scores = [signal.score(received) for signal in signals.values()]
+    return torch.stack([score.to(received.inner) for score in scores])

@@ -1,0 +1,222 @@
+"""Influence-aware gossip: participants listen to those whose updates help on their own data.
+
+D_j is what j has done lately. With SGD, D_k is minus the summed gradients of k's own batches, so c is the first-order
+influence of j's recent updates on the loss of what k has recently trained on (Definition 4, summed over pairs of
+rounds), without the sizes. One update is mostly noise; sums over rounds are not.
+
+    D_j = Σ_s fading^s Δ_j^{t−s}        c[k, j] = −cos(D_k, D_j)
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cascadice import seeds
+from cascadice.data.batches import rounds_per_epoch
+from cascadice.engine.exchange.geometry import inner_products, neighbours, norms
+from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Draw
+
+DROP, READMIT = 0.6, 0.8  # share of the best neighbours' help: below the first k drops j, above the second it returns
+NEAR_BEST = 2 / 3  # of the greatest help: neighbours that help as much count among the best
+MEMORY = 20.0  # weight of evidence that is kept
+OVERSIZED = 2.5  # times the usual size: larger updates are not let in
+SETTLED = 0.25  # weight of evidence at which half of the bound for dropping applies
+
+
+class Trust(NamedTuple):
+    """What participants know of each other: `[k, j]` is what k knows of j.
+
+    Attributes:
+        recent: D_j, each participant's recent updates, summed with fading.
+        total: Influence c of j on k, summed over rounds by their weights.
+        weight: The summed weights: how much k has learnt about j.
+        trusted: Whether k listens to j where it can.
+    """
+
+    recent: Float[Tensor, "n d"]
+    total: Float[Tensor, "n n"]
+    weight: Float[Tensor, "n n"]
+    trusted: Bool[Tensor, "n n"]
+
+    @property
+    def influence(self) -> Float[Tensor, "n n"]:
+        """`[k, j]`: mean influence of j's updates on k, from −1 (helped) to 1 (harmed); 0 if k never heard j."""
+        return torch.where(self.weight > 0, self.total / self.weight, 0.0)
+
+
+class InfluenceAware:
+    """The mixing rule that `influence_aware` makes. It remembers: use a new one for each run."""
+
+    def __init__(
+        self, network: Network, fading: float, memory: float, degree: int | None, explore: bool, networks: int
+    ) -> None:
+        self.fading, self.memory, self.degree, self.explore = fading, memory, degree, explore
+        self.seed, self.size = network.seed, network.nodes // networks
+        self.trust = initial_trust(network.initial.theta)
+
+    @property
+    def given(self) -> Float[Tensor, "n n"]:
+        """`[j, k]`: mean influence of j on k, from −1 to 1; negative helped, 0 if k never heard j."""
+        return self.trust.influence.T
+
+    def __call__(self, draw: Draw, before: Participants, half: Participants) -> Float[Tensor, "n n"]:
+        """The mixing matrix of this round."""
+        W = draw.W.to_dense()
+        heard, update = neighbours(W), half.theta - before.theta
+        received = heard | self._strangers(draw.t, len(W)) if self.explore else heard
+        self.trust = learn(self.trust, update, received, self.fading, self.memory)
+        welcome = self.trust.trusted & ~oversized(update, heard)
+        kept = most_helpful(welcome & heard, self.trust.influence, self.degree)
+        return reweighted(W, kept, self._adopted(welcome & ~heard, kept) if self.explore else None)
+
+    def _strangers(self, t: int, nodes: int) -> Bool[Tensor, "n n"]:
+        """The one stranger whose update each participant receives in round t: at one distance for all, drawn anew."""
+        strangers = torch.zeros(nodes, nodes, dtype=torch.bool)
+        if self.size > 1:
+            distance = int(torch.randint(1, self.size, (), generator=seeds.generator(self.seed, "stranger", t)))
+            k = torch.arange(nodes)
+            strangers[k, k // self.size * self.size + (k + distance) % self.size] = True
+        return strangers
+
+    def _adopted(self, strangers: Bool[Tensor, "n n"], kept: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+        """The stranger that helped most, for those left without neighbours."""
+        helpers = strangers & (self.trust.influence < 0)
+        return most_helpful(helpers, self.trust.influence, 1) & ~kept.any(1, keepdim=True)
+
+
+def influence_aware(
+    network: Network,
+    *,
+    fading: float | None = None,
+    memory: float = MEMORY,
+    degree: int | None = None,
+    explore: bool = True,
+    networks: int = 1,
+) -> InfluenceAware:
+    """A mixing rule by which participants drop neighbours whose updates do not help on their own data.
+
+        D_j = Σ_s fading^s Δ_j^{t−s}        c[k, j] = −cos(D_k, D_j)
+
+    k compares its neighbours by their mean c over the rounds. It drops neighbours that help less than 0.6 times as much
+    as the best, and takes them back at 0.8 times. Their weight goes to the other neighbours and to k itself; k keeps
+    receiving and scoring their updates. A round counts by the square of how much the trusted neighbours help in it:
+    nothing can be learnt while nobody agrees with anybody. An update far larger than usual is never let in.
+    Cost: no pass over data; one product of [n, d] matrices, and one more [n, d] in memory.
+
+    Args:
+        network: The network to train.
+        fading: How fast old updates fade in D, in [0, 1). By default over one epoch, and at least ten rounds.
+        memory: Weight of evidence to keep; beyond it, old evidence is forgotten as fast as new arrives.
+        degree: Greatest number of neighbours to listen to.
+        explore: Whether each participant also receives one stranger's update a round, to learn what a good one looks
+            like, and listens to the most helpful stranger if it would be left alone.
+        networks: How many networks of equal size are simulated side by side in this one.
+
+    Returns:
+        A rule for `simulate(network, rounds, rule=...)`; its `given` is the accumulated influence.
+
+    Raises:
+        ValueError: If an option is out of range.
+
+    Example:
+        >>> rule = influence_aware(network)
+        >>> for round_ in cascadice.simulate(network, 100, rule=rule): ...
+        >>> rule.given  # [j, k]: negative where j helped k
+    """
+    fading = epoch_fading(network) if fading is None else fading
+    if not 0 <= fading < 1:
+        raise ValueError(f"fading must be at least 0 and below 1; found {fading}.")
+    if not memory > 0:
+        raise ValueError(f"memory must be positive; found {memory}.")
+    if degree is not None and degree < 1:
+        raise ValueError(f"degree must be at least 1, or nobody is listened to; found {degree}.")
+    if networks < 1 or network.nodes % networks:
+        raise ValueError(f"networks must divide the {network.nodes} participants; found {networks}.")
+    return InfluenceAware(network, fading, memory, degree, explore, networks)
+
+
+def epoch_fading(network: Network) -> float:
+    """1 − 1 / rounds per epoch, so that chance differences between batches even out; at least 0.9 (ten rounds)."""
+    if network.partition is None:
+        return 0.9
+    _, steps, size = network.batches(0).shape
+    return max(0.9, 1 - 1 / rounds_per_epoch(network.partition, size, steps))
+
+
+def initial_trust(theta: Float[Tensor, "n d"]) -> Trust:
+    """Trust before the first round: nothing is known, everyone is trusted."""
+    zeros = torch.zeros(len(theta), len(theta), dtype=torch.float64)
+    return Trust(torch.zeros_like(theta), zeros, zeros, torch.ones_like(zeros, dtype=torch.bool))
+
+
+def learn(
+    trust: Trust, update: Float[Tensor, "n d"], received: Bool[Tensor, "n n"], fading: float, memory: float = MEMORY
+) -> Trust:
+    """Trust after one more round, in which k received j's update where `received[k, j]`."""
+    recent = update.add(trust.recent, alpha=fading)
+    influence = torch.where(received, _influence(recent), 0.0)
+    weight = _agreement(influence, trust, received).square() * received
+    total, weight = trust.total + weight * influence, trust.weight + weight
+    remembered = memory / weight.clamp(min=memory)
+    learnt = Trust(recent, total * remembered, weight * remembered, trust.trusted)
+    return learnt._replace(trusted=_trusted(learnt))
+
+
+def _influence(recent: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """c[k, j]; 0 for those who did nothing."""
+    lengths = norms(recent)
+    cosine = inner_products(recent, recent) / torch.outer(lengths, lengths)
+    return -cosine.nan_to_num(0.0, 0.0, 0.0).cpu()
+
+
+def _agreement(influence: Tensor, trust: Trust, received: Bool[Tensor, "n n"]) -> Float[Tensor, "n 1"]:
+    """How much those k trusts help it in this round, on average; in the first round, how much the best one does."""
+    trusted = trust.trusted & received
+    mean = (influence * trusted).sum(1, keepdim=True) / trusted.sum(1, keepdim=True).clamp(min=1)
+    first = ~(trust.weight > 0).any(1, keepdim=True)
+    return -torch.where(first, influence.amin(1, keepdim=True), mean).clamp(max=0)
+
+
+def _trusted(trust: Trust) -> Bool[Tensor, "n n"]:
+    """The neighbours k trusts after this round: those whose help is close to the best neighbours'."""
+    help_ = -trust.influence
+    among_best = (help_ > 0) & (help_ >= NEAR_BEST * help_.amax(1, keepdim=True))
+    best = (help_ * among_best).sum(1, keepdim=True) / among_best.sum(1, keepdim=True).clamp(min=1)
+    bound = torch.where(trust.trusted, DROP * trust.weight / (trust.weight + SETTLED), READMIT)
+    return torch.where(trust.weight > 0, (help_ > 0) & (help_ >= bound * best), trust.trusted)
+
+
+def oversized(update: Float[Tensor, "n d"], heard: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """`[k, j]`: whether j's update is much larger than k's own and than those k usually hears.
+
+    Trust is slow to turn against one that helped for long; noise and scaled-up attacks show in the size at once.
+    """
+    sizes = norms(update).cpu()
+    usual = torch.where(heard, sizes, torch.nan).nanmedian(1).values.nan_to_num(0.0)
+    return sizes > OVERSIZED * torch.maximum(usual, sizes)[:, None]
+
+
+def most_helpful(
+    candidates: Bool[Tensor, "n n"], influence: Float[Tensor, "n n"], degree: int | None
+) -> Bool[Tensor, "n n"]:
+    """At most `degree` candidates of each row, those that helped most."""
+    if degree is None or degree >= candidates.shape[1]:
+        return candidates
+    ranks = torch.where(candidates, influence, torch.inf).argsort(stable=True, dim=1).argsort(dim=1)
+    return candidates & (ranks < degree)
+
+
+def reweighted(
+    W: Float[Tensor, "n n"], kept: Bool[Tensor, "n n"], adopted: Bool[Tensor, "n n"] | None = None
+) -> Float[Tensor, "n n"]:
+    """W without the neighbours that are not `kept`, rows normalised; an adopted stranger gets as much as k itself."""
+    own = W.diag()
+    weights = W * kept + own.diag()
+    weights = weights + (~(weights > 0).any(1)).to(W).diag()  # whoever hears neither itself nor anybody kept
+    if adopted is not None:
+        weights = weights + weights.diag()[:, None] * adopted
+    return weights / weights.sum(1, keepdim=True)
