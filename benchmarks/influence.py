@@ -22,8 +22,8 @@ from training import build, several
 
 import cascadice as cd
 from cascadice.engine.networks import Network
-from cascadice.influence import Evaluation
-from cascadice.influence.reverse_gossip import weighted_slopes
+from cascadice.engine import Operator, Participants
+from cascadice.influence import Evaluation, RoundAdjoint
 
 NODES, BATCH = 16, 128
 HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, as they take their time
@@ -32,6 +32,16 @@ HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, as they take
 def judged(network: Network, size: int) -> Evaluation:
     """By as many samples as are in a training batch."""
     return cd.influence.evaluate_on(network, network.data.train.subset(torch.arange(size)))
+
+
+def adjoint_of(network: Network, evaluation: Evaluation, here: Participants, t: int) -> RoundAdjoint:
+    """q ∇L of everybody, as an adjoint of round t: what scores of samples alone are given."""
+    return RoundAdjoint(t, Operator(network).objective(evaluation, here), {})
+
+
+def scores_of(network: Network, done: cd.Round, adjoint: RoundAdjoint) -> Tensor:
+    """The scores of the samples of a round by an adjoint that may be of another: the cost is the same."""
+    return cd.influence.by_sample(network, done, adjoint._replace(t=done.t))
 
 
 def endlessly(network: Network, evaluation: Evaluation, hops: int) -> Iterator[Any]:
@@ -46,15 +56,15 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     evaluation = judged(network, batch)
     plain, taped = cd.simulate(network, window=1), cd.simulate(network, window=1, taped=True)
     rounds = list(cd.simulate(network, HORIZON.get(model, 8)))
-    worth = Adjoint(weighted_slopes(network, evaluation, rounds[0].after), {})
+    adjoint = adjoint_of(network, evaluation, rounds[0].after, 0)
     watched = {hops: endlessly(network, evaluation, hops) for hops in (1, 2, 3)}
     contenders: dict[str, Callable[[], object]] = {
         "training": lambda: next(plain),
         "with one-hop scores of every sample": lambda: next(watched[1]),
         "with two hops": lambda: next(watched[2]),
         "with three hops": lambda: next(watched[3]),
-        "with scores, evaluation not counted": lambda: cd.influence.by_sample(network, next(taped), worth),
-        "scores of samples alone": lambda: cd.influence.by_sample(network, rounds[0], worth),
+        "with scores, evaluation not counted": lambda: scores_of(network, next(taped), adjoint),
+        "scores of samples alone": lambda: scores_of(network, rounds[0], adjoint),
         "full horizon": lambda: list(cd.influence.full_horizon(network, reversed(rounds), evaluation)),
     }
     for call in contenders.values():
@@ -87,12 +97,12 @@ def alone(model: str, device: str, batch: int) -> dict[str, Callable[[], Tensor]
     module = cd.module_of(network, done.before, 0).train()
 
     def ours() -> Tensor:
-        return cd.influence.by_sample(network, done, Adjoint(weighted_slopes(network, evaluation, done.before), {}))[0]
+        return cd.influence.by_sample(network, done, adjoint_of(network, evaluation, done.before, done.t))[0]
 
     others = {"captum": captum_scores, "kronfluence": kronfluence_scores}
     return {
         "ours": ours,
-        **{name: make(module, x, y, evaluation.x, evaluation.y, 0.01) for name, make in others.items()},
+        **{name: make(module, x, y, *evaluation.of(0), 0.01) for name, make in others.items()},
     }
 
 
@@ -148,7 +158,7 @@ def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]
     def scored(r: int) -> Callable[[], Tensor]:
         def call() -> Tensor:
             worth = cd.influence.reverse_gossip(network, rounds[:r], evaluation)
-            return cd.influence.by_sample(network, rounds[0], worth)
+            return scores_of(network, rounds[0], adjoint)
 
         return call
 

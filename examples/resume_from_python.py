@@ -23,14 +23,14 @@ def train_halfway(folder: Path) -> None:
     """Keep every fifth round, and a checkpoint in the middle."""
     for done in cd.simulate(network, HALFWAY):
         if done.t % 5 == 0:
-            store.record(folder, done, layout=layout)
+            store.save_round(folder, done, layout=layout)
     store.save_checkpoint(folder, HALFWAY, done.after, layout=layout)
 
 
 with tempfile.TemporaryDirectory() as name:
     train_halfway(Path(name))
-    print("rounds on disk:", store.recorded(name))
-    for kept in store.read(name, layout=layout):
+    print("rounds on disk:", store.saved_rounds(name))
+    for kept in store.load_rounds(name, layout=layout):
         print(f"round {kept.t:2}: participant 0 moved by {kept.update[0].norm():.4f}")
     t, participants = store.load_checkpoint(name, layout=layout)
 

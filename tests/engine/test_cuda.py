@@ -7,7 +7,8 @@ from torch import nn
 
 import cascadice as cd
 from cascadice.data import from_tensors
-from cascadice.engine.simulation import LOOK_EVERY, DivergedError, evaluate, simulate
+from cascadice.engine.simulation import LOOK_EVERY, DivergedError, simulate
+from cascadice.engine import evaluate
 
 pytestmark = [
     pytest.mark.cuda,

@@ -6,7 +6,8 @@ from engine.cases import equal, last, make, perceptron
 from torch import nn
 
 from cascadice.engine.networks import draw
-from cascadice.engine.rounds import consensus, mix
+from cascadice.engine.rounds import consensus
+from cascadice.engine import mix
 from cascadice.engine.simulation import DivergedError, simulate
 
 

@@ -5,7 +5,7 @@ from influence.cases import small
 from torch import nn
 
 from cascadice.engine import draw, load, module_of
-from cascadice.influence import Recorder
+from cascadice import Recorder
 
 
 class Loop:

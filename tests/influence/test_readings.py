@@ -10,26 +10,8 @@ from hypothesis import strategies as st
 from influence import cases
 
 from cascadice.engine import simulate
-from cascadice.influence import (
-    Cascade,
-    accumulate,
-    agreement,
-    by_hop,
-    by_receiver,
-    by_sample,
-    contributions,
-    evaluate_on,
-    extremes,
-    first_order,
-    neighbourhood_reciprocity,
-    one_hop,
-    proximal,
-    r_hop,
-    reciprocity,
-    reverse_gossip,
-    sample_contributions,
-    truth,
-)
+from cascadice.influence import Cascade, agreement, by_sample, contributions, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.influence.readings import accumulate, by_hop, by_receiver, extremes, neighbourhood_reciprocity, one_hop, proximal, r_hop, reciprocity, sample_contributions
 from cascadice.influence.readings import Agreement
 
 NODES, HOPS = 5, 3

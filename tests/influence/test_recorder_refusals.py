@@ -10,7 +10,7 @@ from torch import nn
 from cascadice.engine import DivergedError
 from cascadice.engine.sample_buffer import SampleBuffer
 from cascadice.engine.torch_optim import settings
-from cascadice.influence import Recorder
+from cascadice import Recorder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ ALL_KINDS = tuple(influence.ESTIMATORS)
 
 def all_of(network, rounds, **options):
     found = influence.score_rounds(network, rounds, influence.evaluate_on(network), hops=HOPS, **options)
-    return influence.concatenate([influence.table(one) for one in found])
+    return influence.tables.concatenate([influence.table(one) for one in found])
 
 
 def assert_same(one, other):

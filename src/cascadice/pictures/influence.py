@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cascadice.influence import Agreement
+from cascadice.influence.readings import Agreement
 from cascadice.pictures.saving import check_suffix, save
 
 HELPED, HARMED = "#0072B2", "#D55E00"  # Okabe–Ito: distinct for colour-blind readers too

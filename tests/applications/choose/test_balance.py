@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from cascadice.applications.choose.balance import advise, balance_over_time
 from cascadice.applications.choose.groups import ALONE
-from cascadice.influence import neighbourhood_reciprocity, reciprocity
+from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
 from cascadice.influence.proximity import Proximity
 
 

@@ -19,7 +19,7 @@ from cascadice.engine.exchange.influence_aware import (
 )
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
-from cascadice.influence.evaluation import Evaluation
+from cascadice.engine import Evaluation
 from cascadice.influence.proximity import Proximity, in_turn, proximity
 
 LITTLE = 0.05  # of the greatest weight of evidence: below it, k knows too little of j
