@@ -21,8 +21,8 @@ from torch import Tensor
 from training import build, several
 
 import cascadice as cd
-from cascadice.engine.networks import Network
 from cascadice.engine import Operator, Participants
+from cascadice.engine.networks import Network
 from cascadice.influence import Evaluation, RoundAdjoint
 
 NODES, BATCH = 16, 128

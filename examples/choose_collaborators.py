@@ -1,7 +1,7 @@
-"""Choose with whom to average, from influence on one's own data.
+"""Choose whom to average with, by the influence of neighbours' updates on one's own data.
 
-Prints the accuracy of two groups whose labels contradict each other: averaging with everybody, alone, by influence, and
-if everybody knew its own group; then the groups that influence shows, and who should not listen to whom.
+Two groups have labels that contradict each other. Prints the accuracy when everyone averages with all neighbours,
+trains alone, chooses by influence, and knows its own group; then the groups found in the influence, and the links kept.
 """
 
 from dataclasses import replace
@@ -37,10 +37,10 @@ def accuracy(rule: MixingRule | None = None) -> float:
 
 
 chooser = influence_aware(network)
-print(f"everybody averages with its neighbours  {accuracy():.3f}")
-print(f"everybody trains alone                  {accuracy(robust.alone):.3f}")
-print(f"everybody chooses by influence          {accuracy(chooser):.3f}")
-print(f"everybody knows its own group           {accuracy(robust.within(group)):.3f}")
+print(f"everyone averages with its neighbours  {accuracy():.3f}")
+print(f"everyone trains alone                  {accuracy(robust.alone):.3f}")
+print(f"everyone chooses by influence          {accuracy(chooser):.3f}")
+print(f"everyone knows its own group           {accuracy(robust.within(group)):.3f}")
 print(f"groups in the influence: {find_groups(chooser.given).tolist()}")
 heard = neighbours(network.mixing(0))
 kept, same = heard & chooser.trust.trusted, group[:, None] == group

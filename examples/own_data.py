@@ -1,7 +1,7 @@
 """Your own data: any torch Dataset, or arrays in memory, for classes and for regression.
 
-Prints the accuracy on spirals given as a torch Dataset, and the error on a noisy curve given as NumPy arrays, of a
-network whose members each hold one stretch of the curve.
+Prints the accuracy on spirals given as a torch Dataset, and the error on a noisy curve given as NumPy arrays when each
+participant holds one stretch of the curve.
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ import cascadice as cd
 
 
 class Spirals(Dataset[tuple[Tensor, int]]):
-    """Points on three arms; which arm is the class."""
+    """Points on three arms; the arm is the class."""
 
     def __init__(self, size: int, seed: int) -> None:
-        draw = torch.Generator().manual_seed(seed)
-        self.arm = torch.randint(3, (size,), generator=draw)
-        self.radius = torch.rand(size, generator=draw)
-        self.noise = 0.1 * torch.randn(size, generator=draw)
+        generator = torch.Generator().manual_seed(seed)
+        self.arm = torch.randint(3, (size,), generator=generator)
+        self.radius = torch.rand(size, generator=generator)
+        self.noise = 0.1 * torch.randn(size, generator=generator)
 
     def __len__(self) -> int:
         return len(self.arm)

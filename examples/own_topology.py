@@ -1,6 +1,6 @@
-"""Who talks to whom: a networkx graph, a matrix, a schedule, lossy links, participants that leave and come back.
+"""Who gossips with whom: a networkx graph, a matrix, a schedule, lossy links, participants that leave and return.
 
-Prints, for the same eight participants and data, the accuracy and the distance from consensus under each.
+Prints the accuracy and the distance from consensus that eight participants reach with each, on the same data.
 """
 
 import networkx as nx
@@ -18,21 +18,21 @@ friends = cd.topology.metropolis(nx.barbell_graph(4, 0))
 chain = torch.eye(NODES) * 0.5 + torch.eye(NODES).roll(1, dims=0) * 0.5
 
 
-def sundays_only(t: int) -> Tensor:
-    """Everybody averages with everybody every seventh round; otherwise nobody speaks."""
-    return everybody if t % 7 == 6 else cd.topology.identity(NODES)
+def weekly(t: int) -> Tensor:
+    """Everyone averages with everyone in every seventh round; there is no exchange in between."""
+    return everyone if t % 7 == 6 else cd.topology.identity(NODES)
 
 
-everybody = cd.topology.uniform(cd.topology.complete(NODES))
+everyone = cd.topology.uniform(cd.topology.complete(NODES))
 ring = cd.topology.build("ring", NODES)
-away = cd.topology.absences([([2, 5], range(20, 60))], NODES)
+present = cd.topology.absences([([2, 5], range(20, 60))], NODES)
 cases = {
     "two cliques and a bridge": friends,
     "one-way chain": chain,
-    "all, every 7th round": sundays_only,
+    "all, every 7th round": weekly,
     "ring": ring,
     "ring, half the links fail": cd.topology.link_loss(ring, 0.5),
-    "ring, 2 and 5 away a while": cd.topology.presence(ring, away),
+    "ring, 2 and 5 away a while": cd.topology.presence(ring, present),
 }
 for name, mixing in cases.items():
     network = cd.network(model, data, mixing=mixing, partition="dirichlet", batch_size=16, lr=0.1)

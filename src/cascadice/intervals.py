@@ -1,4 +1,4 @@
-"""How people write who does what when: `kind:nodes[:strength][@from-to]`."""
+"""Text such as `flip-labels:3,5:0.5@10-20`, which says who does what when: `kind:nodes[:strength][@from-to]`."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ FORM = re.compile(r"([\w-]+):(\d+(?:,\d+)*)(?::([^:@]+))?(?:@(\d+)(-?)(\d*))?")
 
 
 class Interval(NamedTuple):
-    """What these participants do in these rounds (every round if None), how strongly (as usual if None)."""
+    """What some participants do in some rounds (every round if None), and how strongly (the default if None)."""
 
     kind: str
     nodes: tuple[int, ...]
@@ -17,14 +17,21 @@ class Interval(NamedTuple):
 
 
 def parse_interval(text: str, what: str) -> Interval:
-    """The spell written as `text`; both ends of the rounds are included and `@from-` never ends.
+    """The interval written as `text`; both rounds are included, and `@from-` never ends.
 
-    >>> parse_interval("flip-labels:3,5:0.5@10-20", "corruption")
-    Interval(kind='flip-labels', nodes=(3, 5), strength=0.5, rounds=range(10, 21))
+    Args:
+        text: E.g. "noise:0,3:100@10-20".
+        what: What the text describes, for errors.
+
+    Example:
+        >>> parse_interval("flip-labels:3,5:0.5@10-20", "corruption")
+        Interval(kind='flip-labels', nodes=(3, 5), strength=0.5, rounds=range(10, 21))
     """
     form = FORM.fullmatch(text.strip())
     if form is None or (form[6] and not form[5]):
-        raise ValueError(f"a {what} reads kind:nodes[:strength][@from-to], e.g. noise:0,3:100@10-20; found {text!r}.")
+        raise ValueError(
+            f"a {what} must be written kind:nodes[:strength][@from-to], e.g. noise:0,3:100@10-20; found {text!r}."
+        )
     kind, nodes, strength, first, dash, last = form.groups()
     rounds = None
     if first is not None:

@@ -1,4 +1,4 @@
-"""Losses: (outputs, targets) to a scalar mean, for training and for measuring alike."""
+"""Losses: functions from (outputs, targets) to a scalar mean, for training and evaluation."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,27 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
-    """Mean of −log softmax(logits)[target]: over samples, or over samples and positions for next-token prediction."""
+    """Mean of −log softmax(logits)[target]: over samples, or over samples and positions for next-token prediction.
+
+    Example:
+        >>> round(float(cross_entropy(torch.zeros(5, 10), torch.arange(5))), 4)  # log 10
+        2.3026
+    """
     return F.cross_entropy(_precise(logits).flatten(0, -2), targets.flatten())
 
 
 def mse(
     outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "*batch"]
 ) -> Float[Tensor, ""]:
-    """Mean of (output − target)² over all entries; an integer target stands for its one-hot vector."""
+    """Mean of (output − target)² over all entries.
+
+    Args:
+        outputs: Predictions.
+        targets: Of the same shape; or integer classes, which stand for their one-hot vectors.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
     if not targets.is_floating_point():
         targets = (targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)).to(outputs.dtype)
     if outputs.shape != targets.shape:
@@ -30,12 +43,12 @@ def mse(
 
 
 def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
-    """Fraction of targets that have the largest logit."""
+    """The fraction of samples whose target has the largest logit."""
     return (logits.argmax(-1) == targets).float().mean()
 
 
 def _precise(outputs: Tensor) -> Tensor:
-    """At least float32: influences are small differences of losses, which bfloat16 would round away."""
+    """In float32 or better: influences are small differences of losses, which bfloat16 would round away."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 

@@ -1,8 +1,8 @@
 """Models that every estimator can differentiate: MLP, CNN, ResNet-18 and a small decoder-only transformer.
 
-Each is a plain `nn.Module` on inputs `[batch, ...]`, made only of out-of-place operations that have double-backward,
-forward-mode and vmap rules: no batch statistics, no dropout, no fused attention. Any other `nn.Module` that keeps to
-this works just as well.
+Each is a plain `nn.Module` on inputs `[batch, ...]`, made only of out-of-place operations with double-backward,
+forward-mode and vmap rules: no batch statistics, no dropout, no fused attention. Any other `nn.Module` made of such
+operations works just as well.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,18 @@ POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool
 def mlp(
     shape: Sequence[int], classes: int, hidden: Sequence[int] = (256, 256), activation: str = "relu"
 ) -> nn.Sequential:
-    """Linear layers through the `hidden` widths, on the flattened input: three of them by default."""
+    """A multilayer perceptron on the flattened input, by default with three linear layers.
+
+    Args:
+        shape: The shape of one input.
+        classes: The number of outputs.
+        hidden: The widths of the hidden layers.
+        activation: One of ACTIVATIONS.
+
+    Example:
+        >>> mlp((1, 8, 8), 10, hidden=(32,))(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
+    """
     _require_positive(shape=shape, classes=classes, hidden=hidden)
     act = lookup(ACTIVATIONS, activation, "activation")
     *inner, last = (nn.Linear(i, o) for i, o in pairwise((prod(shape), *hidden, classes)))
@@ -48,8 +59,15 @@ def cnn(
 ) -> nn.Sequential:
     """3×3 convolutions, each followed by the activation and a 2×2 pool, then one linear layer.
 
-    With a smooth activation and `pool="average"` the model is smooth: a max pool has kinks as ReLU has.
-    A side that has already shrunk to one pixel is no longer pooled, so that any image size works.
+    With a smooth activation and `pool="average"` the model is smooth; a max pool has kinks, like ReLU. Sides of one
+    pixel are not pooled any further, so that any image size works.
+
+    Args:
+        shape: (channels, height, width) of one image.
+        classes: The number of outputs.
+        channels: The channels of each convolution.
+        activation: One of ACTIVATIONS.
+        pool: "max" or "average".
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, channels=channels)
@@ -80,12 +98,18 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
     """ResNet-18 for small images: 3×3 stem, no max pool, GroupNorm in place of BatchNorm.
 
     He et al. 2016 (two basic blocks in each of four stages, channels doubling from `width`) with the normalisation of
-    Wu & He 2018, because batch statistics would couple samples and do not average over participants.
+    Wu & He 2018, because batch statistics would couple samples and cannot be averaged over participants.
+
+    Args:
+        shape: (channels, height, width) of one image.
+        classes: The number of outputs.
+        width: The channels of the first stage.
+        activation: One of ACTIVATIONS.
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, width=[width])
     act = lookup(ACTIVATIONS, activation, "activation")
-    # 32 groups at the usual width of 64; at least two channels a group when narrow, or one-pixel maps become zero
+    # 32 groups at the usual width of 64; when narrow, at least two channels a group, or maps of one pixel become zero
     groups = gcd(32, width // 2, width)
     stem = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), nn.GroupNorm(groups, width), act()]
     blocks: list[nn.Module] = []
@@ -156,7 +180,16 @@ def transformer(
 ) -> nn.Sequential:
     """Decoder-only transformer: tokens `[batch, time ≤ context]` to next-token logits `[batch, time, vocabulary]`.
 
-    Pre-norm blocks, learned positions, no dropout. `tied` shares the token embedding with the output layer.
+    Pre-norm blocks, learned positions, no dropout.
+
+    Args:
+        vocabulary: The number of tokens.
+        context: The longest sequence.
+        width: Of the residual stream; a multiple of `heads`.
+        depth: The number of blocks.
+        heads: Attention heads in each block.
+        activation: One of ACTIVATIONS.
+        tied: Share the token embedding with the output layer.
     """
     _require_positive(vocabulary=[vocabulary], context=[context], width=[width], depth=[depth], heads=[heads])
     if width % heads:
@@ -164,7 +197,7 @@ def transformer(
     act = lookup(ACTIVATIONS, activation, "activation")
     embedding, head = Embedding(vocabulary, context, width), nn.Linear(width, vocabulary, bias=False)
     if tied:
-        # torch draws embeddings with unit variance, which read as an output layer would give logits of variance `width`
+        # torch draws embeddings with unit variance; used as an output layer, they would give logits of variance `width`
         embedding.tokens.weight = head.weight
     blocks = [block for _ in range(depth) for block in _attention_and_mlp(width, heads, act)]
     return nn.Sequential(embedding, *blocks, nn.LayerNorm(width), head)
@@ -192,10 +225,23 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
 
 
 def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, **options: Any) -> nn.Module:
-    """The named model for inputs of `data_shape`, its weights drawn by torch's defaults from `seed` alone.
+    """The model called `name`, with weights drawn as torch does by default, from `seed` alone.
 
-    The transformer reads `data_shape` as `(context,)` and `classes` as the vocabulary. The model is on the CPU, so that
-    a seed means the same weights whatever device it is moved to; the global generators are left as they were.
+    The weights are float32 on the CPU, so that they do not depend on the device or on torch's default dtype; the global
+    generators are left as they were.
+
+    Args:
+        name: One of MODELS.
+        data_shape: The shape of one input; `(context,)` for the transformer.
+        classes: The number of outputs; the vocabulary for the transformer.
+        seed: Determines the weights.
+        options: Keyword arguments of the model, e.g. `hidden`.
+
+    Raises:
+        ValueError: The name or an option is unknown, or the model cannot take such data.
+
+    Example:
+        >>> model = build("mlp", (1, 8, 8), 10, hidden=(64,), activation="gelu")
     """
     builder, _ = lookup(MODELS, name, "model")
     known = dict(list(signature(builder).parameters.items())[2:])

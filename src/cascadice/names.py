@@ -1,4 +1,4 @@
-"""Look things up by name, and help when the name is wrong."""
+"""Look things up by name; an unknown name gets a helpful error."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -8,7 +8,15 @@ T = TypeVar("T")
 
 
 def lookup(table: Mapping[str, T], name: str, what: str) -> T:
-    """`table[name]`, or a ValueError that lists the known names and the nearest one."""
+    """`table[name]`, or a ValueError that lists the known names and suggests the nearest.
+
+    Args:
+        what: What the names stand for, e.g. "optimizer".
+
+    Example:
+        >>> lookup({"sgd": 1}, "sgd", "optimizer")
+        1
+    """
     if name in table:
         return table[name]
     near = get_close_matches(name, table, n=1, cutoff=0.5)

@@ -142,10 +142,10 @@ def test_parse_reads_the_command_line_form(text: str, meant: Corruption) -> None
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("flip-labels", r"reads kind:nodes\[:strength\]\[@from-to\].*found 'flip-labels'"),
-        ("noise:a", "reads kind:nodes"),
-        ("noise:1@x", "reads kind:nodes"),
-        ("noise:1@3-4-5", "reads kind:nodes"),
+        ("flip-labels", r"must be written kind:nodes\[:strength\]\[@from-to\].*found 'flip-labels'"),
+        ("noise:a", "must be written kind:nodes"),
+        ("noise:1@x", "must be written kind:nodes"),
+        ("noise:1@3-4-5", "must be written kind:nodes"),
         ("flip-label:1", "unknown corruption 'flip-label'. Did you mean 'flip-labels'"),
         ("flip-labels:1:2", r"strength of flip-labels is a probability, in 0\.\.1; found 2.0"),
         ("noise:1:-1", "is a variance, at least 0 and finite; found -1.0"),

@@ -5,9 +5,9 @@ import torch
 from engine.cases import equal, last, make, perceptron
 from torch import nn
 
+from cascadice.engine import mix
 from cascadice.engine.networks import draw
 from cascadice.engine.rounds import consensus
-from cascadice.engine import mix
 from cascadice.engine.simulation import DivergedError, simulate
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cascadice import models
 from cascadice.engine import load, module_of, simulate
-from cascadice.influence import RoundAdjoint, by_sample, evaluate_on, reverse_gossip
+from cascadice.influence import by_sample, evaluate_on, reverse_gossip
 
 SAMPLES, TESTS, ROUNDS = 60, 9, 3
 CLOSE = {"rtol": 1e-5, "atol": 1e-12}

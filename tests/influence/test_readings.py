@@ -10,9 +10,29 @@ from hypothesis import strategies as st
 from influence import cases
 
 from cascadice.engine import simulate
-from cascadice.influence import Cascade, agreement, by_sample, contributions, evaluate_on, first_order, reverse_gossip, truth
-from cascadice.influence.readings import accumulate, by_hop, by_receiver, extremes, neighbourhood_reciprocity, one_hop, proximal, r_hop, reciprocity, sample_contributions
-from cascadice.influence.readings import Agreement
+from cascadice.influence import (
+    Cascade,
+    agreement,
+    by_sample,
+    contributions,
+    evaluate_on,
+    first_order,
+    reverse_gossip,
+    truth,
+)
+from cascadice.influence.readings import (
+    Agreement,
+    accumulate,
+    by_hop,
+    by_receiver,
+    extremes,
+    neighbourhood_reciprocity,
+    one_hop,
+    proximal,
+    r_hop,
+    reciprocity,
+    sample_contributions,
+)
 
 NODES, HOPS = 5, 3
 equal = torch.testing.assert_close

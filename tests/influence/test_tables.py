@@ -16,8 +16,20 @@ from pyarrow import parquet
 
 from cascadice.engine import simulate
 from cascadice.influence import Cascade, by_sample, evaluate_on, first_order, reverse_gossip, truth, truth_of_samples
-from cascadice.influence.tables import Table, concatenate, load_array, parts, read_note, read_table, save_array, table_of, table_of_participants, table_of_samples, write_part
-from cascadice.influence.tables import TYPES
+from cascadice.influence.tables import (
+    TYPES,
+    Table,
+    concatenate,
+    load_array,
+    parts,
+    read_note,
+    read_table,
+    save_array,
+    table_of,
+    table_of_participants,
+    table_of_samples,
+    write_part,
+)
 
 NOTE = {"hops": "1", "kinds": "truth"}
 

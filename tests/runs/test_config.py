@@ -148,7 +148,7 @@ def test_bad_behaviours_are_refused():
         configuration.parse_behaviour("free-ridr:2")
     with pytest.raises(ValueError, match=r"free-rider takes no strength; found 0.5"):
         configuration.parse_behaviour("free-rider:2:0.5")
-    with pytest.raises(ValueError, match=r"a behaviour reads kind:nodes"):
+    with pytest.raises(ValueError, match=r"a behaviour must be written kind:nodes"):
         configuration.parse_behaviour("free-rider")
     with pytest.raises(ValueError, match=r"the strength must be a number"):
         configuration.parse_behaviour("sign-flipper:1:much")

@@ -1,4 +1,4 @@
-"""Data that is already on every machine: scikit-learn's digits, Python's own documentation."""
+"""Data that comes with installed packages: scikit-learn's digits, Python's own documentation."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ UNKNOWN = ALPHABET.index("?")
 def digits() -> DataSet:
     """8×8 handwritten digits: 1,442 for training, 355 for testing, float32 [N, 1, 8, 8], standardised.
 
-    Every fifth image of each class is a test image: balanced, and the same whatever the seed.
+    Every fifth image of each class is a test image, so the test set is balanced and needs no seed.
+
+    Example:
+        >>> len(digits().train), len(digits().test)
+        (1442, 355)
     """
     from sklearn.datasets import load_digits
 
@@ -28,10 +32,13 @@ def digits() -> DataSet:
 
 
 def pydoc(context: int = 64) -> DataSet:
-    """The documentation that ships with Python, as characters: x [N, context], y the same text one character on.
+    """The documentation that ships with Python, as characters: x [N, context], y the same text, one character later.
 
-    96 symbols (newline and printable ASCII; any other character reads as "?"), so models of different Python
-    versions match; the last tenth of the text is held out.
+    There are 96 symbols (newline and printable ASCII; other characters become "?"), the same in all Python versions,
+    although the text differs. The last tenth of the text is the test set.
+
+    Args:
+        context: The number of characters in a sample.
     """
     from pydoc_data.topics import topics  # type: ignore[import-untyped, unused-ignore]
 

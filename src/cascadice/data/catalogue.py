@@ -1,4 +1,4 @@
-"""Every data set by name."""
+"""All data sets by name."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from cascadice.names import lookup
 
 
 class Source(NamedTuple):
-    """How to read a data set, given the folder to look in first."""
+    """How to read a data set, given the folder to search first."""
 
     read: Callable[[Root], DataSet]
     description: str
@@ -32,7 +32,22 @@ DATASETS: Mapping[str, Source] = {
 
 
 def load(name: str, root: Root = None, download: bool = False, quiet: bool = False) -> DataSet:
-    """The data set called `name`, looked for in `root`, $CASCADICE_DATA and the cache; fetched first if allowed."""
+    """The data set called `name`, searched for in `root`, then $CASCADICE_DATA, then the cache.
+
+    Args:
+        name: One of DATASETS.
+        root: The folder to search first.
+        download: Whether to download the data set if it is in none of these places.
+        quiet: Show no progress bar.
+
+    Raises:
+        FileNotFoundError: The data set is in none of these places; the message lists them.
+        ValueError: The name is unknown, or a file is damaged.
+
+    Example:
+        >>> load("digits").classes[:3]
+        ('0', '1', '2')
+    """
     source = lookup(DATASETS, name, "data set")
     try:
         return source.read(root)

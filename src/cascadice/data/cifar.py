@@ -16,7 +16,7 @@ from cascadice.data.samples import DataSet, Samples, check_labels
 
 
 class Form(NamedTuple):
-    """How the official files of one data set are called and summarised; checksums are md5 as published."""
+    """The names of a data set's official files and of their fields; checksums are the published md5."""
 
     train: Sequence[str]
     test: str
@@ -69,7 +69,12 @@ def cifar10(root: Root = None) -> DataSet:
 
 
 def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
-    """A hundred classes, or with `coarse` their twenty groups, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
+    """A hundred classes of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009).
+
+    Args:
+        root: The folder to search first.
+        coarse: Use the twenty groups of classes instead.
+    """
     (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)
     form = HUNDRED._replace(labels="coarse_labels", names="coarse_label_names") if coarse else HUNDRED
     name = "cifar100-coarse" if coarse else "cifar100"
@@ -77,7 +82,7 @@ def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
 
 
 def read_official(name: str, folder: Path, form: Form) -> DataSet:
-    """The unpacked official archive; nothing is unpickled whose md5 is not the one in `form.checksums`."""
+    """Read the unpacked official archive; a file is only unpickled if its md5 is the one in `form.checksums`."""
     meta = folder / form.meta
     content = read_pickle(meta, form.checksums[form.meta])
     with reading(meta):
@@ -98,7 +103,7 @@ def _read_batch(path: Path, form: Form, classes: int) -> tuple[NDArray[np.uint8]
 
 
 def read_pack(name: str, path: Path, form: Form) -> DataSet:
-    """Arrays x_train, y_train, x_test, y_test (uint8 NHWC, int64) and the names of the classes, in one npz file."""
+    """Read one npz file with x_train, y_train, x_test, y_test (uint8 NHWC, int64) and the names of the classes."""
     coarse = form.labels == "coarse_labels"
     with open_npz(path) as arrays:
         classes = tuple(str(label) for label in arrays["coarse_classes" if coarse else "classes"])
@@ -117,7 +122,7 @@ def _samples(x: NDArray[np.uint8], y: NDArray[np.int64], form: Form) -> Samples:
     return Samples(images, labels, mean, std)
 
 
-# The function that pickled arrays name, whichever module the pickling NumPy kept it in.
+# Pickled arrays refer to this function; its module depends on the NumPy version that wrote them.
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
 _HARMLESS = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
@@ -128,7 +133,7 @@ _HARMLESS = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Rebuilds NumPy arrays and plain containers; any other callable in the file is refused."""
+    """Rebuilds NumPy arrays and plain containers, and refuses any other callable in the file."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) not in _HARMLESS:
@@ -137,9 +142,8 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def read_pickle(path: Path, md5: str) -> Any:
-    """Unpickle `path` if its md5 is the published one, and then only arrays and plain containers."""
+    """Unpickle arrays and plain containers from `path`, if its md5 is the published one."""
     with reading(path):
         content = path.read_bytes()
-        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        expect(f"md5 (of {len(content)} bytes)", md5, found)
+        expect(f"md5 (of {len(content)} bytes)", md5, hashlib.md5(content, usedforsecurity=False).hexdigest())
         return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()

@@ -1,4 +1,4 @@
-"""Fetching the official archives: checked before use, and nothing half-written left behind."""
+"""Download the official archives; they are checked before use, and no partial file is left behind."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ TIMEOUT = 60.0  # seconds without a byte
 
 
 class Archive(NamedTuple):
-    """One published file; `unpacks_to` is the folder inside an archive, empty for a file used as it is."""
+    """One published file; `unpacks_to` is the folder inside an archive, empty for a file that is not one."""
 
     url: str
     md5: str
@@ -79,9 +79,17 @@ def download(
     quiet: bool = False,
     archives: Mapping[str, tuple[str, Sequence[Archive]]] = ARCHIVES,
 ) -> Path:
-    """Fetch and unpack the official files of `name` into the first of the places; returns their folder.
+    """Download and unpack the official files of a data set.
 
-    `mirror` (or $CASCADICE_MIRROR) is a base address that holds the same files under the same names.
+    Args:
+        name: One of `archives`.
+        root: Where to put them; unless given, into $CASCADICE_DATA or the cache.
+        mirror: The URL of a folder with the same files, in place of the official one; default $CASCADICE_MIRROR.
+        quiet: Show no progress bar.
+        archives: The data sets that can be downloaded.
+
+    Returns:
+        The folder of the data set.
     """
     folder_name, wanted = lookup(archives, name, "downloadable data set")
     folder = places(root)[0] / folder_name
@@ -100,9 +108,9 @@ def download(
 
 
 def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, quiet: bool = False) -> None:
-    """Stream `url` into a file beside `destination`; it takes that name once its size and digest are right.
+    """Stream `url` into a temporary file, which is renamed to `destination` once its size and digest are right.
 
-    `digest` is an md5 or a sha256 in hexadecimal, told apart by length.
+    `digest` is an md5 or a sha256 in hexadecimal, distinguished by length.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"downloads need an http:// or https:// address; found {url!r}.")
@@ -111,14 +119,14 @@ def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, 
     try:
         with os.fdopen(descriptor, "wb") as file:
             _stream(url, file, digest, size, quiet)
-        Path(part).chmod(0o644)  # mkstemp's own mode would hide the data from everybody else
+        Path(part).chmod(0o644)  # mkstemp makes it readable by its owner only
         Path(part).replace(destination)
     finally:
         Path(part).unlink(missing_ok=True)
 
 
 def _stream(url: str, file: IO[bytes], digest: str, size: int | None, quiet: bool) -> None:
-    found = hashlib.sha256() if len(digest) == 64 else hashlib.md5(usedforsecurity=False)
+    hasher = hashlib.sha256() if len(digest) == 64 else hashlib.md5(usedforsecurity=False)
     received = 0
     try:
         with urlopen(url, timeout=TIMEOUT) as response:
@@ -129,7 +137,7 @@ def _stream(url: str, file: IO[bytes], digest: str, size: int | None, quiet: boo
                     if promised is not None and received > promised:
                         raise ValueError(f"{url} should be {promised} bytes; it is longer. Nothing was kept.")
                     file.write(chunk)
-                    found.update(chunk)
+                    hasher.update(chunk)
                     advance(len(chunk))
     except HTTPError as cause:
         cause.close()
@@ -139,8 +147,8 @@ def _stream(url: str, file: IO[bytes], digest: str, size: int | None, quiet: boo
         raise OSError(f"could not download {url}: {reason}. {_HINT}") from cause
     if promised is not None and received < promised:
         raise OSError(f"could not download {url}: the connection ended after {received} of {promised} bytes. {_HINT}")
-    if found.hexdigest() != digest:
-        raise ValueError(f"{url} should have {found.name} {digest}; found {found.hexdigest()}. Nothing was kept.")
+    if hasher.hexdigest() != digest:
+        raise ValueError(f"{url} should have {hasher.name} {digest}; found {hasher.hexdigest()}. Nothing was kept.")
 
 
 _HINT = "Try again, or set CASCADICE_MIRROR to a server that holds the file."
@@ -160,27 +168,27 @@ def _progress(url: str, total: int | None, quiet: bool) -> Iterator[Callable[[in
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack a tar or zip aside and move its folder named like `target` into place, complete or not at all."""
-    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
+    """Unpack a tar or zip file into a temporary folder, then move the folder named like `target` into place."""
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 for member in zipped.namelist():
                     _check_member(archive, member)
-                zipped.extractall(aside)
+                zipped.extractall(temporary)
         else:
             with tarfile.open(archive) as tarred:
-                tarred.extractall(aside, filter="data")
-        if not (aside / target.name).is_dir():
+                tarred.extractall(temporary, filter="data")
+        if not (temporary / target.name).is_dir():
             raise ValueError(f"expected a folder {target.name} inside, found none")
-        (aside / target.name).replace(target)
+        (temporary / target.name).replace(target)
     except (ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as cause:
         raise ValueError(
             f"{archive} could not be unpacked: {one_line(cause)}. Delete it and download it again."
         ) from cause
     finally:
         with suppress(FileNotFoundError):
-            shutil.rmtree(aside)
+            shutil.rmtree(temporary)
 
 
 def _check_member(archive: Path, member: str) -> None:

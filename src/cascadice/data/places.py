@@ -1,4 +1,4 @@
-"""Where data files are looked for, and what is said when they are absent or damaged."""
+"""Where to find data files, and the errors for missing or damaged ones."""
 
 import os
 import pickle
@@ -60,7 +60,7 @@ def locate(
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside is reported as damage to `path`, with what to do about it."""
+    """Report any error inside the block as damage to `path`, with a remedy."""
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError):
@@ -73,8 +73,8 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """The arrays of an npz file, none of them pickled; damage met while they are read is reported too."""
-    # np.load leaves a file that it opened, and could not read, open.
+    """The arrays of an npz file, without unpickling anything; errors while they are read are reported as damage."""
+    # np.load would leave a damaged file open
     with reading(path), path.open("rb") as file:
         expect("a zip file, beginning with", b"PK\x03\x04", file.read(4))
         file.seek(0)
@@ -83,13 +83,13 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
 
 
 def expect(what: str, wanted: object, found: object) -> None:
-    """The short inner cause of a damage report."""
+    """Raise a short ValueError, to be reported by `reading`, if two values differ."""
     if wanted != found:
         raise ValueError(f"expected {what} {wanted}, found {found or repr(found)}")
 
 
 def one_line(cause: Exception) -> str:
-    """What `cause` says, on one line and without its full stop."""
+    """The message of `cause` on one line, without its full stop."""
     return " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
 
 

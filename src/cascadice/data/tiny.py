@@ -1,4 +1,4 @@
-"""Tiny ImageNet, from the official folder of JPEG files or a pack of them."""
+"""Tiny ImageNet, from the official folder of JPEG files or from an npz pack of them."""
 
 import io
 import os
@@ -23,14 +23,17 @@ T = TypeVar("T")
 def tiny_imagenet(root: Root = None) -> DataSet:
     """Two hundred classes of ImageNet, 100,000 + 10,000 images of 3×64×64 (Le & Yang 2015); classes are wnids.
 
-    The official validation images, whose labels are public, are the test set. Cost: 1.4 GB, a JPEG at a time.
+    The official validation images, whose labels are public, are the test set. Cost: 1.4 GB of memory.
+
+    Args:
+        root: The folder to search first.
     """
     (path,) = locate("Tiny ImageNet", "tiny-imagenet", [["tiny-imagenet-200"], ["tiny*.npz"]], root)
     return read_pack(path) if path.is_file() else read_folder(path)
 
 
 def read_folder(folder: Path) -> DataSet:
-    """The unpacked official archive: wnids.txt, train/WNID/images/*, val/images/* and val/val_annotations.txt."""
+    """Read the unpacked official archive: wnids.txt, train/WNID/images/*, val/images/*, val/val_annotations.txt."""
     listing = folder / "wnids.txt"
     with reading(listing):
         wnids = listing.read_text().split()
@@ -46,10 +49,10 @@ def read_folder(folder: Path) -> DataSet:
 
 
 def _images_of(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.JPEG"))
-    if not found:
+    paths = sorted(folder.glob("*.JPEG"))
+    if not paths:
         raise FileNotFoundError(f"{folder} must hold JPEG files; found none. Unpack tiny-imagenet-200.zip again.")
-    return found
+    return paths
 
 
 def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:
@@ -62,7 +65,7 @@ def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:
 
 
 def read_pack(path: Path) -> DataSet:
-    """JPEG files end to end in `blob`, cut at `offsets`, with `label`, `is_val` and `wnids`, in one npz file."""
+    """Read one npz file with concatenated JPEG files in `blob`, their `offsets`, `label`, `is_val` and `wnids`."""
     with open_npz(path) as arrays:
         blob, offsets, held_out = arrays["blob"], arrays["offsets"], torch.from_numpy(arrays["is_val"])
         labels, wnids = torch.from_numpy(arrays["label"].astype(np.int64)), tuple(str(w) for w in arrays["wnids"])
@@ -79,7 +82,7 @@ def read_pack(path: Path) -> DataSet:
 
 
 def _decode_all(decode: Callable[[T], Tensor], sources: Sequence[T]) -> Tensor:
-    """Decode on all cores (Pillow lets go of the interpreter), straight into one tensor."""
+    """Decode on all cores (Pillow releases the GIL), directly into one tensor."""
     images = torch.empty(len(sources), 3, SIDE, SIDE, dtype=torch.uint8)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for i, image in enumerate(pool.map(decode, sources)):

@@ -16,7 +16,7 @@ this file imports.
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -58,6 +58,7 @@ Point = tuple[Perturbation | None, Perturbation] | None
 """Where a derivative is taken: a change of (before, half), or None for where the round really was."""
 
 
+@runtime_checkable
 class Exchange(Protocol):
     """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
 

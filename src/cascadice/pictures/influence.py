@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascadice.influence.readings import Agreement
+from cascadice.pictures.panels import NAMED_UP_TO
 from cascadice.pictures.saving import check_suffix, save
 
 HELPED, HARMED = "#0072B2", "#D55E00"  # Okabe–Ito: distinct for colour-blind readers too
 COLOURS = ("#4D4D4D", "#009E73", "#CC79A7", "#E69F00")
-NAMED_UP_TO = 32  # participants
 
 Numbers = NDArray[np.float64]
 

@@ -1,12 +1,10 @@
 """A figure of panels side by side, styled and saved in the one way all pictures of results are."""
 
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from cascadice.files import replacing
+from cascadice.pictures import saving
 
-SUFFIXES = (".png", ".svg")
 NAMED_UP_TO = 32  # participants: above it, their numbers no longer fit along an axis
 
 
@@ -19,21 +17,14 @@ def panels(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
 
 
 def save(figure: Any, path: str | PathLike[str], title: str = "") -> None:
-    """Write a figure as PNG or SVG, by the suffix of `path`, whole or not at all.
-
-    Raises:
-        ValueError: If the path has any other suffix.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"a picture must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
+    """Style all panels and save the figure as PNG or SVG; ValueError if `path` has any other suffix."""
+    saving.check_suffix(path)
     if title:
         figure.suptitle(title)
     for axes in figure.axes:
         axes.title.set_fontsize(11)
         axes.spines[["top", "right"]].set_visible(False)
-    with replacing(path) as draft:
-        figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
+    saving.save(figure, path)
 
 
 def number_participants(axes: Any, order: Any) -> None:

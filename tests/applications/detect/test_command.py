@@ -122,5 +122,5 @@ def test_refuses_a_folder_without_rounds(tmp_path, capsys):
 def test_a_picture_must_be_png_or_svg(found, tmp_path):
     plot(found, tmp_path / "found.svg")
     assert (tmp_path / "found.svg").read_text().startswith("<?xml")
-    with pytest.raises(ValueError, match=r"a picture must end in \.png or \.svg; found 'found.pdf'"):
+    with pytest.raises(ValueError, match=r"a figure must end in \.png or \.svg; found 'found.pdf'"):
         plot(found, "found.pdf")

@@ -1,5 +1,6 @@
 """Payments sum to the budget, follow help, and cost harm; Shapley values are those of all orders of arrival."""
 
+import doctest
 from itertools import permutations
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from cascadice.applications.reward import idea
 from cascadice.applications.reward.idea import PAYOUT_RULES, pay, shapley
 
 BY_ROUND = torch.tensor([[-4.0, -1.0, 0.0, 2.0], [-2.0, 3.0, 0.0, 1.0], [-1.0, -3.0, 0.0, -1.0]], dtype=torch.float64)
@@ -120,3 +122,8 @@ def test_shapley_values_are_means_over_all_orders_of_arrival(players):
 def test_shapley_needs_every_coalition():
     with pytest.raises(ValueError, match=r"a loss for each of 2\^n coalitions; found 6"):
         shapley(torch.zeros(6))
+
+
+def test_examples_in_docstrings():
+    examples = doctest.testmod(idea)
+    assert (examples.failed, examples.attempted) == (0, 2)

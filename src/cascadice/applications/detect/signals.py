@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cascadice.engine import Evaluation
 from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.exchange.robust import krum_scores
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
-from cascadice.engine import Evaluation
 from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
+from cascadice.engine.rounds import Round
 from cascadice.influence.proximity import proximity
 
 

@@ -133,7 +133,7 @@ def shapley(losses: Float[Tensor, " coalitions"]) -> Float[Tensor, " n"]:
         ValueError: If the number of losses is not a power of two.
 
     Example:
-        >>> shapley(torch.tensor([3.0, 2.0, 2.0, 1.0]))
+        >>> shapley(torch.tensor([3.0, 2.0, 2.0, 1.0])).round(decimals=6)
         tensor([-1., -1.], dtype=torch.float64)
     """
     players = len(losses).bit_length() - 1

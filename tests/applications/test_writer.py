@@ -1,0 +1,72 @@
+"""The writer that all applications share."""
+
+import argparse
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from cascadice.applications.writer import Writer, nested_lists, open_writer
+
+
+@pytest.fixture
+def writer(tmp_path):
+    recording = SimpleNamespace(folder=tmp_path, fingerprint="abc")
+    console = Console(file=io.StringIO(), width=40)
+    return Writer("detect", recording, tmp_path / "detect", ["detect.json", "detect.png"], console)
+
+
+def test_the_json_is_written_last(writer):
+    (writer.folder).mkdir()
+
+    def plot(results, path):
+        assert not (writer.folder / "detect.json").exists()
+        path.write_text(results["title"])
+
+    writer.write(writer.header("a title", ["one."], ["participant"], [[3]]), plot)
+    results = json.loads((writer.folder / "detect.json").read_text())
+    assert list(results) == ["command", "version", "run", "title", "findings", "table", "figure"]
+    assert results["table"] == {"columns": ["participant"], "rows": [[3]]}
+    assert (writer.folder / results["figure"]).read_text() == "a title"
+
+
+def test_lines_are_printed_as_they_are(writer):
+    writer.print(["[bold] 'text' 12 that is longer than the console is wide"])
+    writer.print_files()
+    assert writer.console.file.getvalue().splitlines() == [
+        "[bold] 'text' 12 that is longer than the console is wide",
+        f"detect.json, detect.png in {writer.folder}",
+    ]
+
+
+def test_only_the_named_column_wraps(writer):
+    writer.print_table(
+        {"participant": "left", "advice": "left"}, [["3", "keep in its group, which is large"]], "advice"
+    )
+    empty, header, first, second, *_ = writer.console.file.getvalue().splitlines()
+    assert (empty, header.split()) == ("", ["participant", "advice"])
+    assert first.split()[:3] == ["3", "keep", "in"]
+    assert second.strip() == "which is large"
+
+
+def test_a_table_without_rows_is_not_printed(writer):
+    writer.print_table({"participant": "left"}, [])
+    assert writer.console.file.getvalue() == ""
+
+
+def test_json_has_null_for_what_is_no_number():
+    values = torch.tensor([[1.0, torch.nan], [torch.inf, -2.0]])
+    assert nested_lists(values) == [[1.0, None], [None, -2.0]]
+
+
+def test_results_are_not_replaced_unasked(tmp_path):
+    recording = SimpleNamespace(folder=tmp_path, fingerprint="abc")
+    args = argparse.Namespace(out=None, overwrite=False, quiet=True)
+    (tmp_path / "choose").mkdir()
+    (tmp_path / "choose" / "mixing.csv").touch()
+    assert open_writer(args, recording, "choose").folder == tmp_path / "choose"
+    with pytest.raises(ValueError, match=r"mixing\.csv already exists\. Replace it with --overwrite"):
+        open_writer(args, recording, "choose", "mixing.csv")
