@@ -157,7 +157,7 @@ def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]
 
     def scored(r: int) -> Callable[[], Tensor]:
         def call() -> Tensor:
-            worth = cd.influence.reverse_gossip(network, rounds[:r], evaluation)
+            adjoint = cd.influence.reverse_gossip(network, rounds[:r], evaluation)
             return scores_of(network, rounds[0], adjoint)
 
         return call

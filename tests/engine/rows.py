@@ -11,3 +11,8 @@ def losses(network, evaluation, theta, buffers, nodes):
 def gradients(network, evaluation, theta, buffers, nodes):
     """L(θ_p; z') and ∇L(θ_p; z') of rows that stand for these participants."""
     return Operator(network).gradients(evaluation, Participants(theta, {}, buffers), list(nodes))
+
+
+def known_layers(network, drawn):
+    """The model's layers for batches like the one drawn; None where samples cannot be scored by them."""
+    return Operator(network)._layers(drawn)

@@ -39,7 +39,7 @@ def direct(network, done):
     yardstick = evaluate_on(network)
     both = reverse_gossip(network, [done], yardstick)
     _, hop_1 = slopes(network, yardstick, done.after.theta, done.after.buffers, [0])
-    return Adjoint(both.theta - hop_1, both.state)
+    return both._replace(theta=both.theta - hop_1)
 
 
 def ours(network, rounds):

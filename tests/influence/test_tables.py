@@ -318,7 +318,7 @@ def test_arrays_that_cannot_be(tmp_path):
     for name in ("../up", "a/b", "", ".tmp-1"):
         with pytest.raises(ValueError, match=r"an array's name must be made of letters"):
             save_array(tmp_path, name, torch.zeros(1), {})
-    with pytest.raises(FileNotFoundError, match=r"scores.safetensors is not there"):
+    with pytest.raises(FileNotFoundError, match=r"scores.safetensors does not exist"):
         load_array(tmp_path, "scores")
     save_array(tmp_path, "scores", torch.zeros(3), {})
     (tmp_path / "scores.safetensors").rename(tmp_path / "other.safetensors")

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -258,12 +259,12 @@ class _Checked:
 
 
 def _parts_of(W: Any) -> list[Tensor]:
-    """The numbers of a matrix as dense tensors, to be compared; none where it is no tensor."""
-    if not isinstance(W, Tensor):
+    """The numbers of a matrix as dense tensors, to be compared; none where they cannot be read."""
+    if isinstance(W, np.ndarray):
+        return [torch.from_numpy(W)]
+    if not isinstance(W, Tensor) or W.layout not in (torch.strided, torch.sparse_csr):
         return []
-    if W.layout == torch.strided:
-        return [W]
-    return [W.crow_indices(), W.col_indices(), W.values()] if W.layout == torch.sparse_csr else []
+    return [W] if W.layout == torch.strided else [W.crow_indices(), W.col_indices(), W.values()]
 
 
 def _holdings(given: Any, batches: Any, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition | None:

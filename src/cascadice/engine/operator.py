@@ -359,9 +359,7 @@ class Operator:
 
     @property
     def _captures(self) -> bool:
-        network = self.network
-        plain = not network.groups and network.compression is None
-        return plain and network.strategy == "compile" and network.device.type == "cuda"
+        return captured_rounds.captures(self.network)
 
     def _layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
         """The model's layers for batches like the one drawn, where they can be used to score samples."""

@@ -79,7 +79,8 @@ def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
         raise ValueError(
             f"size must be one number, or one for each of {network.nodes} participants; found {len(sizes)}."
         )
-    if isinstance(size, int) and not 1 <= size <= (least := min(len(part) for part in network.partition)):
+    least = min(len(part) for part in network.partition)
+    if isinstance(size, int) and not 1 <= size <= least:
         raise ValueError(f"size must be in 1..{least}, the least that a participant holds; found {size}.")
     sets = []
     for k, (part, count) in enumerate(zip(network.partition, sizes, strict=True)):

@@ -21,6 +21,12 @@ Play = Callable[[Draw, Participants, RoundBuffers], Round]
 MOST = 16  # graphs; a ring of buffers needs one for each of its places
 
 
+def captures(network: Network) -> bool:
+    """Whether the rounds of a network are worth capturing."""
+    plain = not network.groups and network.compression is None
+    return plain and network.strategy == "compile" and network.device.type == "cuda"
+
+
 class StagedDraw:
     """What was drawn, at fixed addresses: a graph reads from where it was captured. Only what changed is copied."""
 
