@@ -1,11 +1,11 @@
-"""What influence costs, in training rounds; against captum and kronfluence; and how it grows with the hops.
+"""What influence costs: in training rounds, against captum and kronfluence, and by number of hops.
 
     python benchmarks/influence.py                       # this machine's CPU
     python benchmarks/influence.py --device cuda --precision high
     python benchmarks/influence.py --parts peers --models cnn
 
-Everything in one process, taking turns. Metrics batches are as large as training batches, so that an evaluation
-gradient costs what a training gradient costs.
+All contenders run in one process and take turns. Evaluation batches are as large as training batches, so that an
+evaluation gradient costs as much as a training gradient.
 """
 
 import statistics
@@ -21,50 +21,50 @@ from torch import Tensor
 from training import build, several
 
 import cascadice as cd
-from cascadice.engine import Operator, Participants
-from cascadice.engine.networks import Network
+from cascadice import Network, Participants
+from cascadice.engine import Operator
 from cascadice.influence import Evaluation, RoundAdjoint
 
 NODES, BATCH = 16, 128
-HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, as they take their time
+HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, because they are slower
 
 
-def judged(network: Network, size: int) -> Evaluation:
-    """By as many samples as are in a training batch."""
+def evaluation_of(network: Network, size: int) -> Evaluation:
+    """An evaluation on as many samples as are in a training batch."""
     return cd.influence.evaluate_on(network, network.data.train.subset(torch.arange(size)))
 
 
-def adjoint_of(network: Network, evaluation: Evaluation, here: Participants, t: int) -> RoundAdjoint:
-    """q ∇L of everybody, as an adjoint of round t: what scores of samples alone are given."""
-    return RoundAdjoint(t, Operator(network).objective(evaluation, here), {})
+def scores(network: Network, round_: cd.Round, adjoint: RoundAdjoint) -> Tensor:
+    """Scores of samples by an adjoint of any round: they cost the same."""
+    return cd.influence.by_sample(network, round_, adjoint._replace(t=round_.t))
 
 
-def scores_of(network: Network, done: cd.Round, adjoint: RoundAdjoint) -> Tensor:
-    """The scores of the samples of a round by an adjoint that may be of another: the cost is the same."""
-    return cd.influence.by_sample(network, done, adjoint._replace(t=done.t))
+def gradient(network: Network, evaluation: Evaluation, people: Participants, t: int) -> RoundAdjoint:
+    """The adjoint with which scores begin: the gradient of the evaluation loss."""
+    return RoundAdjoint(t, Operator(network).objective(evaluation, people), {})
 
 
-def endlessly(network: Network, evaluation: Evaluation, hops: int) -> Iterator[Any]:
+def scored_rounds(network: Network, evaluation: Evaluation, hops: int) -> Iterator[Any]:
     """Train, and score every sample of every participant over so many hops."""
     rounds = cd.simulate(network, window=hops, taped=True)
     return cd.influence.score_rounds(network, rounds, evaluation, hops=hops, samples=True)
 
 
 def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
-    """Each way to score, in training rounds."""
+    """The cost of each computation, in training rounds."""
     network = build(model, NODES, batch, "auto", device)
-    evaluation = judged(network, batch)
+    evaluation = evaluation_of(network, batch)
     plain, taped = cd.simulate(network, window=1), cd.simulate(network, window=1, taped=True)
     rounds = list(cd.simulate(network, HORIZON.get(model, 8)))
-    adjoint = adjoint_of(network, evaluation, rounds[0].after, 0)
-    watched = {hops: endlessly(network, evaluation, hops) for hops in (1, 2, 3)}
+    adjoint = gradient(network, evaluation, rounds[0].after, 0)
+    scored = {hops: scored_rounds(network, evaluation, hops) for hops in (1, 2, 3)}
     contenders: dict[str, Callable[[], object]] = {
         "training": lambda: next(plain),
-        "with one-hop scores of every sample": lambda: next(watched[1]),
-        "with two hops": lambda: next(watched[2]),
-        "with three hops": lambda: next(watched[3]),
-        "with scores, evaluation not counted": lambda: scores_of(network, next(taped), adjoint),
-        "scores of samples alone": lambda: scores_of(network, rounds[0], adjoint),
+        "with one-hop scores of every sample": lambda: next(scored[1]),
+        "with two hops": lambda: next(scored[2]),
+        "with three hops": lambda: next(scored[3]),
+        "with scores, evaluation not counted": lambda: scores(network, next(taped), adjoint),
+        "scores of samples alone": lambda: cd.influence.by_sample(network, rounds[0], adjoint),
         "full horizon": lambda: list(cd.influence.full_horizon(network, reversed(rounds), evaluation)),
     }
     for call in contenders.values():
@@ -75,29 +75,29 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     seconds = {name: [s / times for s in taken] for name, taken in turns.items()}
     whole = f"full horizon of {len(rounds)} rounds, a round"
     seconds[whole] = [s / len(rounds) for s in seconds.pop("full horizon")]
-    found = {name: ratio(turns, seconds["training"]) for name, turns in seconds.items() if name != "training"}
+    ratios = {name: ratio(turns, seconds["training"]) for name, turns in seconds.items() if name != "training"}
     further = [
         (c - a) / 2
         for a, c in zip(*(seconds[f"with {n}"] for n in ("one-hop scores of every sample", "three hops")), strict=True)
     ]
-    found["each further hop"] = ratio(further, seconds["training"])
+    ratios["each further hop"] = ratio(further, seconds["training"])
     return {
         "model": model, "nodes": NODES, "batch": batch, "strategy": network.strategy,
-        "training_ms": 1e3 * statistics.median(seconds["training"]), "in_training_rounds": found,
+        "training_ms": 1e3 * statistics.median(seconds["training"]), "in_training_rounds": ratios,
     }  # fmt: skip
 
 
 def alone(model: str, device: str, batch: int) -> dict[str, Callable[[], Tensor]]:
-    """One participant's samples against one evaluation batch, by us and by others: set up, then called."""
+    """Scores of one participant's samples on one evaluation batch, by this library and by others."""
     from peers import captum_scores, kronfluence_scores
 
     network = build(model, 1, batch, "auto", device)
-    evaluation, done = judged(network, batch), next(cd.simulate(network))
-    x, y = network.data.train.take(done.draw.batch[0, 0].to(network.device))
-    module = cd.module_of(network, done.before, 0).train()
+    evaluation, round_ = evaluation_of(network, batch), next(cd.simulate(network))
+    x, y = network.data.train.take(round_.draw.batch[0, 0].to(network.device))
+    module = cd.module_of(network, round_.before, 0).train()
 
     def ours() -> Tensor:
-        return cd.influence.by_sample(network, done, adjoint_of(network, evaluation, done.before, done.t))[0]
+        return cd.influence.by_sample(network, round_, gradient(network, evaluation, round_.before, round_.t))[0]
 
     others = {"captum": captum_scores, "kronfluence": kronfluence_scores}
     return {
@@ -107,40 +107,40 @@ def alone(model: str, device: str, batch: int) -> dict[str, Callable[[], Tensor]
 
 
 def peers(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
-    """How much faster than other libraries, and how much memory each takes."""
-    ways = alone(model, device, batch)
-    expected = ways["ours"]()
-    apart = {name: float((way() - expected).abs().max() / expected.abs().max()) for name, way in ways.items()}
-    seconds = interleaved(ways, repeats, device)
+    """How much faster this library is than others, and how much memory each takes."""
+    libraries = alone(model, device, batch)
+    expected = libraries["ours"]()
+    apart = {name: float((call() - expected).abs().max() / expected.abs().max()) for name, call in libraries.items()}
+    seconds = interleaved(libraries, repeats, device)
     rows = {
         name: {
             **ratio(seconds[name], seconds["ours"]),
             "apart": apart[name],
             "mebibytes": memory(model, device, batch, name),
         }
-        for name in ways
+        for name in libraries
     }
     return {"model": model, "batch": batch, "ours_ms": 1e3 * statistics.median(seconds["ours"]), "in_ours": rows}
 
 
 def memory(model: str, device: str, batch: int, name: str) -> float:
-    """What the computation takes at its peak beyond what was there before, in MiB; in a process of its own."""
+    """The peak memory of the computation beyond what was allocated before it, in MiB; in a process of its own."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory, (model, device, batch, name))
 
 
 def _memory(model: str, device: str, batch: int, name: str) -> float:
-    way = alone(model, device, batch)[name]
+    call = alone(model, device, batch)[name]
     if device == "cuda":
-        way()
+        call()
         torch.cuda.reset_peak_memory_stats()
         before = float(torch.cuda.memory_allocated())
-        way()
+        call()
         return float(torch.cuda.max_memory_allocated() - before) / 2**20
-    way()
+    call()
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
     before = _status("VmRSS")
-    way()
+    call()
     return (_status("VmHWM") - before) / 2**10
 
 
@@ -150,19 +150,19 @@ def _status(field: str) -> float:
 
 
 def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]:
-    """Every sample of 32 participants on the exponential graph, over more and more hops."""
+    """The scores of every sample of 32 participants on the exponential graph, by number of hops."""
     network = build("mlp", 32, batch, "auto", device)
-    evaluation, rounds = judged(network, batch), list(cd.simulate(network, most))
+    evaluation, rounds = evaluation_of(network, batch), list(cd.simulate(network, most))
     linked = (network.mixing(0).to_dense() > 0).double()
 
-    def scored(r: int) -> Callable[[], Tensor]:
+    def scores(r: int) -> Callable[[], Tensor]:
         def call() -> Tensor:
             adjoint = cd.influence.reverse_gossip(network, rounds[:r], evaluation)
-            return scores_of(network, rounds[0], adjoint)
+            return cd.influence.by_sample(network, rounds[0], adjoint)
 
         return call
 
-    contenders = {str(r): scored(r) for r in range(1, most + 1)}
+    contenders = {str(r): scores(r) for r in range(1, most + 1)}
     seconds = interleaved(contenders, repeats, device)
     rows = [
         {

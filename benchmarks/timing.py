@@ -27,13 +27,13 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int, de
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """What every benchmark can be told."""
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    found.add_argument("--precision", choices=["highest", "high"], default="highest", help="float32; high: TF32")
-    found.add_argument("--repeats", type=int, default=7)
-    found.add_argument("--json", action="store_true", help="print one JSON object last")
-    return found
+    """A parser with the options of every benchmark."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options.add_argument("--precision", choices=["highest", "high"], default="highest", help="float32; high: TF32")
+    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--json", action="store_true", help="print one JSON object last")
+    return options
 
 
 def synchronize(device: str) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import cascadice as cd
-from cascadice.engine.networks import Network
+from cascadice import Network
 
 SHAPES = {"mlp": (3, 32, 32), "cnn": (3, 32, 32), "resnet18": (3, 32, 32), "digits": (1, 8, 8)}
 # ResNet-18 with batches of 128 takes half a minute a round on two cores; the ratio does not need that.

@@ -243,7 +243,9 @@ def test_a_run_that_was_not_recorded_has_no_influence(cascadice):
     cascadice("run", "demo", *TINY, "--out", "a", "--quiet")
     code, out, err = cascadice("influence", "a")
     assert (code, out) == (2, "")
-    assert err.startswith("cascadice: a has no recorded rounds. Train it with --record all, or compute influence during training")
+    assert err.startswith(
+        "cascadice: a has no recorded rounds. Train it with --record all, or compute influence during training"
+    )
     assert err.count("\n") == 1
 
 
@@ -308,3 +310,22 @@ def test_options_of_the_wrong_kind(flags, complaint, tmp_path, capsys):
     assert main(["run", "demo", *flags, "--quiet", "--out", str(tmp_path / "run")]) == 2
     assert complaint in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_can_be_watched_while_it_trains(cascadice, tmp_path):
+    code, out, err = cascadice("run", "demo", *TINY, "--out", "a", "--live", "--quiet")
+    assert (code, err) == (0, "")
+    assert "http://127.0.0.1:" in out
+    assert (tmp_path / "a" / "report.html").exists()
+    code, _, err = cascadice("run", "--live", "demo")
+    assert code == 2
+    assert "a port must be a whole number; found 'demo'; the recipe comes before it" in err
+
+
+def test_public_names_are_there_and_others_are_not():
+    import cascadice as package
+
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert package.Recorder.__module__ == "cascadice.engine.recorder"
+    with pytest.raises(AttributeError, match="module 'cascadice' has no attribute 'Recording'"):
+        _ = package.Recording

@@ -33,8 +33,10 @@ def fleet(networks: Sequence[Network]) -> Network:
         ValueError: If the networks differ in their number of participants.
 
     Example:
-        >>> together = fleet([cd.network(model, data, nodes=4, seed=seed) for seed in range(3)])
-        >>> together.nodes
+        >>> import cascadice as cd
+        >>> digits = cd.data.digits()
+        >>> model = cd.models.build("mlp", digits.train.shape, 10, hidden=(8,))
+        >>> fleet([cd.network(model, digits, nodes=4, seed=seed) for seed in range(3)]).nodes
         12
     """
     first = networks[0]

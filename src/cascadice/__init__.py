@@ -46,20 +46,21 @@ __all__ = [
     "topology",
 ]
 
-_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
+_MODULES = {"store": "runs.store"} | {
+    name: name for name in ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
+}
+_HOMES = {"Corruption": "data.corruption"}  # the others live in `engine`
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is used when it is used: torch takes seconds, and `cascadice --help` should not."""
+    """Import a public name when it is first used: torch takes seconds, and `cascadice --help` should not."""
     if name not in __all__:
         raise AttributeError(f"module 'cascadice' has no attribute {name!r}")
-    if name == "store":
-        return import_module("cascadice.runs.store")
     if name in _MODULES:
-        return import_module(f"cascadice.{name}")
-    found = getattr(import_module("cascadice.data.corruption" if name == "Corruption" else "cascadice.engine"), name)
-    globals()[name] = found
-    return found
+        return import_module(f"cascadice.{_MODULES[name]}")
+    value = getattr(import_module(f"cascadice.{_HOMES.get(name, 'engine')}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,6 @@ def mse(
     """Mean of (output − target)² over all entries.
 
     Args:
-        outputs: Predictions.
         targets: Of the same shape; or integer classes, which stand for their one-hot vectors.
 
     Raises:

@@ -36,7 +36,6 @@ def mlp(
 
     Args:
         shape: The shape of one input.
-        classes: The number of outputs.
         hidden: The widths of the hidden layers.
         activation: One of ACTIVATIONS.
 
@@ -64,7 +63,6 @@ def cnn(
 
     Args:
         shape: (channels, height, width) of one image.
-        classes: The number of outputs.
         channels: The channels of each convolution.
         activation: One of ACTIVATIONS.
         pool: "max" or "average".
@@ -102,7 +100,6 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
 
     Args:
         shape: (channels, height, width) of one image.
-        classes: The number of outputs.
         width: The channels of the first stage.
         activation: One of ACTIVATIONS.
     """
@@ -183,11 +180,8 @@ def transformer(
     Pre-norm blocks, learned positions, no dropout.
 
     Args:
-        vocabulary: The number of tokens.
         context: The longest sequence.
         width: Of the residual stream; a multiple of `heads`.
-        depth: The number of blocks.
-        heads: Attention heads in each block.
         activation: One of ACTIVATIONS.
         tied: Share the token embedding with the output layer.
     """
@@ -234,8 +228,7 @@ def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, 
         name: One of MODELS.
         data_shape: The shape of one input; `(context,)` for the transformer.
         classes: The number of outputs; the vocabulary for the transformer.
-        seed: Determines the weights.
-        options: Keyword arguments of the model, e.g. `hidden`.
+        **options: Keyword arguments of the model, e.g. `hidden`.
 
     Raises:
         ValueError: The name or an option is unknown, or the model cannot take such data.

@@ -159,7 +159,7 @@ def build(name: str, **options: Any) -> Optimizer:
 
     Args:
         name: One of OPTIMIZERS.
-        options: Keyword arguments of the function that OPTIMIZERS names.
+        **options: Keyword arguments of the function that OPTIMIZERS names.
 
     Raises:
         ValueError: The name, an option or its value is not valid.

@@ -1,5 +1,6 @@
 """A fleet is its networks: the same numbers, side by side."""
 
+import doctest
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, simulate
 from cascadice.influence import evaluate_on, own_data, proximity
+from cascadice_experiments import data_sets, fleets, roc
 from cascadice_experiments.fleets import blocks, by_network, fleet
 
 ROUNDS = 4
@@ -68,6 +70,18 @@ def test_holds_everybodys_part_and_weight():
     assert equal(fleet(apiece[:1]).initial, apiece[0].initial)
 
 
+def test_a_schedule_may_refill_one_buffer():
+    buffer, network = torch.eye(4), make()
+
+    def refilled(t):
+        buffer.copy_(torch.full((4, 4), 0.25) if t % 2 else torch.eye(4))
+        return buffer
+
+    together = fleet([replace(network, mixing=refilled)] * 2)
+    for t in (0, 1, 2):
+        assert torch.equal(together.mixing(t), torch.block_diag(refilled(t), refilled(t)))
+
+
 def test_the_same_w_is_the_same_object():
     together = fleet(networks())
     assert together.mixing(0) is together.mixing(1)
@@ -82,3 +96,9 @@ def test_rows_and_pairs_by_network():
 def test_networks_must_be_of_one_size():
     with pytest.raises(ValueError, match=r"networks must be of one size; found \[4, 6\]"):
         fleet([make(), make(mixing="ring", nodes=6)])
+
+
+@pytest.mark.parametrize("module", [fleets, roc, data_sets], ids=lambda module: module.__name__)
+def test_examples_print_what_they_say(module):
+    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module).attempted > 0

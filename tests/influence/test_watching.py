@@ -31,8 +31,8 @@ def test_live_in_a_window_and_from_a_recording(tmp_path, samples):
     live = all_of(network, simulate(network, ROUNDS, window=HOPS, taped=samples), kinds=ALL_KINDS, samples=samples)
     assert_same(live, expected)
     for done in simulate(network, ROUNDS):
-        store.record(tmp_path, done)
-    assert_same(all_of(network, store.read(tmp_path), kinds=ALL_KINDS, samples=samples), expected)
+        store.save_round(tmp_path, done)
+    assert_same(all_of(network, store.load_rounds(tmp_path), kinds=ALL_KINDS, samples=samples), expected)
     assert set(expected.columns["round"]) == set(range(ROUNDS - HOPS + 1))
 
 

@@ -23,7 +23,8 @@ from cascadice.influence.tables import concatenate, read_table, table_of, write_
 from cascadice.report.page import collect, mixing, page, samples
 from cascadice.report.page.writing import LARGEST, json_in_html
 from cascadice.runs import store
-from cascadice.runs.config import build, fingerprint, to_json
+from cascadice.runs.config import build, to_json
+from cascadice.runs.fingerprints import fingerprint
 from cascadice.runs.summary import read_summary
 
 
@@ -363,7 +364,7 @@ def test_the_command_writes_the_page_where_asked(asked, tmp_path, capsys):
     assert main(["report", str(asked), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "6 participants trained mlp on digits together for 8 rounds" in said
-    assert f"page in {out}" in said
+    assert f"wrote {out}" in said
     assert [path.name for path in out.parent.iterdir()] == ["page.html"]
 
 
@@ -372,11 +373,11 @@ def test_the_command_writes_the_page_where_asked(asked, tmp_path, capsys):
     [
         (
             ["nowhere"],
-            r"nowhere does not exist\. Name the folder of a run, of what `cascadice reproduce` made, or of a",
+            r"nowhere does not exist\. Name a folder that `cascadice run`",
         ),
         (
             ["folder.html"],
-            r"folder\.html holds neither a run \(config\.json\) nor a result \(result\.json\)\. Name the",
+            r"folder\.html holds neither a run \(config\.json\) nor a result \(result\.json\)\. Name a",
         ),
         (["RUN", "--out", "page.pdf"], r"a page must end in \.html; found 'page\.pdf'"),
         (["RUN", "--out", "folder.html"], r"folder\.html is a folder; a page is a file\."),

@@ -130,8 +130,8 @@ def test_a_result_without_points_has_no_table(tmp_path, empty):
         ),
         ("begun/failed", "no result yet. Not finished: failed (failed, see"),
         ("begun", "begun/failed/error.txt), stopped. Run the same `cascadice reproduce` command again to continue."),
-        ("kept", "kept holds numbers of figures, NAME.json, but no figure's folder, NAME/result.json. Name the folder"),
-        ("file", "file is a file. Name the folder of a run, of what `cascadice reproduce` made, or of a study."),
+        ("kept", "kept holds numbers of figures, NAME.json, but no figure's folder, NAME/result.json. Name a folder"),
+        ("file", "file is a file. Name a folder that `cascadice run`, `cascadice reproduce` or a study wrote."),
         ("other", "result.json lacks title, findings, summary, settings, seconds, device, version;"),
     ],
 )
@@ -184,7 +184,7 @@ def test_the_command_writes_the_page_of_one_and_of_all(tmp_path, capsys):
         assert main(["report", str(folder)]) == 0
         said = capsys.readouterr().out
         assert "pearson 0.99" in said
-        assert f"page in {folder / 'report.html'}" in said
+        assert f"wrote {folder / 'report.html'}" in said
         text = (folder / "report.html").read_text()
         assert "connect-src 'none'" in text
         assert HOSTILE not in text

@@ -67,7 +67,7 @@ def test_a_study_is_shown_with_its_table_and_figure(make, study, capsys):
     assert main(["report", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "note: Every point measured is in points.parquet." in said
-    assert f"page in {folder / 'report.html'}" in said
+    assert f"wrote {folder / 'report.html'}" in said
     assert (
         TABLES[study]["level" if study == "unlearning" else found["columns"][0]] in (folder / "report.html").read_text()
     )

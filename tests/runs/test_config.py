@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cascadice import learning_rates
 from cascadice.engine import simulate
 from cascadice.runs import config as configuration
-from cascadice.runs.config import Config, build, fingerprint, from_json, length, override, to_json
+from cascadice.runs.config import Config, build, from_json, length, override, to_json
+from cascadice.runs.fingerprints import fingerprint
 from cascadice.runs.flags import reader
 from cascadice.runs.options import read_options
 from cascadice.runs.recipes import RECIPES, demo, describe

@@ -14,7 +14,8 @@ from cascadice.files import read_json
 from cascadice.influence.tables import parts, read_note, read_table
 from cascadice.runs import ask, config, folder, store
 from cascadice.runs.ask import Question
-from cascadice.runs.config import SETTINGS_OF_0_1_0, Config, fingerprint, from_json, to_json
+from cascadice.runs.config import Config, from_json, to_json
+from cascadice.runs.fingerprints import INCIDENTAL, SETTINGS_OF_0_1_0, fingerprint
 from cascadice.runs.recording import open_recording
 from cascadice.runs.train import run
 
@@ -155,6 +156,6 @@ def test_a_version_with_more_settings_resumes_a_run(old, monkeypatch):
 
 def test_the_old_fingerprint_is_over_every_setting_there_was():
     old = read_json(RECORDED / "config.json")
-    assert {*SETTINGS_OF_0_1_0, *config.INCIDENTAL, "rule"} == set(old)
+    assert {*SETTINGS_OF_0_1_0, *INCIDENTAL, "rule"} == set(old)
     assert fingerprint(from_json(old), SETTINGS_OF_0_1_0) == OLD_FINGERPRINT
     assert set(to_json(Config())) - set(old) == {f.name for f in fields(Config)} - set(old)

@@ -1,4 +1,6 @@
-"""How reliably are attackers told from honest neighbours? Influence and its factors against what people use instead.
+"""How reliably do neighbours tell attackers from honest participants?
+
+Influence and its factors, against the scores that people use instead.
 
     python -m cascadice_experiments.anomalies --quick                       a few settings, under a minute
     python -m cascadice_experiments.anomalies --device cuda --out out/anomalies

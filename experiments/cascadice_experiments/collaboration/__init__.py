@@ -1,4 +1,6 @@
-"""How much is it worth to choose whom to average with? Attackers of four kinds, and two groups with different goals.
+"""What does a participant gain by choosing whom to average with?
+
+Among attackers of four kinds, and between two groups with different goals.
 
     python -m cascadice_experiments.collaboration --device cuda --out out/collaboration    all settings, minutes
     python -m cascadice_experiments.collaboration --quick                                  three small ones, a minute

@@ -16,7 +16,7 @@ def bootstrap(
 ) -> dict[str, list[float]]:
     """Each measure of agreement with its 95 % interval, `[value, lower, upper]`.
 
-    As many groups as there are, are drawn with replacement. Cost: 300 times that of `agreement`.
+    Each of 300 resamples draws as many groups as there are, with replacement. Cost: 300 times that of `agreement`.
     """
     members = [(group == g).nonzero()[:, 0] for g in sorted(set(group.tolist()))]
     generator = seeds.generator(seed, "bootstrap", len(truth))

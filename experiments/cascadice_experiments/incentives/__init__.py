@@ -1,4 +1,6 @@
-"""Does the ledger pay those who deserve it? Against exact Shapley values, against leaving participants out, and cheats.
+"""Does the ledger pay participants what their data contributed?
+
+Against exact Shapley values, against leaving participants out, and with participants that cheat.
 
     python -m cascadice_experiments.incentives                      digits, some minutes on two cores
     python -m cascadice_experiments.incentives --quick              under a minute

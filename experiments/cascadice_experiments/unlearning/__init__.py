@@ -1,4 +1,4 @@
-"""How close does each level of forgetting come to models that never used the data, and what does it cost?
+"""How close does each level of forgetting come to models that never used the data, and at what cost?
 
     python -m cascadice_experiments.unlearning                    digits, some minutes on two cores
     python -m cascadice_experiments.unlearning --device cuda      CIFAR-10, about a minute

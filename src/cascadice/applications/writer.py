@@ -109,17 +109,3 @@ def nested_lists(values: "Tensor") -> Any:
 def comma_separated(nodes: Iterable[int]) -> str:
     """Numbers of participants in a sentence: 1, 2, 5."""
     return ", ".join(map(str, nodes))
-
-
-def final_metrics(recording: "Recording") -> "tuple[int, Tensor, Tensor] | None":
-    """The last measured round with each participant's test loss and accuracy then; None if none was measured.
-
-    Accuracy is NaN where targets are not classes.
-    """
-    from cascadice.runs import store
-
-    try:
-        measured = [(m.t, m.test) for m in store.read_metrics(recording.folder) if m.test is not None]
-    except FileNotFoundError:
-        return None
-    return (measured[-1][0], *measured[-1][1]) if measured else None

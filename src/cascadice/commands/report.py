@@ -1,24 +1,24 @@
-"""`cascadice report`: a run, what was reproduced, or what a study measured, as one HTML page.
+"""`cascadice report`: a run, reproduced figures or a study as one HTML page.
 
-Torch is loaded when the command runs, not when its help is shown.
+Torch is imported when the command runs, not when its help is shown.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-ACCEPTED = "Name the folder of a run, of what `cascadice reproduce` made, or of a study."
+ACCEPTED = "Name a folder that `cascadice run`, `cascadice reproduce` or a study wrote."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the flags of the command."""
     text = (
-        "the folder that `cascadice run` wrote, or `cascadice reproduce` (one figure's, or that of all), "
+        "the folder that `cascadice run` wrote, or `cascadice reproduce` (of one figure or of all), "
         "or `python -m cascadice_experiments.STUDY --out`"
     )
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
-    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.set_defaults(command=_report)
 
 
@@ -26,45 +26,43 @@ def _report(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from cascadice.report.page import write, write_results
+    from cascadice.runs.progress import say
 
-    folder, out = Path(args.run), None if args.out is None else _checked(Path(args.out))
-    if measured := _holds_results(folder):
+    folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
+    if has_results := _has_results(folder):
         path, data = write_results(folder, out)
-        told = _by_name(data["results"])
+        findings = _by_name(data["results"])
     else:
         path, data = write(folder, out)
-        told = data["findings"]
-    console = Console(quiet=args.quiet)
-    for text in (*told, *(f"note: {note}" for note in data["notes"])):
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-    if not measured and data["influence"] is None and data["commands"]:
-        ask = f"no influence yet; this adds it: {data['commands'][0]['command']}"
-        console.print(ask, highlight=False, soft_wrap=True, markup=False)
-    size = f"{path.stat().st_size / 1e6:.1f} MB, one file, no network needed"
-    console.print(f"page in {path} ({size})", highlight=False, soft_wrap=True, markup=False)
+        findings = data["findings"]
+    for text in (*findings, *(f"note: {note}" for note in data["notes"])):
+        say(console, text)
+    if not has_results and data["influence"] is None and data["commands"]:
+        say(console, f"no influence yet; this adds it: {data['commands'][0]['command']}")
+    say(console, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, one file, works offline)")
 
 
 def _by_name(results: list[dict[str, Any]]) -> list[str]:
-    """What was found; of several figures, each under its name."""
+    """The findings; if there are several figures, each under its name."""
     if len(results) == 1:
         return list(results[0]["findings"])
     return [line for result in results for line in (f"{result['name']}:", *(f"  {one}" for one in result["findings"]))]
 
 
-def _holds_results(folder: Path) -> bool:
-    """Whether results are in the folder, and no run; a folder with neither is a mistake."""
+def _has_results(folder: Path) -> bool:
+    """Whether the folder holds results rather than a run; a folder with neither is a mistake."""
     from cascadice.report.page.results import result_folders
     from cascadice.runs.folder import CONFIG
 
     if (folder / CONFIG).exists():
         return False
     if not result_folders(folder):
-        raise ValueError(_what_is_there(folder))
+        raise ValueError(_why_empty(folder))
     return True
 
 
-def _what_is_there(folder: Path) -> str:
-    """Of a folder with nothing to show: why, and what to do."""
+def _why_empty(folder: Path) -> str:
+    """Why a folder has nothing to show, and what to do."""
     from cascadice.report.page.results import MANIFEST, RESUME, unfinished
 
     if begun := unfinished(folder):
@@ -78,9 +76,11 @@ def _what_is_there(folder: Path) -> str:
     return f"{folder} holds neither a run (config.json) nor a result (result.json). {ACCEPTED}"
 
 
-def _checked(path: Path) -> Path:
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"a page must end in .html; found {str(path)!r}.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; a page is a file. Choose another name with --out.")
-    return path
+def _checked(out: str | None) -> Path | None:
+    if out is None:
+        return None
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"a page must end in .html; found {out!r}.")
+    if Path(out).is_dir():
+        raise ValueError(f"{out} is a folder; a page is a file. Choose another name with --out.")
+    return Path(out)

@@ -37,7 +37,7 @@ def _run(args: argparse.Namespace) -> None:
     out = Path(args.out or f"runs/{_short_name(args.recipe)}")
     config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
-    options["question"] = flags.question_from(args) if flags.has_question(args) else None
+    options["question"] = flags.question_from(args) if flags.given_question(args) else None
     try:
         if args.live is None:
             run(config, out, **options)

@@ -28,10 +28,8 @@ def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerPartic
     epoch, one permutation a participant. Not safe to call from several threads at once.
 
     Args:
-        partition: The samples that each participant holds.
         batch_size: Samples in a batch: one number, or one for each participant.
         steps: Local steps in a round: one number, or one for each participant.
-        seed: Determines the order of the samples.
 
     Returns:
         The function t -> indices [participants, most steps, largest batch], padded with -1.

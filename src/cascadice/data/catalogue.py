@@ -36,7 +36,6 @@ def load(name: str, root: Root = None, download: bool = False, quiet: bool = Fal
 
     Args:
         name: One of DATASETS.
-        root: The folder to search first.
         download: Whether to download the data set if it is in none of these places.
         quiet: Show no progress bar.
 

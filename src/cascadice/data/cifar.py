@@ -72,7 +72,6 @@ def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
     """A hundred classes of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009).
 
     Args:
-        root: The folder to search first.
         coarse: Use the twenty groups of classes instead.
     """
     (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)

@@ -104,10 +104,7 @@ def corrupt(
         corruptions: Applied in this order.
         x: Inputs [participants, steps, batch, ...].
         y: Targets [participants, steps, batch, ...].
-        t: The round.
         nodes: Which participant each row of x and y belongs to.
-        seed: The seed of the run.
-        classes: The number of classes.
         sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
     """
     if not corruptions:
@@ -121,15 +118,13 @@ def corrupt(
         if not applied:
             continue
         steps, batch = sizes[row] if sizes else y.shape[1:3]
-        row_x, row_y = before = x[row, :steps, :batch], y[row, :steps, :batch]
+        own_x, own_y = row_x, row_y = x[row, :steps, :batch], y[row, :steps, :batch]
         generator = seeds.generator(seed, "corruption", t, node)
         for c in applied:
             _check_possible(c, x, y, classes)
             row_x, row_y = CORRUPTIONS[c.kind].apply(row_x, row_y, c.strength, classes, generator)
-        bad_x, bad_y = (
-            whole if after is old else _with_block(whole, original, row, after)
-            for whole, original, old, after in zip((bad_x, bad_y), (x, y), before, (row_x, row_y), strict=True)
-        )
+        bad_x = bad_x if row_x is own_x else _with_block(bad_x, x, row, row_x)
+        bad_y = bad_y if row_y is own_y else _with_block(bad_y, y, row, row_y)
     return bad_x, bad_y
 
 

@@ -38,10 +38,7 @@ def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *,
     """`per_node` independent draws for each participant, so that participants overlap and samples recur.
 
     Args:
-        n_samples: The number of training samples.
-        nodes: The number of participants.
         per_node: Draws for each participant; n_samples / nodes unless given.
-        seed: Determines the draws.
     """
     size = max(1, n_samples // max(1, nodes)) if per_node is None else per_node
     _check_sizes(n_samples, nodes, size, disjoint=False)
@@ -62,11 +59,9 @@ def dirichlet(
 
     Args:
         labels: The class of each training sample.
-        nodes: The number of participants.
         alpha: The smaller, the fewer classes each participant sees.
         per_node: The number of samples that each participant holds.
         minimum: The fewest samples that a participant may hold; the largest participant gives some of its own.
-        seed: Determines the draws.
     """
     if not alpha > 0 or not np.isfinite(alpha):
         raise ValueError(f"alpha must be positive and finite; found {alpha}. Use iid for no skew at all.")
@@ -74,11 +69,11 @@ def dirichlet(
         raise ValueError(f"minimum must be at least 1 sample a participant; found {minimum}.")
     _check_labels(labels)
     _check_sizes(len(labels), nodes, minimum if per_node is None else per_node)
-    draw = np.random.default_rng(seeds.derive(seed, "partition", "dirichlet"))
+    generator = np.random.default_rng(seeds.derive(seed, "partition", "dirichlet"))
     pools = _shuffled_classes(labels, seed)
     if per_node is None:
-        return _level(_divide_classes(pools, nodes, alpha, draw), minimum)
-    return _fill(pools, nodes, per_node, alpha, draw)
+        return _level(_divide_classes(pools, nodes, alpha, generator), minimum)
+    return _fill(pools, nodes, per_node, alpha, generator)
 
 
 def by_class(
@@ -88,11 +83,9 @@ def by_class(
 
     Args:
         labels: The class of each training sample.
-        nodes: The number of participants.
         classes_per_node: Classes that each participant holds. Some classes are held by no one where
             nodes × classes_per_node is less than the number of classes.
         per_node: Keep this many samples of each participant, at random.
-        seed: Determines who holds what.
     """
     _check_labels(labels)
     _check_sizes(len(labels), nodes, per_node)
@@ -101,12 +94,12 @@ def by_class(
         raise ValueError(
             f"classes_per_node must lie in 1..{len(pools)}, the classes there are; found {classes_per_node}."
         )
-    draw = seeds.generator(seed, "partition", "by-class")
+    generator = seeds.generator(seed, "partition", "by-class")
     parts: list[list[Tensor]] = [[] for _ in range(nodes)]
-    for pool, holders in zip(pools, _holders(len(pools), nodes, classes_per_node, draw), strict=True):
+    for pool, holders in zip(pools, _holders(len(pools), nodes, classes_per_node, generator), strict=True):
         for node, share in zip(holders, pool.tensor_split(max(1, len(holders))), strict=False):
             parts[node].append(share)
-    partition = [torch.cat(part)[torch.randperm(sum(map(len, part)), generator=draw)] for part in parts]
+    partition = [torch.cat(part)[torch.randperm(sum(map(len, part)), generator=generator)] for part in parts]
     smallest = min(range(nodes), key=lambda node: len(partition[node]))
     if len(partition[smallest]) < (per_node or 1):
         found = f"participant {smallest} would hold {len(partition[smallest])}"
@@ -116,11 +109,13 @@ def by_class(
     return [p[:per_node] for p in partition]
 
 
-def _holders(classes: int, nodes: int, classes_per_node: int, draw: torch.Generator) -> list[list[int]]:
+def _holders(classes: int, nodes: int, classes_per_node: int, generator: torch.Generator) -> list[list[int]]:
     """The holders of each class: every participant in turn takes the classes with the fewest holders."""
     holders: list[list[int]] = [[] for _ in range(classes)]
     for node in range(nodes):
-        crowding = torch.tensor([len(h) for h in holders]) + torch.rand(classes, generator=draw, dtype=torch.float64)
+        crowding = torch.tensor([len(h) for h in holders]) + torch.rand(
+            classes, generator=generator, dtype=torch.float64
+        )
         for c in crowding.argsort()[:classes_per_node].tolist():
             holders[c].append(node)
     return holders
@@ -168,7 +163,7 @@ def scheme(name: str, **options: Any) -> Scheme:
 
     Args:
         name: One of PARTITIONS.
-        options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
+        **options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
 
     Returns:
         The function (labels, nodes, per_node=None, seed=0) -> partition.
@@ -195,9 +190,7 @@ def resolve(
         partition: A name, a function (labels, nodes, per_node=None, seed=0) -> partition, or the indices of each
             participant's samples.
         labels: The targets of the training samples.
-        nodes: The number of participants.
         per_node: The number of samples that each participant holds; not with index lists.
-        seed: Determines the draws.
 
     Raises:
         ValueError: There is not one list per participant, or an index is out of range.
@@ -245,14 +238,14 @@ def _commonest(row: list[int], classes: Sequence[str]) -> list[str]:
     return [str(len(held)), ", ".join(f"{classes[c]} ({row[c]})" for c in held[:3])]
 
 
-def _divide_classes(pools: list[Tensor], nodes: int, alpha: float, draw: np.random.Generator) -> Partition:
+def _divide_classes(pools: list[Tensor], nodes: int, alpha: float, generator: np.random.Generator) -> Partition:
     parts: list[list[Tensor]] = [[] for _ in range(nodes)]
     for pool in pools:
-        ends = np.round(np.cumsum(draw.dirichlet(np.full(nodes, alpha))) * len(pool)).astype(int)
+        ends = np.round(np.cumsum(generator.dirichlet(np.full(nodes, alpha))) * len(pool)).astype(int)
         for part, share in zip(parts, pool.tensor_split(ends[:-1].tolist()), strict=True):
             part.append(share)
     held = [torch.cat(part) for part in parts]
-    return [part[torch.from_numpy(draw.permutation(len(part)))] for part in held]
+    return [part[torch.from_numpy(generator.permutation(len(part)))] for part in held]
 
 
 def _level(partition: Partition, minimum: int) -> Partition:
@@ -267,14 +260,14 @@ def _level(partition: Partition, minimum: int) -> Partition:
     return [torch.tensor(part) for part in held]
 
 
-def _fill(pools: list[Tensor], nodes: int, per_node: int, alpha: float, draw: np.random.Generator) -> Partition:
+def _fill(pools: list[Tensor], nodes: int, per_node: int, alpha: float, generator: np.random.Generator) -> Partition:
     """Places are filled in turn, so that no participant is left with only what the others did not want."""
     # The floor keeps a choice open once the classes a participant prefers are used up.
-    mix = np.maximum(draw.dirichlet(np.full(len(pools), alpha), size=nodes), 1e-12)
+    mix = np.maximum(generator.dirichlet(np.full(len(pools), alpha), size=nodes), 1e-12)
     left = [pool.tolist() for pool in pools]
     ladders = np.cumsum(mix, axis=1).tolist()
     held: list[list[int]] = [[] for _ in range(nodes)]
-    for place in draw.random((per_node, nodes)):
+    for place in generator.random((per_node, nodes)):
         for node in range(nodes):
             c = bisect_right(ladders[node], place[node] * ladders[node][-1])
             held[node].append(left[c].pop())

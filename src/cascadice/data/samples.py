@@ -83,7 +83,6 @@ class DataSet:
     """The samples that participants train on and those they are evaluated on.
 
     Args:
-        name: For titles and records.
         train: The training samples, which a partition divides among the participants.
         test: The samples for evaluation.
         classes: The names of the classes; empty for regression.
@@ -127,9 +126,6 @@ def from_tensors(
     Args:
         x: Training inputs: uint8 images NCHW, floats, or integer tokens.
         y: Training targets: integer classes, or floats for regression.
-        x_test: Inputs for evaluation.
-        y_test: Targets for evaluation.
-        name: For titles and records.
         classes: Names or a number; left out, integer targets are the classes 0 … max, floats regression.
         mean: Of x / 255, one number per channel: normalises uint8 images when they are taken.
         std: Of x / 255, one number per channel.
@@ -186,7 +182,6 @@ def from_torch(
     Args:
         train: A map-style or iterable Dataset, or any iterable of pairs, to train on.
         test: The same, for evaluation.
-        name: For titles and records.
         classes: As for `from_tensors`, as are `mean` and `std`.
         mean: Normalises images together with `std`.
         std: Normalises images together with `mean`.

@@ -150,8 +150,8 @@ def _check_batch(network: Network, one: Participants, x: Tensor, y: Tensor) -> N
         by_changed = grad(learner.loss)(_changed(before, rows), y)
     if _differ(by_output[~rows], by_changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
         raise ValueError(
-            "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term depends "
-            "on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
+            "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term "
+            "depends on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
         )
 
 

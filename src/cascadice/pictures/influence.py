@@ -1,7 +1,6 @@
 """A figure of influence: who helped and harmed, who influenced whom, how far it reaches, how accurate estimates are."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -9,34 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascadice.influence.readings import Agreement
-from cascadice.pictures.panels import NAMED_UP_TO
-from cascadice.pictures.saving import check_suffix, save
+from cascadice.pictures.panels import NAMED_UP_TO, check_suffix, number_participants, panels, save
 
 HELPED, HARMED = "#0072B2", "#D55E00"  # Okabe–Ito: distinct for colour-blind readers too
 COLOURS = ("#4D4D4D", "#009E73", "#CC79A7", "#E69F00")
 
 Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _Content:
-    updates: Mapping[str, Numbers]
-    by_hop: Mapping[str, Numbers]
-    matrix: Mapping[str, Numbers]
-    agreements: Mapping[str, Agreement]
-    injected: Mapping[int, str]
-    test_results: str
-
-    def colour(self, kind: str) -> str:
-        return COLOURS[list(self.updates).index(kind) % len(COLOURS)]
+ByKind = Mapping[str, Numbers]
 
 
 def plot(
     path: str | PathLike[str],
     *,
-    updates: Mapping[str, Numbers],
-    by_hop: Mapping[str, Numbers],
-    matrix: Mapping[str, Numbers],
+    updates: ByKind,
+    by_hop: ByKind,
+    matrix: ByKind,
     agreements: Mapping[str, Agreement],
     injected: Mapping[int, str],
     test_results: str = "",
@@ -53,69 +39,62 @@ def plot(
         injected: participant -> its faults, for the labels.
         test_results: The participants' test accuracy in words.
     """
-    from matplotlib.figure import Figure
+    path = check_suffix(path)
+    count = 1 + 2 * bool(matrix) + bool(agreements)
+    rows = 2 if count == 4 else 1
+    figure, axes = panels(count, (5.4 * count / rows, 4.6 * rows), rows)
+    each = iter(np.atleast_1d(axes))
+    colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(updates)}
+    _totals(next(each), *next(iter(updates.items())), injected)
+    if matrix:
+        _matrix(next(each), next(iter(matrix.values())))
+        _decay(next(each), by_hop, colours)
+    if agreements:
+        _against_truth(next(each), updates, agreements, colours, test_results)
+    save(figure, path, title)
 
-    path, content = check_suffix(path), _Content(updates, by_hop, matrix, agreements, injected, test_results)
-    panels: list[Callable[[Any, _Content], None]] = [_totals]
-    panels += [_matrix, _decay] if matrix else []
-    panels += [_against_truth] if agreements else []
-    rows, columns = (2, 2) if len(panels) == 4 else (1, len(panels))
-    figure = Figure(figsize=(5.4 * columns, 4.6 * rows), layout="constrained")
-    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
-        panel(axes, content)
-        axes.title.set_fontsize(11)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title)
-    save(figure, path)
 
-
-def _totals(axes: Any, content: _Content) -> None:
-    kind, updates = next(iter(content.updates.items()))
-    values, injected = np.nan_to_num(updates.sum(0)), content.injected
+def _totals(axes: Any, kind: str, updates: Numbers, injected: Mapping[int, str]) -> None:
+    values = np.nan_to_num(updates.sum(0))
     axes.barh(range(len(values)), values, color=[HELPED if v < 0 else HARMED for v in values])
     axes.axvline(0, color="0.2", linewidth=0.8)
     axes.set(title=f"who helped, who harmed ({kind})", xlabel="helped  <  influence on everyone's loss  >  harmed")
-    names = {node: f"{injected[node]}  {node}" if node in injected else str(node) for node in range(len(values))}
     if len(values) <= NAMED_UP_TO:
-        axes.set_yticks(list(names), list(names.values()), fontsize=8)
+        names = [f"{injected[node]}  {node}" if node in injected else str(node) for node in range(len(values))]
+        axes.set_yticks(range(len(values)), names, fontsize=8)
     axes.locator_params(axis="x", nbins=6)  # five digits and a sign are wide
     axes.set_ylabel("participant")
     axes.invert_yaxis()
 
 
-def _matrix(axes: Any, content: _Content) -> None:
-    matrix = next(iter(content.matrix.values()))
+def _matrix(axes: Any, matrix: Numbers) -> None:
     limit = np.quantile(np.abs(matrix[matrix != 0]), 0.98) if matrix.any() else 1.0  # one outlier would pale the rest
     image = axes.imshow(np.ma.masked_equal(matrix, 0), "RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8, extend="both")
     axes.set_facecolor("#f4f4f4")
     axes.set(xlabel="receiver", ylabel="source", title="who influenced whom, from the first gossip on")
-    if len(matrix) <= NAMED_UP_TO:
-        axes.set_xticks(range(len(matrix)))
-        axes.set_yticks(range(len(matrix)))
-        axes.tick_params(labelsize=8 if len(matrix) <= 16 else 6)
+    number_participants(axes, range(len(matrix)))
 
 
-def _decay(axes: Any, content: _Content) -> None:
-    kinds, width = len(content.by_hop), 0.8 / len(content.by_hop)
-    for place, (kind, values) in enumerate(content.by_hop.items()):
-        offset = (place - (kinds - 1) / 2) * width
-        axes.bar(np.arange(len(values)) + offset, values, width, color=content.colour(kind), label=kind)
+def _decay(axes: Any, by_hop: ByKind, colours: Mapping[str, str]) -> None:
+    width = 0.8 / len(by_hop)
+    for place, (kind, values) in enumerate(by_hop.items()):
+        offset = (place - (len(by_hop) - 1) / 2) * width
+        axes.bar(np.arange(len(values)) + offset, values, width, color=colours[kind], label=kind)
     axes.set(title="how far it reaches", xlabel="hops (0: on itself, before gossip)", ylabel="mean absolute influence")
-    axes.set_xticks(range(max(map(len, content.by_hop.values()))))
+    axes.set_xticks(range(max(map(len, by_hop.values()))))
     axes.legend(frameon=False, fontsize=8)
 
 
-def _against_truth(axes: Any, content: _Content) -> None:
-    true = content.updates["truth"].ravel()
-    for kind, a in content.agreements.items():
+def _against_truth(
+    axes: Any, updates: ByKind, agreements: Mapping[str, Agreement], colours: Mapping[str, str], test_results: str
+) -> None:
+    true = updates["truth"].ravel()
+    for kind, a in agreements.items():
         label = f"{kind}\nPearson {a.pearson:.3f}, relative RMSE {a.relative_rmse:.3f}"
-        values = content.updates[kind].ravel()
-        axes.scatter(true, values, s=14, color=content.colour(kind), alpha=0.7, linewidths=0, label=label)
+        axes.scatter(true, updates[kind].ravel(), s=14, color=colours[kind], alpha=0.7, linewidths=0, label=label)
     ends = [np.nanmin(true), np.nanmax(true)]
     axes.plot(ends, ends, color="0.2", linewidth=0.8, zorder=0)
-    title = "estimates against the truth"
-    if content.test_results:
-        title += f"\nnetwork with test {content.test_results}"
+    title = "estimates against the truth" + (f"\nnetwork with test {test_results}" if test_results else "")
     axes.set(title=title, xlabel="truth: influence of an update", ylabel="estimate")
     axes.legend(frameon=False, fontsize=8, loc="upper left")

@@ -1,30 +1,47 @@
-"""A figure of panels side by side, styled and saved in the one way all pictures of results are."""
+"""Figures of panels side by side, styled and saved in one way."""
 
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from cascadice.pictures import saving
+from cascadice.files import replacing
 
-NAMED_UP_TO = 32  # participants: above it, their numbers no longer fit along an axis
+NAMED_UP_TO = 32  # participants: of more, their numbers do not fit along an axis
+SUFFIXES = (".png", ".svg")
 
 
-def panels(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
+def check_suffix(path: str | PathLike[str]) -> Path:
+    """The path, which must end in .png or .svg."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a figure must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
+    return Path(path)
+
+
+def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, Any]:
     """A figure of this size in inches, and its `count` panels (one alone is not in a list)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(1, count)
+    axes = figure.subplots(rows, count // rows)
+    return figure, axes if rows == 1 else axes.ravel()
 
 
 def save(figure: Any, path: str | PathLike[str], title: str = "") -> None:
-    """Style all panels and save the figure as PNG or SVG; ValueError if `path` has any other suffix."""
-    saving.check_suffix(path)
+    """Style all panels and save the figure, atomically; ValueError unless `path` ends in .png or .svg."""
+    path = check_suffix(path)
     if title:
         figure.suptitle(title)
     for axes in figure.axes:
         axes.title.set_fontsize(11)
         axes.spines[["top", "right"]].set_visible(False)
-    saving.save(figure, path)
+    write(figure, path)
+
+
+def write(figure: Any, path: str | PathLike[str]) -> None:
+    """Save the figure as it is, atomically, in the format of the path's suffix."""
+    path = check_suffix(path)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
 
 
 def number_participants(axes: Any, order: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from cascadice.pictures.saving import save
+from cascadice.pictures.panels import write
 
 LEGIBLE = 40  # labels along an axis; of more, every second, fifth, tenth … is shown
 
@@ -36,7 +36,7 @@ def plot(counts: Int[Tensor, "nodes classes"], path: str | PathLike[str], classe
     totals.set(xlabel="samples in total")
     totals.tick_params(axis="y", labelleft=False)
     totals.spines[["top", "right"]].set_visible(False)
-    save(figure, path)
+    write(figure, path)
 
 
 def _tick(axis: Any, names: Sequence[str], rotation: int = 0) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.pictures.saving import check_suffix, save
+from cascadice.pictures.panels import check_suffix, write
 from cascadice.topology import Links, links
 
 NETWORK_UP_TO = 64  # participants; of more, arrows would hide one another
@@ -37,7 +37,7 @@ def plot(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "")
     _heat_map(axes[-1], nodes, entries)
     note = "" if both else f"{nodes} participants: too many to draw as a graph"
     figure.suptitle("\n".join(line for line in (title, note) if line))
-    save(figure, path)
+    write(figure, path)
 
 
 def _network(axes: Any, nodes: int, entries: Links) -> None:

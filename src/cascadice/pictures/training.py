@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.pictures.saving import check_suffix, save
+from cascadice.pictures.panels import check_suffix, panels, write
 
 LINES_UP_TO = 64  # participants; of more, a band from minimum to maximum
 COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00", "consensus": "#4D4D4D"}  # Okabe–Ito
@@ -31,22 +31,19 @@ def plot(
         accuracy: round -> [n], of the rounds that were evaluated; NaN where there is none.
         consensus: round -> root mean square distance from the mean model.
     """
-    from matplotlib.figure import Figure
-
     path = check_suffix(path)
     if not train_loss:
         raise ValueError("there must be at least one round to plot; found none.")
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    panels = figure.subplots(1, 3)
-    _accuracy(panels[0], accuracy)
-    _losses(panels[1], train_loss, test_loss)
-    _consensus(panels[2], consensus)
-    for axes in panels:
+    figure, parts = panels(3, (13, 4.2))
+    _accuracy(parts[0], accuracy)
+    _losses(parts[1], train_loss, test_loss)
+    _consensus(parts[2], consensus)
+    for axes in parts:
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
-    save(figure, path)
+    write(figure, path)
 
 
 def _accuracy(axes: Any, accuracy: Mapping[int, Tensor]) -> None:

@@ -170,9 +170,8 @@ def ask(
     if overwrite:
         clear(out)
     remaining = [t for t in starts if t not in parts(out)]
-    found = _answers_for(Recording(folder, config, network, tuple(numbers)), question, remaining)
-    scored = track(found, len(remaining), console, "scoring rounds", lambda answer: f"scored round {answer.round.t}")
-    for answer in scored:
+    computed = _answers_for(Recording(folder, config, network, tuple(numbers)), question, remaining)
+    for answer in track(computed, len(remaining), console, "scoring rounds", _scored):
         save_answer(out, answer, note)
     return conclude(console, network, folder, out)
 
@@ -198,6 +197,10 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
 def _answers_for(recording: Recording, question: Question, starts: Sequence[int]) -> Iterator[RoundInfluence]:
     for span in spans(starts, question.rounds_needed):
         yield from answers(recording.network, recording.load_rounds(span), question)
+
+
+def _scored(answer: RoundInfluence) -> str:
+    return f"scored round {answer.round.t}"
 
 
 def clear(out: Path) -> None:

@@ -77,12 +77,8 @@ def add_question(parser: argparse.ArgumentParser, title: str) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
 
 
-def has_question(args: argparse.Namespace) -> bool:
-    """Whether any flag of a question was given."""
-    return bool(_given_question(args))
-
-
-def _given_question(args: argparse.Namespace) -> dict[str, Any]:
+def given_question(args: argparse.Namespace) -> dict[str, Any]:
+    """The parts of a question that were given as flags."""
     return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *NUMBERS) if name in args}
 
 
@@ -90,7 +86,7 @@ def question_from(args: argparse.Namespace) -> "Question":
     """The question that was given as flags."""
     from cascadice.runs.ask import Question
 
-    given = _given_question(args)
+    given = given_question(args)
     if "kinds" in given:
         given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
     if "sources" in given:

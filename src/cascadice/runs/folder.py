@@ -2,13 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cascadice import files
 from cascadice.runs import store
-from cascadice.runs.config import SETTINGS_OF_0_1_0, Config, determining, fingerprint, from_json
+from cascadice.runs.config import Config, from_json
+from cascadice.runs.fingerprints import SETTINGS_OF_0_1_0, determining, fingerprint
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 INFLUENCE = "influence"
@@ -42,13 +42,6 @@ def check_writable(folder: Path, content: str = "the output") -> None:
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise PermissionError(f"{nearest} is not a writable folder. Choose another with --out.")
-
-
-def check_replaceable(folder: Path, written: Sequence[str], overwrite: bool) -> None:
-    """Refuse a folder that already holds one of the files to be `written`, unless they may be overwritten."""
-    existing = [folder / file for file in written if (folder / file).exists()]
-    if existing and not overwrite:
-        raise ValueError(f"{existing[0]} already exists. Replace it with --overwrite, or choose another --out.")
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

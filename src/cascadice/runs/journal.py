@@ -20,7 +20,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
-from cascadice.runs.config import Config, fingerprint
+from cascadice.runs.config import Config
+from cascadice.runs.fingerprints import fingerprint
 from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, read_manifest, run_fingerprint
 from cascadice.runs.store import RoundMetrics
 

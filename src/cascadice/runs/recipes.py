@@ -1,4 +1,4 @@
-"""Named runs: small functions that return a configuration, each a change of another."""
+"""Named configurations: small functions, most of them changes of one another."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,12 +14,12 @@ def demo() -> Config:
 
 
 def demo_skewed() -> Config:
-    """the demo with a few digits each: who can learn what it never sees?"""
+    """the demo with a few classes of digits each: who learns what it never sees?"""
     return replace(demo(), partition="dirichlet", alpha=0.2)
 
 
 def demo_attacked() -> Config:
-    """the demo with a label flipper, a free-rider and a sender of noise: will influence find them?"""
+    """the demo with a label flipper, a free-rider and a noise sender: does influence find them?"""
     behaviours = ("free-rider:7", "noise-sender:11:0.0005")
     config = replace(demo(), corruptions=("flip-labels:3:0.8",), behaviours=behaviours)
     # larger batches and smaller steps than the demo's, so that a single honest update helps
@@ -27,7 +27,7 @@ def demo_attacked() -> Config:
 
 
 def fedavg() -> Config:
-    """the demo with everybody averaging with everybody, as a server would"""
+    """the demo with everyone averaging with everyone, as a server would do it"""
     return replace(demo(), topology="complete", local_steps=5)
 
 
@@ -43,8 +43,8 @@ def gpt_pydoc() -> Config:
 def paper(model: str, data: str, topology: str, nodes: int) -> Config:
     """A setting of the paper: 512 samples each, batches of 128, learning rate 0.1, 5 epochs.
 
-    The authors' program gives every participant its own initial parameters (`init="own"`); the network then stays
-    near chance. Shared ones, the default here, are what lets it learn.
+    The authors' program gives every participant its own initial parameters (`init="own"`), and the network stays near
+    chance. With shared ones, the default here, it learns.
     """
     return Config(
         data=data, model=model, topology=topology, nodes=nodes, per_node=512, batch_size=128, lr=0.1, epochs=5.0,
@@ -79,7 +79,7 @@ RECIPES: Mapping[str, Callable[[], Config]] = {
 
 
 def describe(name: str) -> str:
-    """A recipe in a line."""
+    """A recipe in one line."""
     recipe = RECIPES[name]
     if not isinstance(recipe, partial):
         return (recipe.__doc__ or "").strip()

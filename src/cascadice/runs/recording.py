@@ -10,7 +10,7 @@ from cascadice.engine import Network, Round
 from cascadice.files import Folder
 from cascadice.runs import store
 from cascadice.runs.config import Config, build, override
-from cascadice.runs.folder import RUN_FILES, check_replaceable, check_writable, read_run_config, run_fingerprint
+from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
 
 
 @dataclass(frozen=True)
@@ -106,5 +106,7 @@ def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[s
     own = {(run / part).resolve() for part in RUN_FILES}
     if folder.resolve() in own or any((folder / part).exists() for part in RUN_FILES):
         raise ValueError(f"{folder} belongs to a run; results need their own folder. Choose another with --out.")
-    check_replaceable(folder, written, overwrite)
+    existing = [folder / file for file in written if (folder / file).exists()]
+    if existing and not overwrite:
+        raise ValueError(f"{existing[0]} already exists. Replace it with --overwrite, or choose another --out.")
     return folder

@@ -66,7 +66,6 @@ def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Descript
     overstates very small gaps (a ring of 4,096: 1.1e-6 instead of 0.8e-6).
 
     Args:
-        schedule: The function t -> W.
         rounds: How many rounds to describe; `period(schedule)` unless given.
     """
     rounds = period(schedule) if rounds is None else rounds

@@ -27,7 +27,6 @@ def base(nodes: int, *, max_degree: int = 1) -> Cycle:
     Algorithm 3 of the paper; at most 2 log_{k+1} n + 2 rounds for degree k. Cost: n × degree per round to build.
 
     Args:
-        nodes: The number of participants.
         max_degree: The most neighbours that a participant has in a round.
 
     Example:

@@ -86,9 +86,7 @@ def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> G
     """A connected random graph in which everyone has the same number of neighbours.
 
     Args:
-        nodes: The number of participants.
         degree: Neighbours of each participant; 4 unless given, or all others if there are fewer.
-        seed: Determines the graph.
 
     Raises:
         ValueError: No such graph exists, or none of 100 draws was connected.
@@ -105,9 +103,7 @@ def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) 
     """A connected random graph in which each pair is joined with a probability (Erdős & Rényi 1959).
 
     Args:
-        nodes: The number of participants.
         probability: Of an edge; 2 ln n / n unless given.
-        seed: Determines the graph.
 
     Raises:
         ValueError: None of 100 draws was connected.
@@ -121,10 +117,8 @@ def small_world(nodes: int, *, degree: int | None = None, probability: float = 0
     """A ring of nearest neighbours with some edges rewired at random, connected (Watts & Strogatz 1998).
 
     Args:
-        nodes: The number of participants.
         degree: Nearest neighbours of each participant before rewiring; 4 unless given, or all others if fewer.
         probability: Of rewiring an edge.
-        seed: Determines the graph.
     """
     check_probability(probability)
     degree = min(4, check_nodes(nodes) - 1) if degree is None else degree

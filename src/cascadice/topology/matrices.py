@@ -52,11 +52,7 @@ def from_links(
 ) -> Float[Tensor, "n n"]:
     """W from its links, in float64: dense where participants are few or links many, otherwise CSR.
 
-    Args:
-        nodes: The number of participants.
-        receivers: The row of each entry.
-        sources: The column of each entry.
-        weights: The entries; those at the same place are added up.
+    The weights of links with the same receiver and source are added up.
     """
     weights = weights.double()
     if nodes < SPARSE_FROM or len(weights) >= DENSE_FROM * nodes**2:

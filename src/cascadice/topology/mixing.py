@@ -26,8 +26,6 @@ def gossip(
 
     Args:
         W: Converted to theta's dtype and device once per tensor object: do not modify it in place.
-        theta: Everyone's parameters.
-        out: Where to write the result.
 
     Example:
         >>> gossip(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([[0.0], [4.0]]))
@@ -48,10 +46,8 @@ def gossip_transposed(
     """Σ_k W[k, j] λ_k for every participant j: the adjoint of `gossip`, at the same cost.
 
     Args:
-        W: As for `gossip`.
-        lam: Everyone's adjoint.
+        lam: Everyone's adjoint λ.
         plus: Added to the result.
-        out: Where to write the result.
     """
     with _full_precision():
         back = _fitting(W, lam, transposed=True)

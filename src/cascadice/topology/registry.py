@@ -43,10 +43,8 @@ def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **o
 
     Args:
         name: One of TOPOLOGIES.
-        nodes: The number of participants.
         weights: One of WEIGHTS, for topologies that are graphs.
-        seed: Determines random topologies.
-        options: Keyword arguments of the topology, e.g. `degree`.
+        **options: Keyword arguments of the topology, e.g. `degree`.
 
     Raises:
         ValueError: A name or an option is unknown, or the topology does not exist for this number of participants.

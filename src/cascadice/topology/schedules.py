@@ -74,7 +74,6 @@ def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
 
     Args:
         graph: An undirected graph; a number n means that any two of n participants may meet.
-        seed: Determines the pairs.
     """
     if isinstance(graph, int):
         return partial(_any_pair, check_nodes(graph), seed)
@@ -87,9 +86,7 @@ def epidemic(nodes: int, *, degree: int | None = None, seed: int = 0) -> Schedul
     """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023).
 
     Args:
-        nodes: The number of participants.
         degree: Neighbours of each participant; 4 unless given, or all others if there are fewer.
-        seed: Determines the graphs.
     """
     return partial(_fresh_regular, nodes, check_degree(nodes, degree), seed)
 
@@ -122,7 +119,6 @@ def absences(intervals: Iterable[tuple[Iterable[int], range]], nodes: int) -> Pr
 
     Args:
         intervals: Pairs of absent participants and the rounds of their absence.
-        nodes: The number of participants.
 
     Example:
         >>> absences([([1, 2], range(10, 20))], nodes=4)(10).tolist()

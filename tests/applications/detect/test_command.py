@@ -8,7 +8,7 @@ import torch
 
 from cascadice import topology
 from cascadice.applications.detect.picture import plot
-from cascadice.applications.detect.signals import SIGNALS
+from cascadice.applications.detect.signals import SIGNALS, Signal
 from cascadice.cli import main
 from cascadice.runs.config import Config
 from cascadice.runs.train import run
@@ -41,7 +41,7 @@ def test_writes_what_the_report_reads(found, recorded):
     assert dict(zip(found["table"]["columns"], found["table"]["rows"][0], strict=True))["injected"] == "sign-flipper"
     assert all(sentence.endswith(".") for sentence in found["findings"])
     assert len(found["votes"]) == len(found["rounds"]) == 30
-    assert {len(found["deviation"][sign]) for sign in SIGNALS} == {8}
+    assert {len(found["deviation"][name]) for name in SIGNALS} == {8}
     assert len(found["deviation"]) == 4
 
 
@@ -51,6 +51,19 @@ def test_finds_the_lasting_attacker_first(found):
     assert since < 15
     assert because == "it harms more than the others, and its updates lead away from lower loss"
     assert found["findings"][0].startswith("Participant 3 is unlike the others: 7 of the 7 that hear it flag it")
+
+
+def test_a_new_signal_is_one_entry(recorded, tmp_path, monkeypatch):
+    def spoilt(received):
+        return 1e6 * (torch.arange(8.0) == 6)[:, None].expand(8, 8) + torch.arange(8.0)[:, None]
+
+    monkeypatch.setitem(SIGNALS, "spoilt", Signal(spoilt, "it is spoilt", "it is fresh"))
+    assert main(["detect", str(recorded), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    results = json.loads((tmp_path / "out" / "detect.json").read_text())
+    assert list(results["deviation"])[-1] == "spoilt"
+    row = next(row for row in results["table"]["rows"] if row[0] == 6)
+    assert row[1] > 0
+    assert row[-1].startswith("it is spoilt")
 
 
 def test_says_what_it_missed(found):

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from cascadice.applications.choose.groups import ALONE
 from cascadice.applications.detect.evidence import LEAST
-from cascadice.applications.writer import comma_separated, final_metrics
+from cascadice.applications.writer import comma_separated
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.runs import store
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +50,9 @@ def mixing_sentences(W: "Tensor", suggested: "Tensor", degree: int | None) -> li
 
 def accuracy_sentences(recording: "Recording") -> list[str]:
     """How good the run's models were in the end, where that was measured."""
-    metrics = final_metrics(recording)
-    if metrics is None or bool(metrics[2].isnan().any()):
+    metrics = store.read_metrics(recording.folder) if (recording.folder / store.METRICS).exists() else []
+    accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)
+    if accuracy is None or bool(accuracy.isnan().any()):
         return []
-    accuracy = metrics[2]
-    return [
-        f"The run's test accuracy was {accuracy.mean():.3f} on average ({accuracy.min():.3f} to {accuracy.max():.3f})."
-    ]
+    spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
+    return [f"The run's test accuracy was {accuracy.mean():.3f} on average ({spread})."]

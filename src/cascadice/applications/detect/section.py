@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from cascadice.applications.detect.idea import MAJORITY
 from cascadice.applications.plain import Json
 from cascadice.applications.sections import Section, build_section
 
@@ -10,7 +11,6 @@ LEAD = (
     "Each participant compares the updates it receives from its neighbours and flags those that stand out. Those "
     "flagged by at least half of their receivers are marked in the network. Rounds count from 0."
 )
-MAJORITY = 0.5  # of a participant's receivers, as `cascadice detect` counts votes
 
 
 def build(results: Json, folder: Path) -> Json:

@@ -9,8 +9,5 @@ LEAD = (
     "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
     "0 = exact."
 )
-SECTION = Section(
-    "How can a participant's data be removed?",
-    "cascadice forget {run} --participant 0",
-    partial(build_section, lead=LEAD),
-)
+BUILD = partial(build_section, lead=LEAD)
+SECTION = Section("How can a participant's data be removed?", "cascadice forget {run} --participant 0", BUILD)

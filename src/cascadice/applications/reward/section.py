@@ -5,9 +5,9 @@ from functools import partial
 from cascadice.applications.sections import Section, build_section
 
 LEAD = (
-    "Payments are in the unit of the budget. They share it out by how much loss each participant's updates removed on "
-    "the test data. In this section positive = the loss went down = it helped."
+    "Payments share out the budget, in its unit, by credit. Helped by and harmed by: how much a participant's updates "
+    "lowered and raised the loss on the test data, summed over the rounds in the ledger. Credit: the help less the "
+    "part of the harm that is charged (--clawback)."
 )
-SECTION = Section(
-    "What should each participant be paid?", "cascadice reward {run} --budget 1000", partial(build_section, lead=LEAD)
-)
+BUILD = partial(build_section, lead=LEAD)
+SECTION = Section("What should each participant be paid?", "cascadice reward {run} --budget 1000", BUILD)

@@ -1,0 +1,29 @@
+"""Every study has its command, and the page of a study asks the question that the study asks."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import cascadice_experiments
+from cascadice.report.page.studies import STUDIES
+
+COMMANDS = ("alignment", "anomalies", "collaboration", "incentives", "initialisation", "unlearning")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_asks_the_question_of_the_study(name):
+    study = import_module(f"cascadice_experiments.{name}")
+    assert study.__doc__.partition("\n")[0] == STUDIES[name]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_study_is_a_command(name):
+    called = subprocess.run(
+        [sys.executable, "-m", f"cascadice_experiments.{name}", "--help"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert called.returncode == 0, called.stderr
+    assert "--data-root DIR" in called.stdout
+    assert f"python -m cascadice_experiments.{name}" in cascadice_experiments.__doc__
