@@ -22,8 +22,8 @@ from training import build, several
 
 import cascadice as cd
 from cascadice import Network, Participants
-from cascadice.influence import Adjoint, Evaluation
-from cascadice.influence.reverse_gossip import weighted_slopes
+from cascadice.engine import Operator
+from cascadice.influence import Evaluation, RoundAdjoint
 
 NODES, BATCH = 16, 128
 HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, because they are slower
@@ -34,9 +34,14 @@ def evaluation_of(network: Network, size: int) -> Evaluation:
     return cd.influence.evaluate_on(network, network.data.train.subset(torch.arange(size)))
 
 
-def gradient(network: Network, evaluation: Evaluation, people: Participants) -> Adjoint:
+def scores(network: Network, round_: cd.Round, adjoint: RoundAdjoint) -> Tensor:
+    """Scores of samples by an adjoint of any round: they cost the same."""
+    return cd.influence.by_sample(network, round_, adjoint._replace(t=round_.t))
+
+
+def gradient(network: Network, evaluation: Evaluation, people: Participants, t: int) -> RoundAdjoint:
     """The adjoint with which scores begin: the gradient of the evaluation loss."""
-    return Adjoint(weighted_slopes(network, evaluation, people), {})
+    return RoundAdjoint(t, Operator(network).objective(evaluation, people), {})
 
 
 def scored_rounds(network: Network, evaluation: Evaluation, hops: int) -> Iterator[Any]:
@@ -51,14 +56,14 @@ def cost(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     evaluation = evaluation_of(network, batch)
     plain, taped = cd.simulate(network, window=1), cd.simulate(network, window=1, taped=True)
     rounds = list(cd.simulate(network, HORIZON.get(model, 8)))
-    adjoint = gradient(network, evaluation, rounds[0].after)
+    adjoint = gradient(network, evaluation, rounds[0].after, 0)
     scored = {hops: scored_rounds(network, evaluation, hops) for hops in (1, 2, 3)}
     contenders: dict[str, Callable[[], object]] = {
         "training": lambda: next(plain),
         "with one-hop scores of every sample": lambda: next(scored[1]),
         "with two hops": lambda: next(scored[2]),
         "with three hops": lambda: next(scored[3]),
-        "with scores, evaluation not counted": lambda: cd.influence.by_sample(network, next(taped), adjoint),
+        "with scores, evaluation not counted": lambda: scores(network, next(taped), adjoint),
         "scores of samples alone": lambda: cd.influence.by_sample(network, rounds[0], adjoint),
         "full horizon": lambda: list(cd.influence.full_horizon(network, reversed(rounds), evaluation)),
     }
@@ -92,12 +97,12 @@ def alone(model: str, device: str, batch: int) -> dict[str, Callable[[], Tensor]
     module = cd.module_of(network, round_.before, 0).train()
 
     def ours() -> Tensor:
-        return cd.influence.by_sample(network, round_, gradient(network, evaluation, round_.before))[0]
+        return cd.influence.by_sample(network, round_, gradient(network, evaluation, round_.before, round_.t))[0]
 
     others = {"captum": captum_scores, "kronfluence": kronfluence_scores}
     return {
         "ours": ours,
-        **{name: make(module, x, y, evaluation.x, evaluation.y, 0.01) for name, make in others.items()},
+        **{name: make(module, x, y, *evaluation.of(0), 0.01) for name, make in others.items()},
     }
 
 

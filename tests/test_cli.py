@@ -12,7 +12,7 @@ from cascadice import files
 from cascadice.cli import main
 from cascadice.commands.listing import LISTS
 from cascadice.engine import DivergedError
-from cascadice.influence import read_note, read_table
+from cascadice.influence.tables import read_note, read_table
 from cascadice.runs import store
 from cascadice.runs import train as runs
 from cascadice.runs.recipes import RECIPES

@@ -31,32 +31,7 @@ LAYERS = [
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 
 # Edges that break a rule, for as long as their owners have not removed them.
-EXPECTED: dict[tuple[str, str], str] = {
-    ("cascadice.applications.forget.corrections", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.applications.forget.traces", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.engine", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.engine.assembly", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.engine.learner", "cascadice.engine.fast.hooks"): "lead",
-    ("cascadice.engine.networks", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.engine.networks", "cascadice.engine.fast.tape"): "lead",
-    ("cascadice.engine.recorder", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.engine.recorder", "cascadice.influence.carrying"): "lead",
-    ("cascadice.engine.simulation", "cascadice.engine.fast.captured_rounds"): "lead",
-    ("cascadice.engine.simulation", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.engine.simulation", "cascadice.engine.fast.tape"): "lead",
-    ("cascadice.influence.carrying", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.influence.carrying", "cascadice.engine.fast.tape"): "lead",
-    ("cascadice.influence.evaluation", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.influence.pulling", "cascadice.engine.fast.hooks"): "lead",
-    ("cascadice.influence.pulling", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.influence.pulling", "cascadice.engine.fast.tape"): "lead",
-    ("cascadice.influence.reverse_gossip", "cascadice.engine.fast.captured_rounds"): "lead",
-    ("cascadice.influence.reverse_gossip", "cascadice.engine.fast.cuda_graphs"): "lead",
-    ("cascadice.influence.reverse_gossip", "cascadice.engine.fast.hooks"): "lead",
-    ("cascadice.influence.reverse_gossip", "cascadice.engine.fast.rows"): "lead",
-    ("cascadice.influence.reverse_gossip", "cascadice.engine.fast.tape"): "lead",
-    ("cascadice.influence.shares", "cascadice.engine.fast.rows"): "lead",
-}
+EXPECTED: dict[tuple[str, str], str] = {}
 
 
 def module_name(path: Path) -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         DivergedError,
         Network,
         Participants,
+        Recorder,
         Round,
         consensus,
         evaluate,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         network,
         simulate,
     )
-    from cascadice.engine.recorder import Recorder
     from cascadice.runs import store
 
 __version__ = "0.1.0"
@@ -49,7 +49,7 @@ __all__ = [
 _MODULES = {"store": "runs.store"} | {
     name: name for name in ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
 }
-_HOMES = {"Corruption": "data.corruption", "Recorder": "engine.recorder"}  # the others live in `engine`
+_HOMES = {"Corruption": "data.corruption"}  # the others live in `engine`
 
 
 def __getattr__(name: str) -> Any:

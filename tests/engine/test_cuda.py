@@ -7,7 +7,8 @@ from torch import nn
 
 import cascadice as cd
 from cascadice.data import from_tensors
-from cascadice.engine.simulation import LOOK_EVERY, DivergedError, evaluate, simulate
+from cascadice.engine import evaluate
+from cascadice.engine.simulation import LOOK_EVERY, DivergedError, simulate
 
 pytestmark = [
     pytest.mark.cuda,

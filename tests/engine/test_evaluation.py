@@ -7,8 +7,8 @@ from engine.cases import CLASSES, data, last, make, perceptron
 from torch import nn
 
 from cascadice.data import Samples, from_tensors
+from cascadice.engine import evaluate
 from cascadice.engine.networks import module_of
-from cascadice.engine.simulation import evaluate
 from cascadice.losses import mse
 
 

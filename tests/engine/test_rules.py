@@ -6,8 +6,8 @@ from engine.cases import CLOSE, equal, last, make
 from torch.testing import assert_close
 
 from cascadice import topology
+from cascadice.engine import mix
 from cascadice.engine.learner import Participants
-from cascadice.engine.rounds import mix
 from cascadice.engine.simulation import simulate
 
 

@@ -4,8 +4,8 @@ import torch
 from influence.cases import small
 from torch import nn
 
+from cascadice import Recorder
 from cascadice.engine import draw, load, module_of
-from cascadice.influence import Recorder
 
 
 class Loop:

@@ -9,7 +9,7 @@ from torch.func import grad
 
 from cascadice import optimizers
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Behaviour, mix, simulate
+from cascadice.engine import Behaviour, Operator, mix, simulate
 from cascadice.influence import (
     Cascade,
     by_participant,
@@ -23,8 +23,8 @@ from cascadice.influence import (
     truth,
     with_error,
 )
-from cascadice.influence.cascades import gauss_legendre
-from cascadice.influence.shares import scaled
+from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.shares import scaled_rounds
 
 ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)
 
@@ -135,7 +135,7 @@ def test_a_samples_part_is_the_integral_of_what_its_term_is_worth(only):
     slope = grad(lambda theta: loss_of(network, x, y, theta))(rounds[0].before.theta[j])
     expected = 0.0
     for alpha, weight in gauss_legendre(2):
-        half, ends = scaled(network, rounds, alpha, only)[0].half, []
+        half, ends = scaled_rounds(Operator(network), rounds, alpha, only)[0].half, []
         for sign in (1, -1):
             theta = half.theta.clone()
             theta[j] -= sign * nudge * rounds[0].draw.lr / 4 * slope
@@ -177,7 +177,7 @@ def test_what_old_momentum_does_belongs_to_no_sample():
     )
     without_data, left = first._replace(half=carried_on), 0.0
     for alpha, weight in gauss_legendre(2):
-        steps = scaled(network, rounds, alpha)
+        steps = scaled_rounds(Operator(network), rounds, alpha)
         worth = reverse_gossip(network, steps, judged, direct=steps[0].half.theta)
         left = left + weight * by_participant(without_data, worth)
     assert left.abs().min() > 1e-6

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from engine import cases
+from engine.rows import known_layers
 
 from cascadice import models, network
 from cascadice.data import from_tensors
 from cascadice.engine import draw
-from cascadice.engine.networks import known_layers
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from engine.cases import data, make
+from engine.rows import gradients as slopes
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cascadice import models
 from cascadice.engine import load, module_of, simulate
-from cascadice.influence import Adjoint, by_sample, evaluate_on, reverse_gossip
-from cascadice.influence.evaluation import slopes
+from cascadice.influence import by_sample, evaluate_on, reverse_gossip
 
 SAMPLES, TESTS, ROUNDS = 60, 9, 3
 CLOSE = {"rtol": 1e-5, "atol": 1e-12}
@@ -39,7 +39,7 @@ def direct(network, done):
     yardstick = evaluate_on(network)
     both = reverse_gossip(network, [done], yardstick)
     _, hop_1 = slopes(network, yardstick, done.after.theta, done.after.buffers, [0])
-    return Adjoint(both.theta - hop_1, both.state)
+    return both._replace(theta=both.theta - hop_1)
 
 
 def ours(network, rounds):

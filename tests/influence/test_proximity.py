@@ -3,13 +3,14 @@
 import pytest
 import torch
 from engine.cases import make
+from engine.rows import gradients as slopes
 from influence import cases
 
 from cascadice.engine import Behaviour, module_of, simulate
 from cascadice.engine.exchange.geometry import inner_products
-from cascadice.influence import evaluate_on, first_order, own_data, proximal, proximity
-from cascadice.influence.evaluation import slopes
+from cascadice.influence import evaluate_on, first_order, own_data, proximity
 from cascadice.influence.proximity import in_turn
+from cascadice.influence.readings import proximal
 
 equal = torch.testing.assert_close
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from engine.rows import gradients as slopes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influence import cases
@@ -11,26 +12,27 @@ from influence import cases
 from cascadice.engine import simulate
 from cascadice.influence import (
     Cascade,
-    accumulate,
     agreement,
-    by_hop,
-    by_receiver,
     by_sample,
     contributions,
     evaluate_on,
-    extremes,
     first_order,
+    reverse_gossip,
+    truth,
+)
+from cascadice.influence.readings import (
+    Agreement,
+    accumulate,
+    by_hop,
+    by_receiver,
+    extremes,
     neighbourhood_reciprocity,
     one_hop,
     proximal,
     r_hop,
     reciprocity,
-    reverse_gossip,
     sample_contributions,
-    truth,
 )
-from cascadice.influence.evaluation import slopes
-from cascadice.influence.readings import Agreement
 
 NODES, HOPS = 5, 3
 equal = torch.testing.assert_close

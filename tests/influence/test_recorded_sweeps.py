@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import influence, topology
 from cascadice.engine import Behaviour, simulate
+from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast import cuda_graphs as graphs
 from cascadice.engine.fast import rows as execution
-from cascadice.influence import reverse_gossip as reverse
 
 
 class Replayed:
@@ -22,21 +22,26 @@ class Replayed:
 
     def replay(self):
         for old, new in zip(tree_flatten(self.found)[0], tree_flatten(self.work())[0], strict=True):
-            old.copy_(new)
+            if isinstance(old, torch.Tensor):
+                old.copy_(new)
 
 
-def record(work, pool):
-    found = tree_map(lambda tensor: torch.full_like(tensor, torch.nan), _inside(work)())  # recording computes nothing
+def record(work, pool=None):
+    found = tree_map(_blank, _inside(work)())  # capturing computes nothing
     return Replayed(_inside(work), found), found
+
+
+def _blank(leaf):
+    return torch.full_like(leaf, torch.nan) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
 def _inside(work):
     def run():
-        outer = graphs._recording.set(True)
+        outer = graphs._capturing.set(True)
         try:
             return work()
         finally:
-            graphs._recording.reset(outer)
+            graphs._capturing.reset(outer)
 
     return run
 
@@ -45,11 +50,12 @@ def _inside(work):
 def recording(monkeypatch):
     """Sweeps are recorded as on CUDA; gives how many graphs there are."""
     made = []
-    monkeypatch.setattr(graphs, "record", lambda *a: made.append(record(*a)) or made[-1])
+    for module in (graphs, captured_rounds):
+        monkeypatch.setattr(module, "capture", lambda *a: made.append(record(*a)) or made[-1])
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda call, **options: call)
     monkeypatch.setattr(execution, "_on_cuda", lambda learner: True)
-    monkeypatch.setattr(reverse, "captures", lambda network: network.strategy == "compile")
+    monkeypatch.setattr(captured_rounds, "captures", lambda network: network.strategy == "compile")
     return made
 
 
@@ -76,7 +82,7 @@ def test_recorded_sweeps_change_nothing(optimizer, recording):
 
 
 def test_tensors_that_come_again_are_read_where_they_are(recording):
-    run = graphs.recorded(lambda pair: pair[0] + pair[1])
+    run = graphs.captured_call(lambda pair: pair[0] + pair[1])
     here = (torch.ones(3), torch.ones(3))
     for turn in range(4):
         here[0].fill_(turn)
@@ -89,8 +95,8 @@ def test_tensors_that_come_again_are_read_where_they_are(recording):
 
 
 def test_what_is_recorded_inside_another_recording_is_part_of_it(recording):
-    inner = graphs.recorded(lambda x: 2 * x)
-    outer = graphs.recorded(lambda x: inner(x) + 1, in_place=False)
+    inner = graphs.captured_call(lambda x: 2 * x)
+    outer = graphs.captured_call(lambda x: inner(x) + 1, in_place=False)
     for turn in range(5):
         assert outer(torch.full((2,), float(turn))).tolist() == [2 * turn + 1.0] * 2
     assert len(recording) == 1

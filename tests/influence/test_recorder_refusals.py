@@ -7,10 +7,10 @@ from influence.cases import NODES, changing, small, smooth
 from influence.own_loops import Loop, batch, plain
 from torch import nn
 
+from cascadice import Recorder
 from cascadice.engine import DivergedError
 from cascadice.engine.sample_buffer import SampleBuffer
 from cascadice.engine.torch_optim import settings
-from cascadice.influence import Recorder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,7 +12,7 @@ from torch import nn
 from cascadice import learning_rates, optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, mix, module_of, simulate
-from cascadice.influence import by_sample, cascades, evaluate_on, reverse_gossip, truth, truth_of_samples
+from cascadice.influence import by_sample, cascade, evaluate_on, reverse_gossip, truth, truth_of_samples
 
 HOPS, SOURCE = 3, 1
 
@@ -142,7 +142,7 @@ def test_all_samples_or_some_in_any_number_at_once(monkeypatch):
     rounds, judged = window(network, HOPS), evaluate_on(network)
     all_of_them = truth_of_samples(network, rounds, judged, SOURCE)
     assert all_of_them.samples == (0, 1, 2, 3)
-    monkeypatch.setattr(cascades, "MEMORY", 1)
+    monkeypatch.setattr(cascade, "MEMORY", 1)
     some = truth_of_samples(network, rounds, judged, SOURCE, [3, 1])
     torch.testing.assert_close(some.value, all_of_them.value[:, [3, 1]], **CLOSE)
 
@@ -169,5 +169,5 @@ def test_several_local_steps_are_refused():
 @pytest.mark.parametrize("place", [-1, 4])
 def test_samples_must_be_in_the_batch(place):
     network = small()
-    with pytest.raises(ValueError, match=f"places in the batch, from 0 to 3; found {place}"):
+    with pytest.raises(ValueError, match=f"places in a batch of 4, from 0 to 3; found {place}"):
         truth_of_samples(network, window(network, 1), evaluate_on(network), 0, [0, place])

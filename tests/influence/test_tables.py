@@ -15,27 +15,21 @@ from influence import cases
 from pyarrow import parquet
 
 from cascadice.engine import simulate
-from cascadice.influence import (
-    Cascade,
+from cascadice.influence import Cascade, by_sample, evaluate_on, first_order, reverse_gossip, truth, truth_of_samples
+from cascadice.influence.tables import (
+    TYPES,
     Table,
-    by_sample,
     concatenate,
-    evaluate_on,
-    first_order,
     load_array,
     parts,
     read_note,
     read_table,
-    reverse_gossip,
     save_array,
     table_of,
     table_of_participants,
     table_of_samples,
-    truth,
-    truth_of_samples,
     write_part,
 )
-from cascadice.influence.tables import TYPES
 
 NOTE = {"hops": "1", "kinds": "truth"}
 

@@ -5,17 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 from engine import cases as engine_cases
+from engine.rows import known_layers
 from influence.cases import CLOSE, FEATURES, NODES, small, smooth, window
 from torch import nn
 from torch.nn import functional as F
 
 from cascadice import optimizers
-from cascadice.engine import Behaviour, draw, load, simulate
+from cascadice.engine import Behaviour, Operator, draw, load, simulate
+from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.tape import eager_along, generic_along, pure_along
-from cascadice.engine.learner import eager_step
-from cascadice.engine.networks import known_layers
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, full_horizon, reverse_gossip
-from cascadice.influence.reverse_gossip import Slopes
 
 
 class Doubled(nn.Module):
@@ -56,14 +55,14 @@ def in_place():
     return nn.Sequential(nn.Linear(FEATURES, 4), nn.ELU(inplace=True), nn.Linear(4, 3))
 
 
-def along(network, bend=True):
+def along(network, hvp=True):
     """Layer by layer, by hand and by torch.func, and without knowing layers: scores and Hessian products."""
     drawn = draw(network, 0)
     layers = known_layers(network, drawn)
     inputs = load(network, drawn, [0])
     theta = network.initial.theta[0]
     direction = torch.linspace(-1, 1, len(theta), dtype=theta.dtype).cos()
-    arguments = (theta, {}, inputs.x[0, 0], inputs.y[0, 0], direction, True, bend)
+    arguments = (theta, {}, inputs.x[0, 0], inputs.y[0, 0], (), direction, True, hvp)
     with torch.no_grad():
         return (
             eager_along(layers, layers.learner.twin(), *arguments),
@@ -119,26 +118,27 @@ def test_training_goes_on_after_a_pass_that_was_interrupted():
     x, y, *_ = load(network, draw(network, 0), [0])
     mine, own = network.initial.theta[0], layers.learner.twin()
     with pytest.raises(RuntimeError):
-        eager_along(layers, own, mine, {}, x[0, 0, :, 1:], y[0, 0], mine, True, False)
+        eager_along(layers, own, mine, {}, x[0, 0, :, 1:], y[0, 0], (), mine, True, False)
     with torch.no_grad():
         tapes = []
-        eager_step(own, tapes)(mine, {}, {}, x[0, 0], y[0, 0], torch.tensor(0.1, dtype=torch.float64), None)
+        eager_step(own, tapes)(mine, {}, {}, x[0, 0], y[0, 0], torch.tensor(0.1, dtype=torch.float64), (), None)
     assert len(tapes[0]) == len(layers.names)
 
 
-def test_known_slopes_are_not_confused_with_those_of_another_place():
-    network, known = small(), Slopes()
+def test_remembered_gradients_are_not_confused_with_those_of_another_place():
+    network = small()
+    operator = Operator(network)
     rounds, yardstick = window(network, 1), evaluate_on(network)
     for scale in (0.5, 2.0):
         direct = scale * rounds[0].before.theta
         expected = reverse_gossip(network, rounds, yardstick, direct=direct).theta
         torch.testing.assert_close(
-            reverse_gossip(network, rounds, yardstick, direct=direct, known=known).theta, expected, **CLOSE
+            reverse_gossip(network, rounds, yardstick, direct=direct, operator=operator).theta, expected, **CLOSE
         )
 
 
 def test_a_convolution_in_the_precision_of_the_pass():
-    eager, pure, generic = along(engine_cases.make("cnn", dtype="bfloat16"), bend=False)
+    eager, pure, generic = along(engine_cases.make("cnn", dtype="bfloat16"), hvp=False)
     scale = generic[0].abs().max()
     for found, _ in (eager, pure):
         torch.testing.assert_close(found.to(generic[0].dtype) / scale, generic[0] / scale, rtol=0, atol=0.05)

@@ -12,7 +12,7 @@ from torch import nn
 from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, simulate
-from cascadice.influence import cascades, evaluate_on, truth
+from cascadice.influence import cascade, evaluate_on, truth
 
 HOPS = 3
 NETWORKS = {
@@ -102,7 +102,7 @@ def test_some_sources_in_the_order_asked_and_in_any_number_at_once(monkeypatch):
     some = truth(network, rounds, judged, [3, 1])
     assert some.sources == (3, 1)
     torch.testing.assert_close(some.value, everyone[:, [3, 1]], **CLOSE)
-    monkeypatch.setattr(cascades, "MEMORY", 1)
+    monkeypatch.setattr(cascade, "MEMORY", 1)
     torch.testing.assert_close(truth(network, rounds, judged, [3, 1]).value, some.value, **CLOSE)
 
 

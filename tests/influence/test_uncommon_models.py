@@ -107,21 +107,22 @@ def test_three_hops_in_single_precision(rule, strategy, one_thread):
     assert_close(first_order(network, rounds, judged).total, backwards.double().cpu(), rtol=1e-3, atol=1e-6)
 
 
-NO_MEAN = {
-    "a sum": lambda outputs, y: F.cross_entropy(outputs, y, reduction="sum"),
-    "class weights": lambda outputs, y: F.cross_entropy(outputs, y, torch.arange(1.0, CLASSES + 1).to(outputs)),
+COUPLED = {
     "a squared mean": lambda outputs, y: F.cross_entropy(outputs, y) ** 2,
+    "a root mean square": lambda outputs, y: losses.mse(outputs, y).sqrt(),
+    "contrast within the batch": lambda outputs, y: F.cross_entropy(outputs @ outputs.T, torch.arange(len(y))),
 }
 
 
-@pytest.mark.parametrize("loss", NO_MEAN.values(), ids=NO_MEAN)
-def test_a_loss_that_is_no_mean_has_no_scores_of_samples_but_of_participants(loss):
-    network = small(built(ZeroHead), loss=loss, lr=0.01)
-    rounds, judged = window(network, 1), evaluate_on(network, measure=losses.cross_entropy)
-    worth = reverse_gossip(network, rounds, judged)
-    assert by_participant(rounds[0], worth).isfinite().all()
-    with pytest.raises(ValueError, match=r"parts of a loss that is the mean of its samples' losses; this one is not"):
-        by_sample(network, rounds[0], worth)
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("loss", COUPLED.values(), ids=COUPLED)
+def test_a_loss_that_couples_samples_has_no_scores_of_samples_but_of_participants(loss, strategy):
+    network = small(loss=loss, lr=0.01, strategy=strategy)
+    rounds, evaluation = window(network, 1), evaluate_on(network, measure=losses.cross_entropy)
+    adjoint = reverse_gossip(network, rounds, evaluation)
+    assert by_participant(rounds[0], adjoint).isfinite().all()
+    with pytest.raises(ValueError, match="a sample's term depends on the other samples"):
+        by_sample(network, rounds[0], adjoint)
 
 
 def test_a_model_that_can_be_trained_but_not_judged_side_by_side_is_looped(monkeypatch):

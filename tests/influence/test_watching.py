@@ -5,7 +5,7 @@ import torch
 from influence.cases import CLOSE, NODES, small
 
 from cascadice import influence
-from cascadice.engine import simulate
+from cascadice.engine import operator, simulate
 from cascadice.runs import store
 
 HOPS, ROUNDS = 2, 6
@@ -14,7 +14,7 @@ ALL_KINDS = tuple(influence.ESTIMATORS)
 
 def all_of(network, rounds, **options):
     found = influence.score_rounds(network, rounds, influence.evaluate_on(network), hops=HOPS, **options)
-    return influence.concatenate([influence.table(one) for one in found])
+    return influence.tables.concatenate([influence.estimators.table(one) for one in found])
 
 
 def assert_same(one, other):
@@ -57,8 +57,8 @@ def test_what_is_watched_is_what_is_computed_by_hand():
 def test_each_evaluation_gradient_is_found_once(monkeypatch):
     network = small()
     yardstick, asked = influence.evaluate_on(network), []
-    slopes = influence.reverse.weighted_slopes
-    monkeypatch.setattr(influence.reverse, "weighted_slopes", lambda *a: asked.append(a) or slopes(*a))
+    compute = operator.row_gradients
+    monkeypatch.setattr(operator, "row_gradients", lambda *a: asked.append(a) or compute(*a))
     rounds = simulate(network, ROUNDS, window=3, taped=True)
     list(influence.score_rounds(network, rounds, yardstick, hops=3, samples=True))
     assert len(asked) == ROUNDS + 1

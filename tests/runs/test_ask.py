@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascadice.engine import simulate
-from cascadice.influence import evaluate_on, first_order, parts, read_note, read_table, truth
+from cascadice.influence import evaluate_on, first_order, truth
+from cascadice.influence.tables import parts, read_note, read_table
 from cascadice.runs import ask as asking
 from cascadice.runs import store
 from cascadice.runs import train as runs

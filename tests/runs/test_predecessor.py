@@ -11,7 +11,7 @@ import torch
 
 from cascadice.cli import main
 from cascadice.files import read_json
-from cascadice.influence import parts, read_note, read_table
+from cascadice.influence.tables import parts, read_note, read_table
 from cascadice.runs import ask, config, folder, store
 from cascadice.runs.ask import Question
 from cascadice.runs.config import Config, from_json, to_json

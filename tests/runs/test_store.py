@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
-from cascadice.engine import Behaviour, Metrics, Participants, network, simulate
-from cascadice.engine.rounds import mix
+from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
 from cascadice.runs import store
 from cascadice.runs.store import RoundMetrics
 

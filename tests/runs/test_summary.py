@@ -11,16 +11,9 @@ from cascadice.engine import Metrics
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round
-from cascadice.influence import (
-    Cascade,
-    accumulate,
-    agreement,
-    by_hop,
-    concatenate,
-    table_of,
-    table_of_participants,
-    table_of_samples,
-)
+from cascadice.influence import Cascade, agreement
+from cascadice.influence.readings import accumulate, by_hop
+from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.runs.store import RoundMetrics
 from cascadice.runs.summary import injected_faults, ranked, summarise
 from cascadice.runs.words import print_summary

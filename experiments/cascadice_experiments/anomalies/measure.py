@@ -122,7 +122,7 @@ def measure(setting: Setting, plan: Plan, dataset: DataSet, evaluations: dict[An
         key = (setting.partition, tuple(seed for seed, _ in networks))
         if key not in evaluations:
             evaluations[key] = own_evaluation([honest[seed] for seed, _ in networks], together)
-        samples = min(plan.samples, evaluations[key].x.shape[1])
+        samples = min(plan.samples, len(evaluations[key].y[0]))
         watched = watch(together, rounds, evaluations[key], samples, setting.once)
         tables.append(table_of(watched, networks, plan.nodes))
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}

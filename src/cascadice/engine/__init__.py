@@ -1,31 +1,41 @@
-"""Algorithm 1 of the paper: participants that train locally and gossip, one pure round at a time."""
+"""Algorithm 1 of the paper: participants that train locally and gossip, one pure round at a time.
+
+`operator` says what a round is; everything else draws, records, measures or differentiates rounds.
+"""
 
 from cascadice.engine.assembly import network
 from cascadice.engine.behaviours import Behaviour
-from cascadice.engine.fast.rows import STRATEGIES
+from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Learner, Participants
+from cascadice.engine.metrics import Metrics, evaluate
 from cascadice.engine.networks import Network, draw, load, module_of
-from cascadice.engine.rounds import Draw, MixingRule, Round, consensus, mix
-from cascadice.engine.simulation import DivergedError, Metrics, evaluate, play, simulate
+from cascadice.engine.operator import STRATEGIES, Operator
+from cascadice.engine.recorder import Recorder
+from cascadice.engine.rounds import Draw, MixingRule, Round, consensus
+from cascadice.engine.simulation import DivergedError, simulate
 
 __all__ = [
     "STRATEGIES",
     "Behaviour",
     "DivergedError",
     "Draw",
+    "Evaluation",
     "Learner",
     "Metrics",
     "MixingRule",
     "Network",
+    "Operator",
     "Participants",
+    "Recorder",
     "Round",
     "consensus",
     "draw",
     "evaluate",
+    "evaluate_on",
     "load",
     "mix",
     "module_of",
     "network",
-    "play",
     "simulate",
 ]

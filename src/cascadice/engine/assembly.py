@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from cascadice import data as data_sets
 from cascadice import learning_rates, optimizers, seeds, topology
 from cascadice.data import DataSet, corruption
 from cascadice.data import batches as batch_plans
@@ -20,12 +21,15 @@ from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
 from cascadice.engine import behaviours as behaviour
 from cascadice.engine.behaviours import Behaviour
-from cascadice.engine.fast.rows import STRATEGIES, Local, choose, seeded
+from cascadice.engine.compression import COMPRESSIONS, Compression
+from cascadice.engine.groups import own_state
 from cascadice.engine.learner import Learner, Participants, flatten, forward, learner, unflatten
-from cascadice.engine.networks import Network, draw, load
+from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
+from cascadice.engine.operator import STRATEGIES, choose, seeded
+from cascadice.engine.rounds import Draw, rows_of
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
-from cascadice.optimizers import Optimizer
+from cascadice.optimizers import Optimizer, State
 
 Model = nn.Module | Callable[[], nn.Module]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -33,69 +37,101 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 def network(
     model: Model,
-    data: DataSet,
+    data: Any,
     *,
     nodes: int | None = None,
     mixing: Any = "exponential",
-    partition: Sequence[Any] | str = "iid",
+    partition: Any = None,
     per_node: int | None = None,
-    batch_size: int = 32,
-    local_steps: int = 1,
+    batch_size: int | Sequence[int] = 32,
+    local_steps: int | Sequence[int] = 1,
     batches: Batches | Tensor | None = None,
-    optimizer: Optimizer | str = "sgd",
-    lr: float | learning_rates.Schedule = 0.1,
+    optimizer: Optimizer | str | Sequence[Optimizer | str] = "sgd",
+    lr: Any = 0.1,
     loss: Loss = cross_entropy,
     init: str | Tensor | Sequence[nn.Module] = "shared",
     q: Tensor | Sequence[float] | None = None,
     corruptions: Sequence[Corruption] = (),
     behaviours: Sequence[Behaviour] = (),
+    compression: Compression | str | None = None,
     seed: int = 0,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype = "float32",
     strategy: str = "auto",
 ) -> Network:
-    """Participants that each hold part of `data`, train copies of `model` on it and gossip by `mixing`.
+    """Participants that each hold part of the data, train copies of a model on it and gossip.
 
-    Whatever is drawn can be given instead: `mixing` is a topology's name, a graph, a W or a schedule t -> W; `batches`
-    indices [rounds, n, steps, batch] or a function of t; `init` "shared", "own", parameters [n, d] or one model each;
-    `partition` a scheme's name or index lists; `lr` a number or a function of t; `q` the participants' weights.
-    `model` is a module, or a function that makes one (needed for "own" where modules have no reset_parameters).
+    Whatever would be drawn can be given instead. Participants may differ: `optimizer`, `lr`, `batch_size` and
+    `local_steps` take a sequence with an entry for each of them.
+
+    Args:
+        model: A module, or a function that makes one (needed for init="own" where modules have no reset_parameters).
+        data: A `DataSet`, a pair (train, test) of torch Datasets, or one torch Dataset.
+        nodes: The number of participants; known from `mixing` where that is a graph, a matrix or a schedule.
+        mixing: A topology's name, a networkx graph, a mixing matrix W, or a schedule t -> W.
+        partition: Who holds which training samples: a scheme's name ("iid" unless given), a scheme, or index lists.
+        per_node: Samples of each participant; an equal share unless given.
+        batches: What is drawn: indices [rounds, n, steps, batch] or a function of t, in place of passes over the
+            partition.
+        lr: A number, or a function of the round.
+        init: "shared", "own", parameters [n, d], or one module each.
+        q: The participants' weights, which sum to 1; equal unless given.
+        compression: How updates are compressed before they are sent: a name in `COMPRESSIONS`; not at all unless given.
+        dtype: float32, float64, or bfloat16 for passes in bfloat16 over float32 parameters.
+        strategy: How to run many participants at once: "auto", "loop", "vmap" or "compile".
+
+    Returns:
+        The network, checked on a first batch: from it, training is a pure replay.
+
+    Raises:
+        ValueError: Where parts do not fit together; the message says which, and what to do.
+        TypeError: Where a part is not what it should be.
+
+    Example:
+        >>> net = network(models.mlp((64,), 10), data.load("digits"), nodes=8, mixing="ring")
+        >>> mixed = network(model, digits, nodes=2, mixing="ring", optimizer=["sgd", "adam"], lr=[0.1, 0.003])
     """
     device, dtype = _device(device), lookup(DTYPES, str(dtype).removeprefix("torch."), "dtype")
     parameters, compute = (torch.float32, dtype) if dtype == torch.bfloat16 else (dtype, None)
+    data = data_sets.resolve(data)
     schedule, nodes = _schedule(mixing, nodes, seed)
     behaviour.check(behaviours, nodes)
     corruption.check(corruptions, nodes)
     if away := behaviour.absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
-    shares = None if batches is not None else _partition(partition, data, nodes, per_node, seed)
-    plan = _batches(batches, shares, batch_size, local_steps, seed, len(data.train))
-    rate = lr if callable(lr) else learning_rates.constant(_number(lr))
+    holdings = _holdings(partition, batches, data, nodes, per_node, seed)
+    plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
-    rule = optimizers.build(optimizer) if isinstance(optimizer, str) else optimizer
-    template = learner(deepcopy(made).to(device, parameters), loss, rule, compute)
-    initial = _initial(model, made, init, nodes, seed, template)
-    found = Network(
-        template, initial, data.to(device), plan, schedule, rate, weights(q, nodes), seed, strategy,
-        shares, tuple(corruptions), tuple(behaviours),
+    ways = _optimizers(optimizer, nodes)
+    template = learner(deepcopy(made).to(device, parameters), loss, ways[0], compute)
+    code = lookup(COMPRESSIONS, compression, "compression") if isinstance(compression, str) else compression
+    built = Network(
+        template, _initial(model, made, init, nodes, seed, template, ways), data.to(device), plan, schedule,
+        learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, holdings, tuple(corruptions),
+        tuple(behaviours), code,
     )  # fmt: skip
-    return settled(found)
+    return settled(built, ways)
 
 
-def settled(network: Network) -> Network:
+def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
     drawn = draw(network, 0)
-    if drawn.batch.dim() != 3:
-        shape = list(drawn.batch.shape)
-        raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {shape}.")
-    inputs = load(network, drawn)
-    if inputs.y.shape[0] != network.nodes or drawn.W.shape[0] != network.nodes:
-        found = f"{drawn.W.shape[0]} in W and {inputs.y.shape[0]} in the batches"
-        raise ValueError(f"there must be {network.nodes} participants everywhere; found {found}.")
-    template = replace(network.learner, stochastic=_draws(network, inputs))
-    network = replace(network, learner=template)
+    batch_plans.check_round(drawn.batch, len(network.data.train), 0)
+    if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.nodes:
+        counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
+        raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
+    network = replace(network, groups=_groups(network, drawn, optimizers))
+    examples = [(group.learner, _example(network, drawn, group)) for group in network.groups] or [
+        (network.learner, (network.initial, load(network, drawn)))
+    ]
+    template = replace(network.learner, stochastic=_draws(network, examples[0][1][1]))
+    groups = tuple(
+        group._replace(learner=replace(group.learner, stochastic=template.stochastic)) for group in network.groups
+    )
+    network = replace(network, learner=template, groups=groups)
     if network.strategy == "auto":
-        return replace(network, strategy=choose(template, network.initial, load(network, drawn)))
+        best = {choose(replace(own, stochastic=template.stochastic), *example) for own, example in examples}
+        return replace(network, strategy="loop" if "loop" in best else best.pop())
     lookup(STRATEGIES, network.strategy, "strategy")
     if template.stochastic and network.strategy != "loop":
         raise ValueError(
@@ -105,9 +141,42 @@ def settled(network: Network) -> Network:
     return network
 
 
-def _draws(network: Network, inputs: Local) -> bool:
+def _groups(network: Network, drawn: Draw, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
+    """Participants that work alike, together; none where all do."""
+    ways = list(optimizers) or [network.learner.optimizer] * network.nodes
+    kinds: dict[tuple[int, int, int], list[int]] = {}
+    for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)):
+        kinds.setdefault((id(ways[k]), steps, size), []).append(k)
+    if len(kinds) == 1 and -1 not in drawn.batch:
+        return ()
+    learners = {id(way): replace(network.learner, optimizer=way) for way in ways}
+    return tuple(
+        Group(tuple(nodes), learners[way], steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
+        for (way, steps, size), nodes in kinds.items()
+    )
+
+
+def _example(network: Network, drawn: Draw, group: Group) -> tuple[Participants, LocalInputs]:
+    """What a group's participants carry at first, and their first batches."""
+    rows = rows_of(network.initial, list(group.nodes))
+    return rows._replace(state=own_state(group, rows.state)), load(network, drawn, group.nodes, group=group)
+
+
+def _optimizers(given: Any, nodes: int) -> list[Optimizer]:
+    """The optimizer of each participant; equal names give one object."""
+    if isinstance(given, (str, Optimizer)) or not isinstance(given, Sequence):
+        return [optimizers.resolve(given)] * nodes
+    if len(given) != nodes:
+        raise ValueError(
+            f"there must be an optimizer for each of {nodes} participants, or one for all; found {len(given)}."
+        )
+    named = {name: optimizers.resolve(name) for name in given if isinstance(name, str)}
+    return [named[each] if isinstance(each, str) else optimizers.resolve(each) for each in given]
+
+
+def _draws(network: Network, inputs: LocalInputs) -> bool:
     """Whether the model's training output depends on chance: two seeds, one batch."""
-    first: Participants = tree_map(lambda tensor: tensor[0], network.initial)
+    first = rows_of(network.initial, 0)
     template, labels, outputs = network.learner, len(network.data.classes), []
     try:
         for seed in (1, 2):
@@ -129,12 +198,6 @@ def _draws(network: Network, inputs: Local) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _number(lr: Any) -> float:
-    if isinstance(lr, bool) or not isinstance(lr, (int, float)):
-        raise TypeError(f"lr must be a number or a function of the round; found {lr!r}.")
-    return float(lr)
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -171,76 +234,80 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
 
 
 class _Checked:
-    """A schedule of whose W we know nothing: each new one is checked, and must be of the first one's size."""
+    """A schedule about whose W nothing is known: each new one is checked, and must have the size of the first.
+
+    It may refill and return one buffer, so values are compared, not identities; an unchanged W stays the same tensor.
+    """
 
     def __init__(self, schedule: Callable[[int], Any]) -> None:
         self.schedule, self.nodes = schedule, 0
-        self.seen: Any = None
+        self.seen: list[Tensor] = []
+        self.W = torch.empty(0)
 
     def __call__(self, t: int) -> Tensor:
         given = self.schedule(t)
-        if given is not self.seen:
+        parts = _parts_of(given)
+        if not parts or len(parts) != len(self.seen) or not all(map(torch.equal, parts, self.seen)):
             try:
                 self.W = topology.matrix(given)
             except (ValueError, TypeError) as error:
                 raise type(error)(f"in round {t}, {error}") from None
-            self.seen, self.nodes = given, self.nodes or self.W.shape[0]
+            self.seen, self.nodes = [part.clone() for part in parts], self.nodes or self.W.shape[0]
             if self.W.shape[0] != self.nodes:
                 raise ValueError(f"W must keep its {self.nodes} participants; in round {t} it has {self.W.shape[0]}.")
         return self.W
 
 
-def _partition(given: Sequence[Any] | str, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition:
-    if isinstance(given, str):
-        return partitions.build(given, data.train.y, nodes, per_node=per_node, seed=seed)
-    if len(given) != nodes:
-        raise ValueError(f"the partition must have one part per participant; found {len(given)} parts for {nodes}.")
-    parts = [torch.as_tensor(part, dtype=torch.int64) for part in given]
-    for node, part in enumerate(parts):
-        if len(part) and not 0 <= int(part.min()) <= int(part.max()) < len(data.train):
-            limit = f"0..{len(data.train) - 1}, the training samples"
-            raise ValueError(f"a partition must hold indices in {limit}; participant {node} has others.")
-    return parts
+def _parts_of(W: Any) -> list[Tensor]:
+    """The numbers of a matrix as dense tensors, to be compared; none where they cannot be read."""
+    if isinstance(W, np.ndarray):
+        return [torch.from_numpy(W)]
+    if not isinstance(W, Tensor) or W.layout not in (torch.strided, torch.sparse_csr):
+        return []
+    return [W] if W.layout == torch.strided else [W.crow_indices(), W.col_indices(), W.values()]
+
+
+def _holdings(given: Any, batches: Any, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition | None:
+    """Who holds which samples; unknown where only batches are given."""
+    if given is None and batches is not None:
+        return None
+    return partitions.resolve("iid" if given is None else given, data.train.y, nodes, per_node=per_node, seed=seed)
 
 
 def _batches(
-    given: Batches | Tensor | None,
-    shares: Partition | None,
-    batch_size: int,
-    steps: int,
-    seed: int,
+    given: Batches | Tensor | None, holdings: Partition | None, batch_size: Any, steps: Any, nodes: int, seed: int,
     samples: int,
-) -> Batches:
-    if shares is not None:
-        return batch_plans.epochs(shares, batch_size, steps=steps, seed=seed)
+) -> Batches:  # fmt: skip
     if isinstance(given, Tensor):
         return batch_plans.given(given, n_samples=samples)
-    assert given is not None
-    return partial(_within, given, samples)
+    if given is not None:
+        return partial(_within, given, samples)
+    assert holdings is not None
+    for name, value in (("batch_size", batch_size), ("local_steps", steps)):
+        if isinstance(value, Sequence) and len(value) != nodes:
+            raise ValueError(f"{name} must be one number, or one for each of {nodes} participants; found {len(value)}.")
+    return batch_plans.epochs(holdings, batch_size, steps=steps, seed=seed)
 
 
 def _within(batches: Batches, samples: int, t: int) -> Tensor:
-    batch = batches(t)
-    if batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < samples:
-        found = f"{int(batch.min())}..{int(batch.max())}"
-        raise ValueError(f"batch indices must lie in 0..{samples - 1}, the training samples; round {t} has {found}.")
-    return batch
+    return batch_plans.check_round(batches(t), samples, t)
 
 
 def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
     """The participants' weights, checked; uniform unless given."""
-    found = torch.as_tensor([1 / nodes] * nodes if q is None else q, dtype=torch.float64)
-    if found.shape != (nodes,) or not bool((found >= 0).all()) or abs(float(found.sum()) - 1) > 1e-6:
+    q = torch.as_tensor([1 / nodes] * nodes if q is None else q, dtype=torch.float64)
+    if q.shape != (nodes,) or not bool((q >= 0).all()) or abs(float(q.sum()) - 1) > 1e-6:
         raise ValueError(
-            f"q must be {nodes} weights, at least 0, that sum to 1; found shape {tuple(found.shape)}, "
-            f"sum {float(found.sum()):.6g}."
+            f"q must be {nodes} weights, at least 0, that sum to 1; found shape {tuple(q.shape)}, "
+            f"sum {float(q.sum()):.6g}."
         )
-    return found
+    return q
 
 
 def _initial(
-    model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, seed: int, template: Learner
-) -> Participants:
+    model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, seed: int, template: Learner,
+    ways: Sequence[Optimizer],
+) -> Participants:  # fmt: skip
     like = next(template.training.parameters())
     if isinstance(init, str):
         owners = lookup({"shared": 1, "own": nodes}, init, "initialisation")
@@ -257,7 +324,18 @@ def _initial(
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
         for name, b in template.training.named_buffers()
     }
-    return Participants(theta, template.optimizer.init(theta), buffers)
+    return Participants(theta, _state(theta, ways), buffers)
+
+
+def _state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
+    """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
+    state: State = {}
+    for way in {id(way): way for way in ways}.values():
+        for name, value in way.init(theta).items():
+            if name in state and state[name].shape != value.shape:
+                raise ValueError(f"optimizers that differ must name their state differently; {name!r} has two shapes.")
+            state.setdefault(name, value)
+    return state
 
 
 def _stacked(rows: list[Tensor]) -> Tensor:

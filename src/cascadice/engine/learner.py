@@ -9,18 +9,18 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad_and_value, vjp
 
-from cascadice.engine.fast.hooks import Reel, Tape
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
 Buffers = dict[str, Tensor]
-Conduct = tuple[Tensor, ...]  # () for the honest, else (taken, factor)
+Optional = tuple[()] | tuple[Tensor]
+"""A tensor that may be left out: () where it is, as pytrees and vmap like it."""
 
 
 class Participants(NamedTuple):
-    """What participants carry from round to round, stacked on a leading axis; one of them has no such axis."""
+    """What participants carry from round to round, stacked on a leading axis; one participant has no such axis."""
 
     theta: Float[Tensor, "*n d"]
     state: State
@@ -72,46 +72,81 @@ def unflatten(model: nn.Module, theta: Float[Tensor, " d"]) -> Iterator[tuple[st
     return ((name, piece.view(p.shape)) for (name, p), piece in zip(named.items(), pieces, strict=True))
 
 
-def forward(model: nn.Module, mine: dict[str, Tensor], x: Tensor, compute: torch.dtype | None) -> Tensor:
-    """The model's output with the parameters and buffers `mine`; buffers are updated in place, as modules do."""
+def forward(model: nn.Module, tensors: dict[str, Tensor], x: Tensor, compute: torch.dtype | None) -> Tensor:
+    """The model's output with these parameters and buffers; buffers are updated in place, as modules do."""
     if compute is not None:
-        mine = {name: value.to(compute) if value.is_floating_point() else value for name, value in mine.items()}
+        tensors = {name: value.to(compute) if value.is_floating_point() else value for name, value in tensors.items()}
         x = x.to(compute) if x.is_floating_point() else x
-    output: Tensor = functional_call(model, mine, (x,))
+    output: Tensor = functional_call(model, tensors, (x,))
     return output
+
+
+def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor) -> tuple[Tensor, Buffers]:
+    """The training model's outputs on one batch, and its buffers afterwards."""
+    # in the precision of the pass, or what it writes into them (running statistics) would go into copies and be lost
+    after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}
+    outputs = forward(learner.training, {**parameters, **after}, x, learner.compute)
+    return outputs, {name: value.to(buffers[name].dtype) for name, value in after.items()}
+
+
+def loss_of(
+    parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor, y: Tensor
+) -> tuple[Tensor, Buffers]:
+    """The training loss on one batch as a function of named parameters, and the buffers afterwards."""
+    outputs, after = outputs_of(parameters, learner, buffers, x)
+    return learner.loss(outputs, y), after
 
 
 def objective(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
     """The training loss of one participant on one batch as a function of its row, and its buffers afterwards."""
-    return _loss(dict(unflatten(learner.training, theta)), learner, buffers, x, y)
-
-
-def _loss(
-    parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor, y: Tensor
-) -> tuple[Tensor, Buffers]:
-    # in the precision of the pass, or what it writes into them (running statistics) would go into copies and be lost
-    after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}
-    loss = learner.loss(forward(learner.training, {**parameters, **after}, x, learner.compute), y)
-    return loss, {name: value.to(buffers[name].dtype) for name, value in after.items()}
+    return loss_of(dict(unflatten(learner.training, theta)), learner, buffers, x, y)
 
 
 def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
     return learner.compute if learner.compute is not None and buffer.is_floating_point() else buffer.dtype
 
 
+def gradient(
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional = ()
+) -> tuple[Tensor, Tensor, Buffers]:
+    """The gradient by torch.func, the loss and the buffers afterwards: can be vmapped, compiled, differentiated again.
+
+    With weights α on the `samples`, their terms in the gradient are scaled, whatever their part in the loss is:
+
+        g = Σ_i α_i J_iᵀ ∂L/∂output_i
+    """
+    if not samples:
+        value, (loss, after) = grad_and_value(objective, has_aux=True)(theta, learner, buffers, x, y)
+        return value, loss, after
+
+    def outputs(theta: Tensor) -> tuple[Tensor, Buffers]:
+        return outputs_of(dict(unflatten(learner.training, theta)), learner, buffers, x)
+
+    out, pull, after = vjp(outputs, theta, has_aux=True)
+    by_output, loss = grad_and_value(learner.loss)(out, y)
+    return pull(by_output * per_sample(samples[0], by_output))[0], loss, after
+
+
+def per_sample(weights: Float[Tensor, " batch"], like: Tensor) -> Tensor:
+    """Weights of samples, broadcastable over everything that belongs to a sample."""
+    return weights.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
+
+
 @runtime_checkable
 class Step(Protocol):
-    """(theta, state, buffers, x, y, lr, room for the new theta) -> theta, state, buffers, loss: an optimizer's step."""
+    """One step of the optimizer on one batch: gives the new theta, state, buffers, and the loss before it."""
 
     def __call__(
-        self, theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, into: Tensor | None
+        self,
+        theta: Tensor,
+        state: State,
+        buffers: Buffers,
+        x: Tensor,
+        y: Tensor,
+        lr: Tensor,
+        samples: Optional,
+        out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]: ...
-
-
-def gradient(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Buffers]:
-    """The gradient by torch.func: can be vmapped, compiled and differentiated again."""
-    slope, (value, after) = grad_and_value(objective, has_aux=True)(theta, learner, buffers, x, y)
-    return slope, value, after
 
 
 def pure_step(
@@ -122,125 +157,58 @@ def pure_step(
     x: Tensor,
     y: Tensor,
     lr: Tensor,
-    into: Tensor | None,
+    samples: Optional = (),
+    out: Tensor | None = None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:
     """One step by torch.func: can be vmapped, compiled and differentiated again."""
-    slope, loss, buffers = gradient(learner, theta, buffers, x, y)
-    delta, state = learner.optimizer.update(slope, state, theta, lr)
-    return torch.add(theta, delta, out=into), state, buffers, loss
-
-
-def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
-    """Let the module run with this row of parameters, mostly without a copy; gives them by name.
-
-    On CPU kernels are copied, to channels-last, once, or each pass would do so for itself.
-    """
-    own = dict(module.named_parameters())
-    for name, value in unflatten(module, theta):
-        mine = own[name].requires_grad_(True)
-        if value.dim() == 4 and not value.is_cuda:
-            if not mine.is_contiguous(memory_format=torch.channels_last):
-                mine.data = torch.empty_like(value, memory_format=torch.channels_last)
-            mine.data.copy_(value)
-        else:
-            mine.data = value
-    return own
-
-
-def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
-    """The training loss by plain autograd, the module having been lent its parameters; and buffers afterwards."""
-    if x.dim() == 4 and not x.is_cuda:
-        x = channels_last(x)
-    if buffers or learner.compute is not None:
-        return _loss(own, learner, buffers, x, y)
-    return learner.loss(learner.training(x), y), {}
-
-
-def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
-    """The same step by plain autograd, for loops, where torch.func costs as much again as a small model.
-
-    The learner must be a twin of its own: its modules are lent the parameters. If its layers are wired to a reel, what
-    they note is added to `tapes`.
-    """
-    reel = getattr(learner.training, "reel", Reel())
-    sizes = [p.numel() for p in learner.training.parameters()]
-    row = flatten(learner.training)  # fresh memory costs more than what fills it
-
-    def slopes(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor, Buffers]:
-        own = lend(learner.training, theta)
-        reel.start()
-        with torch.enable_grad():
-            loss, after = eager_loss(learner, own, buffers, x, y)
-            noted = reel.stop()
-            found = torch.autograd.grad(loss, [*own.values(), *noted.outputs], materialize_grads=True)
-        if tapes is not None:
-            tapes.append(tuple(zip([x.detach() for x in noted.inputs], found[len(own) :], strict=True)))
-        return list(found[: len(own)]), loss.detach(), {name: b.detach() for name, b in after.items()}
-
-    def step(
-        theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, into: Tensor | None
-    ) -> tuple[Tensor, State, Buffers, Tensor]:
-        pieces, loss, buffers = slopes(theta, buffers, x, y)
-        descend = learner.optimizer.descend
-        if descend is None:
-            slope = torch.cat([p.reshape(-1) for p in pieces], out=row)
-            delta, state = learner.optimizer.update(slope, state, theta, lr)
-            return torch.add(theta, delta, out=into), state, buffers, loss
-        into = torch.empty_like(theta) if into is None else into
-        for slope, old, new in zip(pieces, torch.split(theta, sizes), torch.split(into, sizes), strict=True):
-            descend(slope, old.view(slope.shape), lr, new.view(slope.shape))
-        return into, state, buffers, loss
-
-    return step
-
-
-def channels_last(images: Tensor) -> Tensor:
-    """Twice as fast for convolutions and pooling on CPU."""
-    return images.contiguous(memory_format=torch.channels_last)
+    by_theta, loss, buffers = gradient(learner, theta, buffers, x, y, samples)
+    delta, state = learner.optimizer.update(by_theta, state, theta, lr)
+    return torch.add(theta, delta, out=out), state, buffers, loss
 
 
 def local_steps(
     learner: Learner,
-    mine: Participants,
+    before: Participants,
     x: Float[Tensor, "steps batch ..."] | Tensor,
     y: Tensor,
     lr: Float[Tensor, ""],
-    conduct: Conduct = (),
+    alpha: Optional = (),
+    samples: Optional = (),
     *,
     step: Step | None = None,
-    into: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Participants, Float[Tensor, ""]]:
     """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step for each of its batches.
 
-    `conduct` is how much of it was really done and sent: θ^{t+½} = θ^t + taken · factor · Δ, and `taken` of the change
-    of the optimizer's state. (1, 1) is the honest step, bit for bit; taken = 0 skips it, which is how the influence of
-    an update is defined. `step` is another way to make a step; `into` receives θ^{t+½}.
+        (θ, state)^{t+½} = (θ, state)^t + α Δ        α = 1: the step as it is, bit for bit; α = 0: no step at all
+
+    `samples` [steps, batch] weights the terms of single samples in each gradient. `step` is another way to make a
+    step; `out` receives θ^{t+½}.
     """
-    theta, state, buffers = mine
-    step = partial(pure_step, learner) if step is None else step
+    theta, state, buffers = before
+    make = partial(pure_step, learner) if step is None else step
     losses = []
     for i in range(x.shape[0]):
-        last = i == x.shape[0] - 1
-        room = into if last and not conduct else None
-        theta, state, buffers, loss = step(theta, state, buffers, x[i], y[i], lr, room)
+        target = out if i == x.shape[0] - 1 and not alpha else None
+        weights: Any = (samples[0][i],) if samples else ()
+        theta, state, buffers, loss = make(theta, state, buffers, x[i], y[i], lr, weights, target)
         losses.append(loss)
-    done = Participants(theta, state, buffers)
-    return (_conducted(mine, done, conduct, into) if conduct else done), torch.stack(losses).mean()
+    after = Participants(theta, state, buffers)
+    return (_partly(before, after, alpha[0], out) if alpha else after), torch.stack(losses).mean()
 
 
-def _conducted(mine: Participants, done: Participants, conduct: Conduct, into: Tensor | None) -> Participants:
-    taken, factor = conduct
-    sent = mine.theta + (taken * factor).to(mine.theta.dtype) * (done.theta - mine.theta)
-    sent = torch.where(taken * factor == 1, done.theta, sent)
-    state = {name: torch.lerp(mine.state[name], value, taken.to(value.dtype)) for name, value in done.state.items()}
-    buffers = {name: torch.where(taken > 0, value, mine.buffers[name]) for name, value in done.buffers.items()}
-    return Participants(sent if into is None else into.copy_(sent), state, buffers)
+def _partly(before: Participants, after: Participants, alpha: Tensor, out: Tensor | None) -> Participants:
+    theta = before.theta + alpha.to(before.theta.dtype) * (after.theta - before.theta)
+    theta = torch.where(alpha == 1, after.theta, theta)
+    state = {name: torch.lerp(before.state[name], value, alpha.to(value.dtype)) for name, value in after.state.items()}
+    buffers = {name: torch.where(alpha > 0, value, before.buffers[name]) for name, value in after.buffers.items()}
+    return Participants(theta if out is None else out.copy_(theta), state, buffers)
 
 
-def score(
-    learner: Learner, mine: Participants, x: Tensor, y: Tensor, measures: tuple[Callable[[Tensor, Tensor], Tensor], ...]
+def measure_all(
+    learner: Learner, one: Participants, x: Tensor, y: Tensor, measures: tuple[Callable[[Tensor, Tensor], Tensor], ...]
 ) -> tuple[Tensor, ...]:
     """Each measure of one participant's outputs on (x, y), in evaluation mode."""
-    tensors = {**dict(unflatten(learner.evaluating, mine.theta)), **mine.buffers}
+    tensors = {**dict(unflatten(learner.evaluating, one.theta)), **one.buffers}
     output = forward(learner.evaluating, tensors, x, learner.compute)
     return tuple(measure(output, y) for measure in measures)

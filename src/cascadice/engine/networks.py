@@ -4,29 +4,68 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from cascadice import learning_rates, seeds, topology
 from cascadice.data import DataSet, corruption
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
-from cascadice.engine import behaviours as behaviour
+from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
-from cascadice.engine.fast.rows import Local
-from cascadice.engine.fast.tape import Layers, layered
-from cascadice.engine.learner import Conduct, Learner, Participants, unflatten
+from cascadice.engine.compression import Compression
+from cascadice.engine.learner import Learner, Optional, Participants, unflatten
 from cascadice.engine.rounds import Draw
+
+Nodes = Sequence[int] | None
+"""Participants for which rows stand, in order; None for all."""
+
+
+class Group(NamedTuple):
+    """Participants that work alike: with one optimizer, as many local steps, batches of one size."""
+
+    nodes: tuple[int, ...]
+    learner: Learner
+    steps: int
+    size: int
+    state: tuple[str, ...]
+
+
+class Weights(NamedTuple):
+    """How much of each row's update, and of each sample in it, counts. () is all of it.
+
+    `updates` [rows] is α_j: (θ, state)^t + α_j Δ_j is sent. `samples` [rows, steps, batch] is α_i, the weight of a
+    sample's term in its gradient.
+    """
+
+    updates: Optional = ()
+    samples: Optional = ()
+
+
+ALL = Weights()
+
+
+class LocalInputs(NamedTuple):
+    """The inputs of the local work of some rows in one round."""
+
+    x: Tensor
+    y: Tensor
+    lr: Float[Tensor, " rows"]
+    alpha: Optional
+    samples: Optional
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round)."""
+    """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round).
+
+    `groups` is empty where all participants work alike, by `learner`.
+    """
 
     learner: Learner
     initial: Participants
@@ -40,6 +79,8 @@ class Network:
     partition: Partition | None = None
     corruptions: tuple[Corruption, ...] = ()
     behaviours: tuple[Behaviour, ...] = ()
+    compression: Compression | None = None
+    groups: tuple[Group, ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -56,52 +97,60 @@ class Network:
         """Where the participants live."""
         return self.initial.theta.device
 
+    @property
+    def learners(self) -> tuple[Learner, ...]:
+        """The different ways in which participants work."""
+        return tuple(group.learner for group in self.groups) or (self.learner,)
+
 
 def draw(network: Network, t: int) -> Draw:
     """What chance and schedules say for round t."""
-    nodes = range(network.nodes)
-    return Draw(
-        t,
-        network.batches(t),
-        network.mixing(t),
-        network.lr(t),
-        behaviour.conduct(network.behaviours, t, nodes),
-    )
+    conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
+    return Draw(t, network.batches(t), network.mixing(t), network.lr(t), conduct)
 
 
-def load(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> Local:
-    """The inputs of the local work of these participants (all, unless said) in the round that was drawn."""
+def load(
+    network: Network, drawn: Draw, nodes: Nodes = None, samples: Optional = (), group: Group | None = None
+) -> LocalInputs:
+    """The inputs of the local work of these participants (all, unless said), one row each, in the round that was drawn.
+
+    Rows of a `group` have its number of steps and its batch size; the rest of a padded batch, and of the weights of
+    `samples`, is cut off.
+    """
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     device, dtype = network.device, network.initial.theta.dtype
     pick: Any = slice(None) if nodes is None else torch.tensor(rows)
-    index = drawn.batch[pick].to(device, non_blocking=True)
-    x, y = network.data.train.take(index)
+    batch = drawn.batch[pick] if group is None else drawn.batch[pick, : group.steps, : group.size]
+    x, y = network.data.train.take(batch.to(device, non_blocking=True))
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    lr, conduct = terms(network, drawn, nodes)
+    if samples and group is not None:
+        samples = (samples[0][:, : group.steps, : group.size],)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
-    return Local(x, y, lr, conduct, dropout)
+    return LocalInputs(x, y, rates(network, drawn, nodes), taken(network, drawn, nodes), samples, dropout)
 
 
-def terms(network: Network, drawn: Draw, nodes: Sequence[int] | None = None) -> tuple[Tensor, Conduct]:
-    """The learning rate and the conduct of each of these participants (all, unless said)."""
+def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:
+    """The learning rate of each of these participants (all, unless said)."""
     device, dtype = network.device, network.initial.theta.dtype
+    if isinstance(drawn.lr, Tensor):
+        pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
+        return drawn.lr[pick].to(device, dtype)
+    return _rates(drawn.lr, network.nodes if nodes is None else len(nodes), dtype, device)
+
+
+@lru_cache(maxsize=16)
+def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((rows,), lr, dtype=dtype, device=device)
+
+
+def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
+    """The part of its local work that each row does, by its behaviour; () where all do all of it."""
+    if not drawn.conduct:
+        return ()
     pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
-    rows = network.nodes if nodes is None else len(nodes)
-    lr = drawn.lr[pick] if isinstance(drawn.lr, Tensor) else _rates(drawn.lr, rows, dtype, device)
-    return lr, tuple(part[pick].to(device, dtype) for part in drawn.conduct)
-
-
-def known_layers(network: Network, drawn: Draw) -> Layers | None:
-    """The model's layers for batches like the one drawn, where they can be used to score samples."""
-
-    def example() -> tuple[Participants, Tensor, Tensor]:
-        x, y, *_ = load(network, drawn, [0])
-        mine: Participants = tree_map(lambda tensor: tensor[0], network.initial)
-        return mine, x[0, 0], y[0, 0]
-
-    return layered(network.learner, network.strategy, drawn.batch.shape[-1], example)
+    return (drawn.conduct[0][pick].to(network.device, network.initial.theta.dtype),)
 
 
 def draws_inside(network: Network, t: int) -> bool:
@@ -111,13 +160,19 @@ def draws_inside(network: Network, t: int) -> bool:
     return any(spoiler.applies(t, node) for spoiler in spoilers for node in spoiler.nodes)
 
 
-@lru_cache(maxsize=16)
-def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((rows,), lr, dtype=dtype, device=device)
-
-
 def module_of(network: Network, participants: Participants, k: int) -> nn.Module:
-    """Participant k's model as an ordinary module, in evaluation mode."""
+    """Participant k's model as an ordinary module, in evaluation mode.
+
+    Args:
+        participants: What the participants carry, e.g. `round.after`.
+        k: The participant.
+
+    Returns:
+        A copy of the model with the parameters and buffers of k.
+
+    Example:
+        >>> model = module_of(network, rounds[-1].after, 3)
+    """
     module = deepcopy(network.learner.evaluating)
     values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
     with torch.no_grad():  # not load_state_dict, which knows nothing of buffers that are not saved

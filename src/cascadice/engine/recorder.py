@@ -1,4 +1,4 @@
-"""Watch a training loop that is not ours: its rounds, checked and in our form, for every influence to read."""
+"""Watch a training loop that is not ours: its rounds, checked and in our form, for every estimator to read."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,24 +12,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from cascadice import optimizers as rules
+from cascadice import optimizers as pure_optimizers
 from cascadice import topology
 from cascadice.data import DataSet, Samples
 from cascadice.engine.assembly import settled, weights
-from cascadice.engine.fast.rows import local_work, stack
+from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants, learner
 from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Draw, Round, mix
+from cascadice.engine.operator import Operator, stack
+from cascadice.engine.rounds import Draw, Round
 from cascadice.engine.sample_buffer import SampleBuffer
-from cascadice.engine.simulation import DivergedError, play
-from cascadice.engine.torch_optim import carried, check_alike, rule, settings
-from cascadice.influence.carrying import row_strategy
+from cascadice.engine.simulation import DivergedError
+from cascadice.engine.torch_optim import carried, check_alike, pure_version, settings
 from cascadice.losses import Loss
 
 
 @dataclass(eq=False)
 class _Local:
-    """The local work of one participant in a round under way: what it carries now, and what was noted at each step."""
+    """One participant's local work in a round under way: what it carries now, and what was noted at each step."""
 
     now: Participants | None = None
     batches: list[Tensor] = field(default_factory=list)
@@ -40,19 +40,28 @@ class _Local:
 class Recorder:
     """Watches participants' own models and torch.optim optimizers (SGD, Adam, AdamW) through rounds of training.
 
-        recorder = Recorder(models, optimizers, F.cross_entropy)
-        for t in range(rounds):
-            with recorder.round(W) as step:
-                for k in range(n):
-                    loss = ...; loss.backward(); optimizers[k].step()     # as ever
-                    step(k, x, y, loss)                                   # participant k stepped on this batch
-                ...                                                       # gossip by W, as ever
-        truth(recorder.network, recorder.rounds, evaluate_on(recorder.network, samples))
+    The first `verify` rounds are computed again and must come out the same: influence is measured by replay. Cost: a
+    copy of everybody's parameters and state for each local step, and a few a round.
 
-    `loss` is what was trained on, a mean over samples; `clip` the norm to which gradients were clipped; `test` what to
-    evaluate on unless told otherwise; `q` weighs participants. The last `window` rounds are kept (all, if None). The first
-    `verify` rounds are computed again and must come out the same: influence is measured by replay.
-    Cost: a copy of everybody's parameters and state for each local step, and a few a round.
+    Args:
+        models: The participants' models, all alike.
+        optimizers: An optimizer for each model, all alike but for the learning rate.
+        loss: What is trained on, a function of (outputs, targets).
+        clip: The norm to which gradients are clipped.
+        test: What influence is measured on unless an estimator is told otherwise.
+        q: The participants' weights; equal unless given.
+        window: How many rounds are kept; all of them if None.
+        verify: How many rounds are computed again.
+
+    Example:
+        >>> recorder = Recorder(models, optimizers, F.cross_entropy)
+        >>> for t in range(rounds):
+        ...     with recorder.round(W) as step:
+        ...         for k in range(n):
+        ...             loss = ...; loss.backward(); optimizers[k].step()     # as ever
+        ...             step(k, x, y, loss)                                   # participant k stepped on this batch
+        ...         ...                                                       # gossip by W, as ever
+        >>> truth(recorder.network, recorder.rounds, evaluate_on(recorder.network, samples))
     """
 
     def __init__(
@@ -72,11 +81,11 @@ class Recorder:
         self._models, self._optimizers = list(models), list(optimizers)
         check_alike(self._models, self._optimizers)
         self._settings = settings(self._optimizers[0])
-        self._rule = rule(self._settings)
-        step = self._rule.optimizer if clip is None else rules.clip(self._rule.optimizer, clip)
+        self._pure = pure_version(self._settings)
+        step = self._pure.optimizer if clip is None else pure_optimizers.clip(self._pure.optimizer, clip)
         self._learner = learner(self._models[0], loss, step)
         device = next(self._models[0].parameters()).device
-        self._test, self._shelf = None if test is None else test.to(device), SampleBuffer(device)
+        self._test, self._samples = None if test is None else test.to(device), SampleBuffer(device)
         self._q, self._verify = weights(q, len(self._models)), verify
         self._kept: deque[Round] = deque(maxlen=window)
         self._initial = self._read()
@@ -95,7 +104,7 @@ class Recorder:
         """
         if not self._kept:
             raise ValueError("no round has been watched yet. Train inside `with recorder.round(W) as step:`.")
-        return self._made({done.t: done.draw for done in self._kept})
+        return self._made({round_.t: round_.draw for round_ in self._kept})
 
     @contextmanager
     def round(self, W: Any) -> Iterator[Callable[..., None]]:
@@ -111,7 +120,7 @@ class Recorder:
             raise ValueError(f"W must be for {len(self._models)} participants; it has {mixing.shape[0]} rows.")
         work = [_Local() for _ in self._models]
         pairs = enumerate(zip(self._optimizers, work, strict=True))
-        hooks = [optimizer.register_step_pre_hook(partial(self._stepping, mine, k)) for k, (optimizer, mine) in pairs]
+        hooks = [optimizer.register_step_pre_hook(partial(self._stepping, own, k)) for k, (optimizer, own) in pairs]
         try:
             yield partial(self._note, work)
         finally:
@@ -120,11 +129,11 @@ class Recorder:
         self._keep(self._closed(mixing, before, work))
 
     def _read(self) -> Participants:
-        found: Participants = stack([self._row(k) for k in range(len(self._models))])
-        return found
+        participants: Participants = stack([self._row(k) for k in range(len(self._models))])
+        return participants
 
     def _row(self, k: int) -> Participants:
-        return carried(self._models[k], self._optimizers[k], self._rule)
+        return carried(self._models[k], self._optimizers[k], self._pure)
 
     def _start(self) -> Participants:
         now = self._read()
@@ -140,57 +149,57 @@ class Recorder:
             )
         return last
 
-    def _stepping(self, mine: _Local, k: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _stepping(self, work: _Local, k: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Just before the optimizer steps: the only moment at which its learning rate is surely the one it uses."""
-        found = settings(optimizer)
-        if found[:2] != self._settings[:2]:
-            raise ValueError(f"only the learning rate may change while watched; participant {k} has {found.options}.")
-        mine.rates.append(found.lr)
+        now = settings(optimizer)
+        if now[:2] != self._settings[:2]:
+            raise ValueError(f"only the learning rate may change while watched; participant {k} has {now.options}.")
+        work.rates.append(now.lr)
 
     def _note(self, work: list[_Local], k: int, x: Any, y: Any, loss: Any = None, *, index: Any = None) -> None:
         if not 0 <= k < len(work):
             raise ValueError(f"participants are numbered from 0 to {len(work) - 1}; found {k}.")
-        mine = work[k]
-        if (steps := len(mine.rates) - len(mine.batches)) != 1:
+        own = work[k]
+        if (steps := len(own.rates) - len(own.batches)) != 1:
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; there were {steps} since.")
-        mine.batches.append(self._shelf.put(x, y, index))
-        mine.losses.append(float("nan") if loss is None else float(torch.as_tensor(loss).detach()))
-        mine.now = self._row(k)
+        own.batches.append(self._samples.put(x, y, index))
+        own.losses.append(float("nan") if loss is None else float(torch.as_tensor(loss).detach()))
+        own.now = self._row(k)
 
     def _closed(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
         """The round that has just ended, if it is one that we could have made."""
         t = self._kept[-1].t + 1 if self._kept else 0
         batch = _batch(work)
-        half: Participants = stack([mine.now for mine in work])
+        half: Participants = stack([own.now for own in work])
         theta = half.theta
         if not bool(torch.isfinite(theta).all()):
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))
-        loss = torch.tensor([mine.losses for mine in work], dtype=theta.dtype, device=theta.device).mean(1)
-        done = Round(Draw(t, batch, W, _rate(work, theta)), before, half, self._read(), loss)
+        loss = torch.tensor([own.losses for own in work], dtype=theta.dtype, device=theta.device).mean(1)
+        closed = Round(Draw(t, batch, W, _rate(work, theta)), before, half, self._read(), loss)
         if self._strategy == "auto":
-            self._settle(done.draw)
+            self._settle(closed.draw)
         if t < self._verify:
-            done = _verified(self._made({t: done.draw}), done)
-        _check_gossip(done)
-        return done._replace(after=done.after._replace(state=half.state))
+            closed = _verified(self._made({t: closed.draw}), closed)
+        _check_gossip(closed)
+        return closed._replace(after=closed.after._replace(state=half.state))
 
-    def _keep(self, done: Round) -> None:
+    def _keep(self, round_: Round) -> None:
         if len(self._kept) == self._kept.maxlen:
-            self._shelf.forget(self._kept[0].draw.batch)
-        self._kept.append(done)
+            self._samples.forget(self._kept[0].draw.batch)
+        self._kept.append(round_)
 
     def _made(self, draws: dict[int, Draw]) -> Network:
         """The network in which these rounds were drawn."""
-        samples, drawn = self._shelf.samples, partial(_drawn, draws)
+        samples, of_round = self._samples.samples, partial(_kept_draw, draws)
         test = Samples(samples.x[:0], samples.y[:0]) if self._test is None else self._test
-        rate: Any = lambda t: drawn(t).lr  # noqa: E731
+        rate: Any = lambda t: of_round(t).lr  # noqa: E731
         return Network(
             self._learner, self._initial, DataSet("watched", samples, test, ()),
-            lambda t: drawn(t).batch, lambda t: drawn(t).W, rate, self._q, 0, self._strategy,
+            lambda t: of_round(t).batch, lambda t: of_round(t).W, rate, self._q, 0, self._strategy,
         )  # fmt: skip
 
     def _settle(self, drawn: Draw) -> None:
-        network = settled(self._made({0: drawn}))
+        network = settled(self._made({0: drawn._replace(t=0)}))
         if network.learner.stochastic:
             raise ValueError(
                 "a model that draws at random (dropout) cannot be watched, as its draws cannot be made again. "
@@ -199,7 +208,7 @@ class Recorder:
         self._learner, self._strategy = network.learner, network.strategy
 
 
-def _drawn(draws: dict[int, Draw], t: int) -> Draw:
+def _kept_draw(draws: dict[int, Draw], t: int) -> Draw:
     if t not in draws:
         raise ValueError(f"round {t} is not among those kept, {min(draws)} to {max(draws)}. Give a larger window.")
     return draws[t]
@@ -207,63 +216,63 @@ def _drawn(draws: dict[int, Draw], t: int) -> Draw:
 
 def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:
     """The numbers of everybody's samples."""
-    for k, mine in enumerate(work):
-        if len(mine.rates) != len(mine.batches):
+    for k, own in enumerate(work):
+        if len(own.rates) != len(own.batches):
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; its last one was not told.")
-    steps = [len(mine.batches) for mine in work]
+    steps = [len(own.batches) for own in work]
     if min(steps) == 0 or len(set(steps)) > 1:
         raise ValueError(f"all participants must make as many local steps, at least one; found {steps}.")
-    sizes = sorted({len(batch) for mine in work for batch in mine.batches})
+    sizes = sorted({len(batch) for own in work for batch in own.batches})
     if len(sizes) > 1:
         raise ValueError(f"all batches of a round must have one size; found {sizes}. Drop incomplete last batches.")
-    return torch.stack([torch.stack(mine.batches) for mine in work])
+    return torch.stack([torch.stack(own.batches) for own in work])
 
 
 def _rate(work: list[_Local], like: Tensor) -> float | Tensor:
     """The learning rate of the round, for all or for each; one that changed between local steps cannot be replayed."""
-    for k, mine in enumerate(work):
-        if len(set(mine.rates)) > 1:
-            raise ValueError(f"the learning rate must not change within a round; participant {k} had {mine.rates}.")
-    found = [mine.rates[0] for mine in work]
-    return found[0] if len(set(found)) == 1 else torch.tensor(found, dtype=like.dtype, device=like.device)
+    for k, own in enumerate(work):
+        if len(set(own.rates)) > 1:
+            raise ValueError(f"the learning rate must not change within a round; participant {k} had {own.rates}.")
+    rates = [own.rates[0] for own in work]
+    return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=like.dtype, device=like.device)
 
 
-def _verified(network: Network, done: Round) -> Round:
+def _verified(network: Network, round_: Round) -> Round:
     """The round, if our own local work gives the same; with our losses where none were told."""
-    again = play(network, local_work(row_strategy(network), network.learner), done.draw, done.before)
+    again = Operator(network).apply(round_.draw, round_.before)
     eps = torch.finfo(again.loss.dtype).eps
     slack = 30 * eps**0.5  # 1 % in float32: gradients are summed in another order
-    for name, was, found, ours in _pieces(done.before, done.half, again.half):
-        gap, moved, size = (torch.linalg.vector_norm(rows, dim=1) for rows in (found - ours, found - was, found))
+    for name, was, theirs, ours in _pieces(round_.before, round_.half, again.half):
+        gap, moved, size = (torch.linalg.vector_norm(rows, dim=1) for rows in (theirs - ours, theirs - was, theirs))
         wrong = ~(gap <= slack * moved + 16 * eps * size)
         if wrong.any():
             k = int(wrong.nonzero()[0])
             raise ValueError(
                 f"the local work of participant {k}, done again, must come out the same; its {name} moved by "
                 f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}. "
-                + _remedy(float(done.loss[k]), float(again.loss[k]), slack)
+                + _remedy(float(round_.loss[k]), float(again.loss[k]), slack)
             )
-    return done._replace(loss=torch.where(done.loss.isnan(), again.loss, done.loss))
+    return round_._replace(loss=torch.where(round_.loss.isnan(), again.loss, round_.loss))
 
 
-def _remedy(told: float, ours: float, slack: float) -> str:
-    if abs(told - ours) > slack * max(1.0, abs(ours)):
+def _remedy(theirs: float, ours: float, slack: float) -> str:
+    if abs(theirs - ours) > slack * max(1.0, abs(ours)):
         return (
-            f"Its loss was {told:.4g} and is {ours:.4g} now: give the loss function and the batch it trained on, "
+            f"Its loss was {theirs:.4g} and is {ours:.4g} now: give the loss function and the batch it trained on, "
             "with its model in training mode."
         )
     return "Tell of clipped gradients by clip=, and leave gradients otherwise as backward() made them."
 
 
-def _check_gossip(done: Round) -> None:
+def _check_gossip(round_: Round) -> None:
     """θ^{t+1} must be W θ^{t+½} but for rounding, real-valued buffers alike, and optimizers' state stay as it was."""
-    for name, sent, found, ours in _pieces(done.half, done.after, mix(done.W, done.half)):
-        gap = (found - ours).abs().amax(1)
-        wrong = ~(gap <= 100 * torch.finfo(found.dtype).eps * sent.abs().max())
+    for name, sent, theirs, ours in _pieces(round_.half, round_.after, mix(round_.W, round_.half)):
+        gap = (theirs - ours).abs().amax(1)
+        wrong = ~(gap <= 100 * torch.finfo(theirs.dtype).eps * sent.abs().max())
         if wrong.any():
             k = int(wrong.nonzero()[0])
             raise ValueError(
-                f"participant {k} must leave round {done.t} with Σ_j W[{k}, j] θ_j; its {name} is off by "
+                f"participant {k} must leave round {round_.t} with Σ_j W[{k}, j] θ_j; its {name} is off by "
                 f"{float(gap[k]):.3g}. Average parameters and real-valued buffers, nothing else, by the very W given, "
                 "after the last step(...), inside the `with` block."
             )

@@ -1,4 +1,4 @@
-"""A round: what it drew, what it consumed, what it produced, and the pure function that performs it."""
+"""A round as data: what was drawn, what it consumed and produced; a change of it, and an adjoint."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,14 +6,21 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from cascadice.engine.learner import Conduct, Participants
-from cascadice.topology import check as check_mixing
-from cascadice.topology import gossip
+from cascadice.engine.learner import Participants
+from cascadice.optimizers import State
+
+Conduct = tuple[()] | tuple[Tensor, Tensor]
+"""How participants behave in a round: () where all are honest, else the part of its update each makes, and the factor
+by which it multiplies what it sends."""
 
 
 class Draw(NamedTuple):
-    """What was drawn for round t; whatever else depends on chance in it is a function of (seed, t, participant)."""
+    """What was drawn for round t; whatever else depends on chance in it is a function of (seed, t, participant).
+
+    `batch` holds numbers of training samples, −1 where a participant has fewer steps or samples than others.
+    """
 
     t: int
     batch: Int[Tensor, "n steps size"]
@@ -22,10 +29,16 @@ class Draw(NamedTuple):
     conduct: Conduct = ()
 
 
+MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]
+"""(draw, before, half) -> the mixing matrix to use, given what everyone sends; for rules that do not average, the mixed
+parameters. `draw.W` says who hears whom."""
+
+
 class Round(NamedTuple):
     """Everything one communication round consumed (`draw`, `before`) and produced (`half`, `after`, `loss`).
 
-    `tape` is what its training passes left behind if they were taped: it makes scores of samples cheap.
+    `half` is what was sent: after local work, before the exchange. `tape` is left by taped training passes and makes
+    scores of samples cheap. `rule` mixed the round where it was not W: trimmed means and the like.
     """
 
     draw: Draw
@@ -34,6 +47,7 @@ class Round(NamedTuple):
     after: Participants
     loss: Float[Tensor, " n"]
     tape: Any = ()
+    rule: MixingRule | None = None
 
     @property
     def t(self) -> int:
@@ -51,59 +65,48 @@ class Round(NamedTuple):
         return self.half.theta - self.before.theta
 
 
-MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]
-"""(drawn, before, half) -> the W to gossip by, seen what everybody sends; or, of a rule that is no average, the result.
-
-`drawn.W` says who hears whom. Influence reads a round's W, so it knows nothing of a rule that is no average.
-"""
-
-
-def gossiped(
-    drawn: Draw, before: Participants, half: Participants, rule: MixingRule | None, room: Participants | None
-) -> tuple[Draw, Participants]:
-    """What was drawn, with the W that was used, and the participants after gossip."""
-    chosen = drawn.W if rule is None else rule(drawn, before, half)
-    if isinstance(chosen, Participants):
-        return drawn, chosen
-    if chosen is not drawn.W:
-        drawn = drawn._replace(W=_checked(chosen, drawn.t, half, rule))
-    return drawn, mix(drawn.W, half, room)
+def unrecorded_rule(draw: Draw, before: Participants, half: Participants) -> Participants:
+    """Stands for the rule of a round that was read from disk: the round knows that W did not mix it, not what did."""
+    raise ValueError(
+        f"round {draw.t} was mixed by a rule that does not average, and the recording does not hold the rule. "
+        "Compute influence while training, or pass the rounds with round._replace(rule=...)."
+    )
 
 
-def _checked(W: Any, t: int, half: Participants, rule: Any) -> Float[Tensor, "n n"]:
-    """A copy of the W that a rule returned (it may refill the tensor next round), once it is known to be one."""
-    name = getattr(rule, "__qualname__", type(rule).__name__).split(".<locals>")[0]
-    where = f"the W that the rule {name} returned in round {t} cannot be used"
-    if not isinstance(W, Tensor):
-        raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
-    if W.shape != (len(half.theta), len(half.theta)):
-        found = " x ".join(map(str, W.shape)) or "a single number"
-        raise ValueError(f"{where}: it must have a row and a column for each of {len(half.theta)}; found {found}.")
-    try:
-        check_mixing(W.detach().cpu())
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-    copy: Tensor = W.detach().clone()
-    return copy
+class Perturbation(NamedTuple):
+    """A change of (θ, state) for every (receiver, source) pair inside the sources' light cones."""
+
+    nodes: Int[Tensor, " p"]
+    sources: Int[Tensor, " p"]
+    theta: Float[Tensor, "p d"]
+    state: State
 
 
-def mix(W: Float[Tensor, "n n"], half: Participants, room: Participants | None = None) -> Participants:
-    """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}. Real-valued buffers travel along, optimizer state stays."""
-    theta = gossip(W, half.theta, out=None if room is None else room.theta)
-    buffers = {name: _mixed(W, value) for name, value in half.buffers.items()}
-    if room is not None:
-        buffers = {name: room.buffers[name].copy_(value) for name, value in buffers.items()}
-    return Participants(theta, half.state, buffers)
+class Adjoint(NamedTuple):
+    """∂(measured sum)/∂(θ, state) of what each participant carries at one point of a round."""
+
+    theta: Float[Tensor, "n d"]
+    state: State
 
 
-def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
-    if not buffer.is_floating_point():
-        return buffer
-    return gossip(W, buffer.reshape(len(buffer), -1)).view(buffer.shape)
+def rows_of(participants: Participants, nodes: Any) -> Participants:
+    """The rows of these participants, an index or a tensor of them."""
+    rows: Participants = tree_map(lambda tensor: tensor[nodes], participants)
+    return rows
 
 
 def consensus(theta: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²)."""
+    """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²).
+
+    Args:
+        theta: Everybody's parameters, e.g. `round.after.theta`.
+
+    Returns:
+        The root mean square distance from the average participant, a scalar.
+
+    Example:
+        >>> consensus(round.after.theta)
+    """
     mean = theta.mean(0)
     # on CPU row by row: a temporary as large as theta is fresh memory, and costs more than the arithmetic
     rows = theta[None] if theta.is_cuda else theta[:, None]

@@ -1,4 +1,4 @@
-"""Models and optimizers of somebody else's training loop, read as ours."""
+"""torch.optim optimizers and the models they train, read as pure functions and flat rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -12,29 +12,29 @@ from cascadice.engine.learner import Participants, flatten
 from cascadice.optimizers import Optimizer, State
 
 
-class Rule(NamedTuple):
-    """The step of a torch.optim optimizer as a pure function; `places` are its names for what ours calls state."""
+class PureVersion(NamedTuple):
+    """The step of a torch.optim optimizer as a pure function; `names` says what torch calls each part of our state."""
 
     optimizer: Optimizer
-    places: Mapping[str, str]
+    names: Mapping[str, str]
 
 
-def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Rule:
+def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> PureVersion:
     if momentum == 0:
-        return Rule(optimizers.sgd(weight_decay), {})
-    return Rule(optimizers.momentum(momentum, weight_decay, nesterov), {"momentum": "momentum_buffer"})
+        return PureVersion(optimizers.sgd(weight_decay), {})
+    return PureVersion(optimizers.momentum(momentum, weight_decay, nesterov), {"momentum": "momentum_buffer"})
 
 
-def _adam(betas: tuple[float, float], eps: float, weight_decay: float) -> Rule:
-    return Rule(optimizers.adam(betas, eps, weight_decay), ADAM_PLACES)
+def _adam(betas: tuple[float, float], eps: float, weight_decay: float) -> PureVersion:
+    return PureVersion(optimizers.adam(betas, eps, weight_decay), ADAM_NAMES)
 
 
-def _adamw(betas: tuple[float, float], eps: float, weight_decay: float) -> Rule:
-    return Rule(optimizers.adamw(betas, eps, weight_decay), ADAM_PLACES)
+def _adamw(betas: tuple[float, float], eps: float, weight_decay: float) -> PureVersion:
+    return PureVersion(optimizers.adamw(betas, eps, weight_decay), ADAM_NAMES)
 
 
-ADAM_PLACES = {"m": "exp_avg", "v": "exp_avg_sq", "count": "step"}
-RULES: dict[type, Callable[..., Rule]] = {
+ADAM_NAMES = {"m": "exp_avg", "v": "exp_avg_sq", "count": "step"}
+PURE_VERSIONS: dict[type, Callable[..., PureVersion]] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adamw,
@@ -57,10 +57,10 @@ class Settings(NamedTuple):
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
     """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
     kind = type(optimizer)
-    if kind not in RULES:
-        known = ", ".join(f"torch.optim.{name.__name__}" for name in RULES)
+    if kind not in PURE_VERSIONS:
+        known = ", ".join(f"torch.optim.{name.__name__}" for name in PURE_VERSIONS)
         raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
-    names = signature(RULES[kind]).parameters
+    names = signature(PURE_VERSIONS[kind]).parameters
     groups = [
         Settings(kind, {n: _plain(group[n]) for n in names}, float(group["lr"])) for group in optimizer.param_groups
     ]
@@ -84,18 +84,18 @@ def _text(settings: Settings) -> str:
     return ", ".join(f"{name}={value}" for name, value in {"lr": settings.lr, **settings.options}.items())
 
 
-def rule(settings: Settings) -> Rule:
+def pure_version(settings: Settings) -> PureVersion:
     """The pure step that these settings describe."""
-    return RULES[settings.kind](**settings.options)
+    return PURE_VERSIONS[settings.kind](**settings.options)
 
 
-def carried(model: nn.Module, optimizer: torch.optim.Optimizer, rule: Rule) -> Participants:
+def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: PureVersion) -> Participants:
     """What one participant carries, copied: its row of parameters, its optimizer's state in our names, its buffers."""
     theta = flatten(model)
     found = [optimizer.state.get(parameter, {}) for parameter in model.parameters()]
     state: State = {}
-    for name, blank in rule.optimizer.init(theta).items():
-        values = [per_parameter.get(rule.places[name]) for per_parameter in found]
+    for name, blank in pure.optimizer.init(theta).items():
+        values = [per_parameter.get(pure.names[name]) for per_parameter in found]
         # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
         state[name] = blank + max(float(v or 0) for v in values) if blank.dim() == 0 else _row(model, values)
     return Participants(theta, state, {name: buffer.detach().clone() for name, buffer in model.named_buffers()})

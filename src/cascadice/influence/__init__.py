@@ -10,103 +10,53 @@
 | the same on the final models, for every round | `full_horizon` |
 | fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
 | how far an integral is from converged | `with_error` |
-| what each link carried, as its receiver can judge it | `proximity` with `own_data` |
+| what each link carried, as its receiver can tell | `proximity` with `own_data` |
 | any of these, as rounds come by | `score_rounds` |
-| any of these, of a training loop of your own | `Recorder` |
+| sums, slices and ratios of results | `readings`; tables on disk: `tables`; what to measure: `measures` |
 """
 
-from cascadice.engine.recorder import Recorder
-from cascadice.influence import measures
-from cascadice.influence.cascades import Cascade, first_order, hops_from, path_integrated, truth, truth_of_samples
-from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
-from cascadice.influence.evaluation import Evaluation, evaluate_on
+from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.influence import measures, readings, tables
+from cascadice.influence.cascade import Cascade, hops_from
+from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds
+from cascadice.influence.first_order import first_order
+from cascadice.influence.full_horizon import HorizonScores, full_horizon
+from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
 from cascadice.influence.proximity import Proximity, own_data, proximity
-from cascadice.influence.pulling import Adjoint
-from cascadice.influence.readings import (
-    Agreement,
-    Contributions,
-    Extremes,
-    accumulate,
-    agreement,
-    by_hop,
-    by_receiver,
-    contributions,
-    extremes,
-    neighbourhood_reciprocity,
-    one_hop,
-    proximal,
-    r_hop,
-    reciprocity,
-    sample_contributions,
-)
-from cascadice.influence.reverse_gossip import HorizonScores, by_participant, by_sample, full_horizon, reverse_gossip
-from cascadice.influence.shares import path_integrated_samples, shares, shares_of_samples, with_error
-from cascadice.influence.tables import (
-    Table,
-    concatenate,
-    load_array,
-    parts,
-    read_note,
-    read_table,
-    save_array,
-    table_of,
-    table_of_participants,
-    table_of_samples,
-    write_part,
-)
+from cascadice.influence.quadrature import with_error
+from cascadice.influence.readings import agreement, contributions
+from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
+from cascadice.influence.shares import shares, shares_of_samples
+from cascadice.influence.truth import truth, truth_of_samples
 
 __all__ = [
     "ESTIMATORS",
-    "Adjoint",
-    "Agreement",
     "Cascade",
-    "Contributions",
     "Evaluation",
-    "Extremes",
     "HorizonScores",
     "Proximity",
-    "Recorder",
+    "RoundAdjoint",
     "RoundInfluence",
-    "Table",
-    "accumulate",
     "agreement",
-    "by_hop",
     "by_participant",
-    "by_receiver",
     "by_sample",
-    "concatenate",
     "contributions",
     "evaluate_on",
-    "extremes",
     "first_order",
     "full_horizon",
     "hops_from",
-    "load_array",
     "measures",
-    "neighbourhood_reciprocity",
-    "one_hop",
     "own_data",
-    "parts",
     "path_integrated",
     "path_integrated_samples",
-    "proximal",
     "proximity",
-    "r_hop",
-    "read_note",
-    "read_table",
-    "reciprocity",
+    "readings",
     "reverse_gossip",
-    "sample_contributions",
-    "save_array",
     "score_rounds",
     "shares",
     "shares_of_samples",
-    "table",
-    "table_of",
-    "table_of_participants",
-    "table_of_samples",
+    "tables",
     "truth",
     "truth_of_samples",
     "with_error",
-    "write_part",
 ]

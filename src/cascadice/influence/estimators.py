@@ -1,4 +1,4 @@
-"""Influence as rounds come by: live while training, from a recording, or from a loop that is not ours. Same numbers."""
+"""Estimators by name, and influence as rounds come by: live while training, from a recording, or from any loop."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,26 +8,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
-from cascadice.influence.cascades import (
-    Cascade,
-    check_rounds,
-    check_sources,
-    first_order,
-    path_integrated,
-    truth,
-    truth_of_samples,
-)
-from cascadice.influence.evaluation import Evaluation
-from cascadice.influence.reverse_gossip import Slopes, by_both, reverse_gossip
-from cascadice.influence.shares import path_integrated_samples, shares, shares_of_samples
+from cascadice.influence.cascade import Cascade
+from cascadice.influence.checks import check_rounds, check_sources
+from cascadice.influence.first_order import first_order
+from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
+from cascadice.influence.reverse_gossip import by_both, reverse_gossip
+from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
+from cascadice.influence.truth import truth, truth_of_samples
 from cascadice.names import lookup
 
 
 class RoundInfluence(NamedTuple):
-    """What was found about the updates of one round."""
+    """The influence of the updates of one round."""
 
     round: Round
     cascades: tuple[Cascade, ...]
@@ -38,97 +35,98 @@ class RoundInfluence(NamedTuple):
     """kind -> [n, batch], over all hops and receivers"""
 
 
-class Look(NamedTuple):
-    """What to look at: the rounds of the updates and of their hops, by whom they are judged, and how finely."""
+class Request(NamedTuple):
+    """What to estimate: the updates of the first of these rounds, over all of them."""
 
-    network: Network
+    operator: Operator
     rounds: Sequence[Round]
     evaluation: Evaluation
     samples: bool
     points: int
     sources: list[int]
-    slopes: Slopes
+
+    @property
+    def window(self) -> tuple[Network, Sequence[Round], Evaluation]:
+        """What every estimator takes first."""
+        return self.operator.network, self.rounds, self.evaluation
 
 
 class Estimator(NamedTuple):
     """A way to measure influence."""
 
-    look: Callable[[Look], RoundInfluence]
+    estimate: Callable[[Request], RoundInfluence]
     description: str
 
 
-def _true(look: Look) -> RoundInfluence:
-    cascade = truth(look.network, look.rounds, look.evaluation, look.sources)
+def _truth(request: Request) -> RoundInfluence:
+    cascade = truth(*request.window, request.sources)
     scores = {}
-    if look.samples:
-        each = [truth_of_samples(look.network, look.rounds, look.evaluation, j).total for j in look.sources]
-        scores["truth"] = _in_their_rows(look, each)
-    return RoundInfluence(look.rounds[0], (cascade,), {}, scores)
+    if request.samples:
+        scores["truth"] = _padded(request, [truth_of_samples(*request.window, j).total for j in request.sources])
+    return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
 
 
-def _to_first_order(look: Look) -> RoundInfluence:
-    if not look.samples:
-        return RoundInfluence(
-            look.rounds[0], (first_order(look.network, look.rounds, look.evaluation, look.sources),), {}, {}
-        )
-    worth = reverse_gossip(look.network, look.rounds, look.evaluation, known=look.slopes)
-    whole, scores = (_of_sources(look, found) for found in by_both(look.network, look.rounds[0], worth))
-    return RoundInfluence(look.rounds[0], (), {"first order": whole}, {"first order": scores})
+def _first_order(request: Request) -> RoundInfluence:
+    first = request.rounds[0]
+    if not request.samples:
+        return RoundInfluence(first, (first_order(*request.window, request.sources),), {}, {})
+    adjoint = reverse_gossip(*request.window, operator=request.operator)
+    participants, samples = (_of_sources(request, scores) for scores in by_both(request.operator, first, adjoint))
+    return RoundInfluence(first, (), {"first order": participants}, {"first order": samples})
 
 
-def _integrated(look: Look) -> RoundInfluence:
-    cascade = path_integrated(look.network, look.rounds, look.evaluation, look.sources, look.points)
+def _path_integrated(request: Request) -> RoundInfluence:
+    cascade = path_integrated(*request.window, request.sources, request.points)
     scores = {}
-    if look.samples:
-        each = [
-            path_integrated_samples(look.network, look.rounds, look.evaluation, j, look.points) for j in look.sources
-        ]
-        scores[cascade.kind] = _in_their_rows(look, each)
-    return RoundInfluence(look.rounds[0], (cascade,), {}, scores)
+    if request.samples:
+        each = [path_integrated_samples(*request.window, j, request.points) for j in request.sources]
+        scores[cascade.kind] = _padded(request, each)
+    return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
 
 
-def _shared_out(look: Look) -> RoundInfluence:
-    kind, arguments = f"shares, {look.points} points", (look.network, look.rounds, look.evaluation, look.points)
-    whole = {kind: _of_sources(look, shares(*arguments))}
-    scores = {kind: _of_sources(look, shares_of_samples(*arguments))} if look.samples else {}
-    return RoundInfluence(look.rounds[0], (), whole, scores)
+def _shares(request: Request) -> RoundInfluence:
+    kind = f"shares, {request.points} points"
+    participants = {kind: _of_sources(request, shares(*request.window, request.points))}
+    samples = {}
+    if request.samples:
+        samples[kind] = _of_sources(request, shares_of_samples(*request.window, request.points))
+    return RoundInfluence(request.rounds[0], (), participants, samples)
 
 
-def _at_home(kind: str, samples: bool, look: Look) -> RoundInfluence:
-    """Zero hops: what updates did to those who made them, before anybody heard of it."""
-    if samples or kind == "shares":
+def _hop_zero(kind: str, request: Request) -> RoundInfluence:
+    """What updates did to the participants that made them, before anybody received them."""
+    if request.samples or kind == "shares":
         raise ValueError("over 0 hops there are only cascades, and not of samples. Ask for 1 hop, or for participants.")
-    found = ESTIMATORS[kind].look(look)
-    return found._replace(cascades=tuple(cascade._replace(value=cascade.value[:1]) for cascade in found.cascades))
+    result = ESTIMATORS[kind].estimate(request)
+    return result._replace(cascades=tuple(cascade._replace(value=cascade.value[:1]) for cascade in result.cascades))
 
 
-def _of_sources(look: Look, found: Tensor) -> Tensor:
-    """What is found for all at once; NaN for participants that were not asked for."""
-    others = [k for k in range(look.network.nodes) if k not in look.sources]
+def _of_sources(request: Request, scores: Tensor) -> Tensor:
+    """Scores of all at once, with NaN for participants that were not asked for."""
+    others = [k for k in range(request.operator.network.nodes) if k not in request.sources]
     if others:
-        found[others] = torch.nan
-    return found
+        scores[others] = torch.nan
+    return scores
 
 
-def _in_their_rows(look: Look, each: list[Tensor]) -> Tensor:
-    """Scores of the sources' samples; NaN for participants that were not looked at."""
-    found = torch.full((look.network.nodes, len(each[0])), torch.nan, dtype=torch.float64)
-    for j, scores in zip(look.sources, each, strict=True):
-        found[j] = scores.double().cpu()
-    return found
+def _padded(request: Request, each: list[Tensor]) -> Tensor:
+    """Scores of the sources' samples, one row a participant; NaN where there is none."""
+    batch = request.rounds[0].draw.batch
+    rows = torch.full((len(batch), batch[0].numel()), torch.nan, dtype=torch.float64)
+    for j, scores in zip(request.sources, each, strict=True):
+        rows[j, : len(scores)] = scores.double().cpu()
+    return rows
 
 
 ESTIMATORS: dict[str, Estimator] = {
-    "truth": Estimator(_true, "replay without the update: exact, a light cone for each source"),
+    "truth": Estimator(_truth, "replay without the update: exact, a light cone for each source"),
     "first-order": Estimator(
-        _to_first_order, "DICE-E; with samples, all sources and samples in one sweep of reverse gossip"
+        _first_order, "DICE-E; with samples, all sources and samples in one sweep of reverse gossip"
     ),
     "path-integrated": Estimator(
-        _integrated, "integrated along each source's update: follows the truth where networks learn"
+        _path_integrated, "integrated along each source's update: follows the truth where networks learn"
     ),
-    "shares": Estimator(
-        _shared_out, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point"
-    ),
+    "shares": Estimator(_shares, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point"),
 }
 
 
@@ -144,34 +142,50 @@ def score_rounds(
     sources: Sequence[int] | None = None,
     every: int = 1,
 ) -> Iterator[RoundInfluence]:
-    """What was found about the updates of every `every`-th round that has `hops` rounds to look at.
+    """The influence of the updates of every `every`-th round, as rounds come by.
 
-    Over 0 hops, what updates did to those who made them, before anybody heard of it.
+    Memory: `hops` rounds and an evaluation gradient for each.
 
-    `rounds` come in order, live from `simulate(network, T, window=hops, taped=samples)`, from
-    `store.load_rounds(folder)` or from a `Recorder`. Memory: `hops` rounds and an evaluation gradient for each.
+    Args:
+        rounds: Rounds in order: live from `simulate(network, T, window=hops, taped=samples)`, from a recording, or
+            from a `Recorder`.
+        hops: How far an update is followed. Over 0 hops: its effect on the participant that made it.
+        kinds: Names of `ESTIMATORS`.
+        samples: Also score single samples.
+        points: Points of the quadrature of estimators that integrate.
+        sources: Whose updates; everybody's unless given.
+
+    Yields:
+        One result for each scored round that has `hops` rounds to follow it.
+
+    Raises:
+        ValueError: Where there are fewer rounds than hops, or they are not this network's.
+
+    Example:
+        >>> rounds = simulate(network, 100, window=2, taped=True)
+        >>> for result in score_rounds(network, rounds, evaluate_on(network), hops=2, samples=True):
+        ...     print(result.round.t, result.participants["first order"])
     """
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names or (sources is not None and not len(sources)):
         raise ValueError("there must be at least one kind and one source to look at.")
-    ways = [lookup(ESTIMATORS, kind, "kind").look for kind in names]
+    estimators = [lookup(ESTIMATORS, kind, "kind").estimate for kind in names]
     if not hops:
-        ways = [partial(_at_home, kind, samples) for kind in names]
+        estimators = [partial(_hop_zero, kind) for kind in names]
     chosen: list[int] | None = None
-    kept: deque[Round] = deque(maxlen=max(1, hops))
-    slopes = Slopes()
-    seen = -1
-    for seen, done in enumerate(rounds):
-        check_rounds([*list(kept)[-1:], done])
-        kept.append(done)
-        slopes.forget(kept[0].t)
-        if len(kept) == kept.maxlen and (seen - len(kept) + 1) % every == 0:
+    window: deque[Round] = deque(maxlen=max(1, hops))
+    operator, seen = Operator(network), -1
+    for seen, round_ in enumerate(rounds):
+        check_rounds([*list(window)[-1:], round_])
+        window.append(round_)
+        operator.forget(window[0].t)
+        if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
-                chosen = check_sources(network, list(kept), sources)
-            look = Look(network, list(kept), evaluation, samples, points, chosen, slopes)
-            yield _together([way(look) for way in ways])
+                chosen = check_sources(network, list(window), sources)
+            request = Request(operator, list(window), evaluation, samples, points, chosen)
+            yield _together([estimate(request) for estimate in estimators])
     if seen + 1 < hops:
         raise ValueError(
             f"{hops} hops need {hops} rounds to look at; found {seen + 1}. Record more, or ask for fewer hops."
@@ -185,12 +199,12 @@ def _together(parts: list[RoundInfluence]) -> RoundInfluence:
     return RoundInfluence(parts[0].round, cascades, participants, scores)
 
 
-def table(found: RoundInfluence) -> Table:
+def table(result: RoundInfluence) -> Table:
     """All of it as rows of one tidy table."""
     return concatenate(
         [
-            *(table_of(cascade) for cascade in found.cascades),
-            *(table_of_participants(kind, found.round.t, value) for kind, value in found.participants.items()),
-            *(table_of_samples(kind, found.round, value) for kind, value in found.samples.items()),
+            *(table_of(cascade) for cascade in result.cascades),
+            *(table_of_participants(kind, result.round.t, value) for kind, value in result.participants.items()),
+            *(table_of_samples(kind, result.round, value) for kind, value in result.samples.items()),
         ]
     )

@@ -1,5 +1,6 @@
-"""What every link carried in a round, judged by its receiver alone: its own data, and what it received."""
+"""What every link carried in a round, as its receiver can tell: from its own data, and from what it received."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,11 +10,12 @@ from torch import Tensor
 
 from cascadice import seeds
 from cascadice.data import Samples
+from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
-from cascadice.influence.cascades import check_form
-from cascadice.influence.evaluation import Evaluation, slopes
+from cascadice.influence.checks import check_form
 
 
 class Proximity(NamedTuple):
@@ -24,47 +26,86 @@ class Proximity(NamedTuple):
     cosine: Float[Tensor, "n n"]
 
 
-def proximity(network: Network, done: Round, evaluation: Evaluation) -> Proximity:
+def proximity(network: Network, round_: Round, evaluation: Evaluation) -> Proximity:
     """Proximal influence (Definition 4) over every link of the round, and its direction without its size.
 
         influence[j, k] = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j        cosine[j, k] = cos(∇L(θ_k^{t+1}), Δ_j)
 
-    With `evaluate_on(network, own_data(network, size))`, k needs its own data and its neighbours' messages only. Cost: an
-    evaluation gradient a participant, then one product of [n, d] matrices.
+    Evaluated on own data, k needs nothing but its own data and its neighbours' messages. Cost: an evaluation gradient a
+    participant, then one product of [n, d] matrices.
+
+    Returns:
+        The influence and the cosine of every link.
+
+    Raises:
+        ValueError: Where a rule that does not average mixed the round: its links have no weights.
+
+    Example:
+        >>> proximity(network, rounds[10], evaluate_on(network, own_data(network, 32))).influence
     """
-    check_form(network, done)
-    _, slope = slopes(network, evaluation, done.after.theta, done.after.buffers, range(network.nodes))
-    update = done.update
-    inner = inner_products(update, slope)
-    lengths = torch.outer(norms(update), norms(slope))
-    heard = done.W.to_dense().T.to(inner)
+    check_form(network, round_)
+    if round_.rule is not None:
+        raise ValueError(
+            f"round {round_.t} was mixed by a rule that does not average, so its links have no weights. Use truth."
+        )
+    _, gradient = Operator(network).gradients(evaluation, round_.after, range(network.nodes))
+    update = round_.update
+    inner = inner_products(update, gradient)
+    lengths = torch.outer(norms(update), norms(gradient))
+    heard = round_.W.to_dense().T.to(inner)
     cosine = torch.where((heard > 0) & (lengths > 0), inner / lengths, 0.0)
-    return Proximity(done.t, heard * network.weights.to(inner) * inner, cosine)
+    return Proximity(round_.t, heard * network.weights.to(inner) * inner, cosine)
 
 
-def own_data(network: Network, size: int) -> list[Samples]:
-    """`size` samples of each participant's own training data, drawn by the network's seed: what it may evaluate on."""
+def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
+    """Samples of each participant's own training data, drawn by the network's seed: what it may be evaluated on.
+
+    Args:
+        size: How many samples, for all or for each participant.
+
+    Returns:
+        A set for each participant, as `evaluate_on` takes them.
+
+    Raises:
+        ValueError: Where the network does not know who holds what, or somebody holds fewer samples.
+
+    Example:
+        >>> evaluate_on(network, own_data(network, 32))
+    """
     if network.partition is None:
         raise ValueError("participants must have data of their own; this network was given batches. Pass a partition.")
+    sizes = [size] * network.nodes if isinstance(size, int) else list(size)
+    if len(sizes) != network.nodes:
+        raise ValueError(
+            f"size must be one number, or one for each of {network.nodes} participants; found {len(sizes)}."
+        )
     least = min(len(part) for part in network.partition)
-    if not 1 <= size <= least:
+    if isinstance(size, int) and not 1 <= size <= least:
         raise ValueError(f"size must be in 1..{least}, the least that a participant holds; found {size}.")
-    found = []
-    for k, part in enumerate(network.partition):
+    sets = []
+    for k, (part, count) in enumerate(zip(network.partition, sizes, strict=True)):
+        if not 1 <= count <= len(part):
+            raise ValueError(f"size must be in 1..{len(part)}, what participant {k} holds; found {count}.")
         order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", k))
-        found.append(network.data.train.subset(part[order[:size]].to(network.device)))
-    return found
+        sets.append(network.data.train.subset(part[order[:count]].to(network.device)))
+    return sets
 
 
 def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
     """The evaluation of round t: `size` of everybody's samples, others in each round, until all have had their turn.
 
-    Judged by the same few in every round, what those few happen to have in common with a neighbour's data adds up.
+    Evaluated on the same few in every round, what those few happen to have in common with a neighbour's data adds up.
     """
     if not evaluation.own:
         raise ValueError("the evaluation must have samples of each participant; found one set for all. Use own_data.")
-    there = evaluation.x.shape[1]
-    if not 1 <= size <= there:
-        raise ValueError(f"size must be in 1..{there}, the samples of the evaluation; found {size}.")
-    taken = torch.arange(t * size, (t + 1) * size, device=evaluation.x.device) % there
-    return evaluation if size == there else replace(evaluation, x=evaluation.x[:, taken], y=evaluation.y[:, taken])
+    least = min(len(y) for y in evaluation.y)
+    if not 1 <= size <= least:
+        raise ValueError(f"size must be in 1..{least}, the samples of the evaluation; found {size}.")
+    if size == least and isinstance(evaluation.y, Tensor):
+        return evaluation
+
+    def taken(rows: Tensor) -> Tensor:
+        return rows[torch.arange(t * size, (t + 1) * size, device=rows.device) % len(rows)]
+
+    x, y = (torch.stack([taken(rows) for rows in sets]) for sets in (evaluation.x, evaluation.y))
+    return replace(evaluation, x=x, y=y)

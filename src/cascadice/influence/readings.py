@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cascadice.engine.rounds import Round
-from cascadice.influence.cascades import Cascade
+from cascadice.influence.cascade import Cascade
 
 
 def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
@@ -132,12 +132,14 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
     value, uses = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
     for done, scored in scores:
         drawn = samples_of(done, scored).reshape(-1)
+        numbers = scored.detach().cpu().double().reshape(-1)[drawn >= 0]
+        drawn = drawn[drawn >= 0]
         if int(drawn.max()) >= size:
             raise ValueError(
                 f"size must be the number of training samples; found {size}, and round {done.t} drew sample "
                 f"{int(drawn.max())}. Use len(network.data.train)."
             )
-        value.index_add_(0, drawn, scored.detach().cpu().double().reshape(-1))
+        value.index_add_(0, drawn, numbers)
         uses += torch.bincount(drawn, minlength=size)
     return Contributions(value, uses)
 

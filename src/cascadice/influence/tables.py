@@ -21,7 +21,7 @@ from torch import Tensor
 from cascadice import files
 from cascadice.engine.rounds import Round
 from cascadice.files import Folder
-from cascadice.influence.cascades import Cascade
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import samples_of
 from cascadice.names import lookup
 
@@ -145,10 +145,9 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
 
     NaN is a sample that was not looked at, and has no row.
     """
-    value = scores.detach().cpu().double().numpy()
-    source, place = (~np.isnan(value)).nonzero()
-    sample = samples_of(round, scores).numpy()[source, place]
-    value = value[source, place]
+    value, numbers = scores.detach().cpu().double().numpy(), samples_of(round, scores).numpy()
+    source, place = (~np.isnan(value) & (numbers >= 0)).nonzero()
+    sample, value = numbers[source, place], value[source, place]
     return _table(kind, round=round.t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
 
 

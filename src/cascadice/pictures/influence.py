@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cascadice.influence import Agreement
+from cascadice.influence.readings import Agreement
 from cascadice.pictures.panels import NAMED_UP_TO, check_suffix, number_participants, panels, save
 
 HELPED, HARMED = "#0072B2", "#D55E00"  # Okabe–Ito: distinct for colour-blind readers too

@@ -10,9 +10,9 @@ import torch
 from cascadice import files
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
-from cascadice.influence import evaluate_on, parts, read_note
+from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
-from cascadice.influence.tables import NOTE, write_part
+from cascadice.influence.tables import NOTE, parts, read_note, write_part
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.config import build, override

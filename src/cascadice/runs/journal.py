@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_map
 import cascadice
 from cascadice import files
 from cascadice.engine.learner import Participants
+from cascadice.engine.metrics import evaluate
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
-from cascadice.engine.simulation import DivergedError, evaluate
+from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.config import Config
 from cascadice.runs.fingerprints import fingerprint

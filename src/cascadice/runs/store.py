@@ -19,9 +19,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
-from cascadice.engine.rounds import Draw, Round, mix
-from cascadice.engine.simulation import Metrics
+from cascadice.engine.metrics import Metrics
+from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, Tensors, damaged, read_tensors, replacing, write_tensors
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -131,13 +132,14 @@ def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str
         raise FileNotFoundError(f"round {t} was not recorded in {folder}; found {span}. Train with --record all.")
     tensors, metadata = read_tensors(path, layout)
     moved = {name: tensor.to(device) for name, tensor in tensors.items()}
-    conduct = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
+    conduct: Any = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
     lr = moved["lr"] if "lr" in moved else float(metadata["lr"])
     W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
     draw = Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
     half = _from_tensors("half.", moved)
     after = _from_tensors("after.", moved) if "after" in metadata else mix(W, half)
-    return Round(draw, _from_tensors("before.", moved), half, after, moved["loss"])
+    rule = unrecorded_rule if "after" in metadata else None
+    return Round(draw, _from_tensors("before.", moved), half, after, moved["loss"], (), rule)
 
 
 def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:

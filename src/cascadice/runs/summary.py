@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from cascadice.engine.networks import Network
 from cascadice.files import Folder
-from cascadice.influence import Agreement, Table, agreement, extremes, read_table
-from cascadice.influence.tables import ALL
+from cascadice.influence import agreement
+from cascadice.influence.readings import Agreement, extremes
+from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.runs import store
 from cascadice.runs.store import RoundMetrics
 

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from cascadice.applications.choose.balance import advise, balance_over_time
 from cascadice.applications.choose.groups import ALONE
-from cascadice.influence import neighbourhood_reciprocity, reciprocity
 from cascadice.influence.proximity import Proximity
+from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
 
 
 def carried(rounds=7, nodes=4):

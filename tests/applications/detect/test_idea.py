@@ -6,6 +6,7 @@ import statistics
 import pytest
 import torch
 from engine.cases import make
+from engine.rows import gradients as slopes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influence import cases
@@ -19,7 +20,6 @@ from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, module_of, network, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence import evaluate_on, own_data
-from cascadice.influence.evaluation import slopes
 from cascadice_experiments.fleets import blocks, fleet
 
 

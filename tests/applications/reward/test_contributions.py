@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine.rows import losses as values
 from influence.cases import CLOSE, data, small, smooth
 from torch.testing import assert_close
 
@@ -11,7 +12,6 @@ from cascadice.applications.reward.ledger import by_round, enter, read_ledger
 from cascadice.engine import Behaviour, mix, play, simulate
 from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw
-from cascadice.influence.evaluation import values
 
 NOTE = {"run": "cafe", "kind": "shares, 1 hop"}
 SHARED = {"mixing": topology.build("ring", 4)(0), "init": "shared", "q": [0.25] * 4}

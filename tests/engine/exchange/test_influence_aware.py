@@ -89,8 +89,10 @@ def test_for_sgd_it_is_the_influence_on_ones_own_batches():
     net = digits()
     rule = influence_aware(net, fading=0.0, explore=False)
     (done,) = cd.simulate(net, 1, rule=rule)
+    from engine.rows import gradients as slopes
+
+    from cascadice.engine import Evaluation
     from cascadice.engine.networks import draw, load
-    from cascadice.influence.evaluation import Evaluation, slopes
 
     batch = load(net, draw(net, 0))
     own = Evaluation(batch.x[:, 0], batch.y[:, 0], net.learner.loss, own=True)

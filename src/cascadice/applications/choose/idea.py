@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.applications.choose.balance import Balance, balance_over_time
+from cascadice.engine import Evaluation
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.exchange.influence_aware import (
     Trust,
@@ -19,7 +20,6 @@ from cascadice.engine.exchange.influence_aware import (
 )
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
-from cascadice.influence.evaluation import Evaluation
 from cascadice.influence.proximity import Proximity, in_turn, proximity
 
 LITTLE = 0.05  # of the greatest weight of evidence: below it, k knows too little of j

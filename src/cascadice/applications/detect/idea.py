@@ -10,10 +10,10 @@ from torch import Tensor
 
 from cascadice.applications.detect.evidence import LEAST, Evidence, accumulate, deviations, no_evidence, strengths
 from cascadice.applications.detect.signals import SIGNALS, Signal, signal_scores
+from cascadice.engine import Evaluation
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
-from cascadice.influence.evaluation import Evaluation
 from cascadice.influence.proximity import in_turn
 
 MAJORITY = 0.5  # share of j's receivers from which on j is under suspicion

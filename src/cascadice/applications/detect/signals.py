@@ -17,11 +17,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cascadice.engine import Evaluation
 from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.exchange.robust import krum_scores
+from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
-from cascadice.influence.evaluation import Evaluation, values
 from cascadice.influence.proximity import proximity
 
 
@@ -84,12 +86,13 @@ def own_cosine(received: Received) -> Float[Tensor, "n n"]:
 
 def received_loss(received: Received) -> Float[Tensor, "n n"]:
     """The loss on k's data of the model that j sent. Cost: a forward pass a link."""
-    network, half = received.network, received.round_.half
+    network, half, operator = received.network, received.round_.half, Operator(received.network)
     losses = half.theta.new_zeros(network.nodes, network.nodes)
     for pairs in torch.split(received.heard.nonzero(), network.nodes):
         source, receiver = pairs.to(losses.device).unbind(1)
         buffers = {name: buffer[source] for name, buffer in half.buffers.items()}
-        loss = values(network, received.evaluation, half.theta[source], buffers, pairs[:, 1].tolist())
+        sent = Participants(half.theta[source], {}, buffers)
+        loss = operator.losses(received.evaluation, sent, pairs[:, 1].tolist())
         losses[source, receiver] = loss.to(losses)
     return losses
 

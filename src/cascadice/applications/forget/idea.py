@@ -14,13 +14,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cascadice.applications.forget.corrections import Correct, carry, coasted, pushed, redone, replay
+from cascadice.applications.forget.corrections import Correct, along, coasted, pushed, replayed, work_without
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
+from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, draw
-from cascadice.engine.rounds import Round, mix
-from cascadice.influence.carrying import check_replays
-from cascadice.influence.cascades import check_form, gauss_legendre
+from cascadice.engine.operator import Operator
+from cascadice.engine.rounds import Round
+from cascadice.influence.checks import check_form, check_replays, check_samples_are_separate
+from cascadice.influence.quadrature import gauss_legendre
 from cascadice.names import lookup
 
 __all__ = ["LEVELS", "Corrected", "Level", "Removal", "forget", "repair"]
@@ -77,6 +79,8 @@ def forget(
             part = part_of(removal, round_.draw, network.nodes)
             if bool(part.nodes.any()) and not int(updates + uses.sum()):
                 check_replays(network, round_)
+                if removal.samples:
+                    check_samples_are_separate(network, round_.draw, round_.before)
             updates.add_(part.updates.sum())
             uses.add_((round_.draw.batch.cpu()[part.samples][:, None] == torch.tensor(removal.samples)).sum(0))
             span.append(round_.t)
@@ -121,11 +125,11 @@ def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int
     """
     if rounds < 0:
         raise ValueError(f"rounds to repair must be at least 0; found {rounds}.")
-    now, everyone, redo = corrected.participants, list(range(network.nodes)), redone(network)
+    now, everyone, operator = corrected.participants, list(range(network.nodes)), Operator(network)
     for t in range(corrected.t, corrected.t + rounds):
         drawn = draw(network, t)
         part = part_of(replace(removal, rounds=None), drawn, network.nodes)
-        now = mix(drawn.W, redo(drawn, now, part, everyone, now))
+        now = mix(drawn.W, work_without(operator, drawn, now, part, everyone, now))
     return corrected._replace(participants=now, t=corrected.t + rounds)
 
 
@@ -137,8 +141,8 @@ class Level(NamedTuple):
 
 
 LEVELS: Mapping[str, Level] = {
-    "gossip": Level(carry(coasted, lambda points: [(1.0, 1.0)]), "estimate by products of W alone, no Hessian"),
-    "first-order": Level(carry(pushed, lambda points: [(1.0, 1.0)]), "estimate by a Hessian-vector product a round"),
-    "path-integrated": Level(carry(pushed, gauss_legendre), "estimate by first order at several points of a path"),
-    "replay": Level(replay, "training again without it; exact"),
+    "gossip": Level(along(coasted, lambda points: [(1.0, 1.0)]), "estimate by products of W alone, no Hessian"),
+    "first-order": Level(along(pushed, lambda points: [(1.0, 1.0)]), "estimate by a Hessian-vector product a round"),
+    "path-integrated": Level(along(pushed, gauss_legendre), "estimate by first order at several points of a path"),
+    "replay": Level(replayed, "training again without it; exact"),
 }

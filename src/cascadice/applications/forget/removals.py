@@ -10,7 +10,6 @@ from torch import Tensor
 
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Draw
-from cascadice.influence.carrying import check_samples_are_apart
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,10 @@ def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> In
 
 
 def check_removal(network: Network, removal: Removal) -> None:
-    """Raise ValueError if the network has no such participants or samples, or cannot tell samples apart."""
+    """Raise ValueError if the network has no such participants or samples."""
     for node in removal.nodes:
         if not 0 <= node < network.nodes:
             raise ValueError(f"participants are numbered 0 to {network.nodes - 1}; found {node}.")
     for sample in removal.samples:
         if not 0 <= sample < len(network.data.train):
             raise ValueError(f"training samples are numbered 0 to {len(network.data.train) - 1}; found {sample}.")
-    if removal.samples:
-        check_samples_are_apart(network)

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.data import Samples
-from cascadice.engine.fast.rows import over_rows
-from cascadice.engine.learner import Participants, score
+from cascadice.engine.learner import Participants
+from cascadice.engine.metrics import evaluate
 from cascadice.engine.networks import Network
-from cascadice.engine.simulation import evaluate
+from cascadice.engine.operator import row_measures
 from cascadice.influence.measures import per_sample
 
 
@@ -44,7 +44,7 @@ def sample_losses(
         for index in torch.split(torch.arange(len(samples), device=network.device), chunk):
             x, y = samples.take(index)
             x = x.to(participants.theta.dtype) if x.is_floating_point() else x
-            losses.append(over_rows(score, network.strategy, network.learner, x, y, measure)(participants)[0])
+            losses.append(row_measures(network.learner, network.strategy, participants, x, y, measure)[0])
     return torch.cat(losses, dim=1)
 
 

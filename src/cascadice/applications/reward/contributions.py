@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cascadice.engine import Network, Round
-from cascadice.influence.cascades import check_recording, gauss_legendre
-from cascadice.influence.evaluation import Evaluation
-from cascadice.influence.pulling import Adjoint
+from cascadice.engine import Evaluation, Network, Round
+from cascadice.influence.checks import check_recording
+from cascadice.influence.full_horizon import full_horizon
 from cascadice.influence.readings import samples_of
-from cascadice.influence.reverse_gossip import by_participant, by_sample, full_horizon, reverse_gossip, weighted_slopes
-from cascadice.influence.shares import scaled
+from cascadice.influence.reverse_gossip import by_participant, by_sample
+from cascadice.influence.shares import mean_adjoint
 
 CONTRIBUTIONS: Mapping[str, str] = {
     "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
@@ -57,21 +55,11 @@ def by_shares(
         >>> by_shares(network, rounds[:2], evaluation).participants
     """
     check_recording(network, rounds)
-    first = rounds[0]
-    theta = torch.zeros_like(first.half.theta)
-    state = {name: torch.zeros_like(value) for name, value in first.half.state.items()}
-    for alpha, weight in gauss_legendre(points):
-        along = scaled(network, rounds, alpha)
-        here = along[0].half
-        found = reverse_gossip(network, along, evaluation, direct=here.theta)
-        theta.add_(found.theta - weighted_slopes(network, evaluation, here), alpha=weight)
-        for name, total in state.items():
-            total.add_(found.state[name], alpha=weight)
-    worth = Adjoint(theta, state)
+    first, adjoint = rounds[0], mean_adjoint(network, rounds, evaluation, points, direct=False)
     if not samples:
-        return Entry(first.t, by_participant(first, worth))
-    scores = by_sample(network, first, worth)
-    return Entry(first.t, by_participant(first, worth), scores, samples_of(first, scores))
+        return Entry(first.t, by_participant(first, adjoint))
+    scores = by_sample(network, first, adjoint)
+    return Entry(first.t, by_participant(first, adjoint), scores, samples_of(first, scores))
 
 
 def by_horizon(

@@ -1,1 +1,1 @@
-"""How participants exchange what they send: by a mixing matrix in memory, or by a rule."""
+"""How participants exchange what they send: by a mixing matrix over stacked rows, or by a rule."""

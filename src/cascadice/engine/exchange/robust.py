@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cascadice.engine.exchange.geometry import distances, neighbours
+from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
-from cascadice.engine.rounds import Draw, MixingRule, mix
+from cascadice.engine.rounds import Draw, MixingRule
 
 SORTED_AT_ONCE = 2**25  # numbers
 

@@ -17,7 +17,7 @@ Form = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 
 
 class TwiceDifferentiated(TorchFunctionMode):
-    """Within, `conv2d` is one of these: for a pass whose slopes by inputs and outputs are differentiated once more."""
+    """Within, `conv2d` is one of these: for a pass whose gradients by inputs and outputs are differentiated again."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -28,7 +28,7 @@ class TwiceDifferentiated(TorchFunctionMode):
 
 
 def _of_layer(*args: Any) -> bool:
-    """Whether conv2d is called as nn.Conv2d does: a kernel that was computed has a slope that is asked for."""
+    """Whether conv2d is called as nn.Conv2d does: a kernel that was computed needs a gradient of its own."""
     return len(args) == 7 and isinstance(args[1], nn.Parameter) and all(isinstance(form, tuple) for form in args[3:6])
 
 
@@ -40,21 +40,26 @@ class _Convolution(torch.autograd.Function):
         return F.conv2d(x, kernel, bias, *form)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:
         (x, kernel), (stride, padding, dilation, groups) = ctx.saved_tensors, ctx.form
         if not torch.is_grad_enabled():
             by_bias, asked = [len(kernel)] if ctx.needs_input_grad[2] else None, ctx.needs_input_grad[:3]
-            found = torch.ops.aten.convolution_backward(
-                slope, x, kernel, by_bias, stride, padding, dilation, False, (0, 0), groups, asked
+            gradients = torch.ops.aten.convolution_backward(
+                by_output, x, kernel, by_bias, stride, padding, dilation, False, (0, 0), groups, asked
             )
-            return *found, None
+            return *gradients, None
         # the first of two passes, in which nobody asks for gradients of kernels
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        left = [
+        output_padding = [
             size - (out - 1) * step + 2 * pad - wide * (taps - 1) - 1
             for size, out, step, pad, wide, taps in zip(
-                x.shape[2:], slope.shape[2:], stride, padding, dilation, kernel.shape[2:], strict=True
+                x.shape[2:], by_output.shape[2:], stride, padding, dilation, kernel.shape[2:], strict=True
             )
         ]
-        return F.conv_transpose2d(slope, kernel, None, stride, padding, left, groups, dilation), None, None, None
+        return (
+            F.conv_transpose2d(by_output, kernel, None, stride, padding, output_padding, groups, dilation),
+            None,
+            None,
+            None,
+        )

@@ -1,4 +1,4 @@
-"""Recording work on a GPU as a graph: a launch costs more than a small kernel, a replay costs one launch for all."""
+"""Capture work on a GPU as a graph: a launch costs more than a small kernel, a replay costs one launch for all."""
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -11,36 +11,36 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 R = TypeVar("R")
 
 
-_recording: ContextVar[bool] = ContextVar("recording", default=False)
+_capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 
 
-def record(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, R]:
+def capture(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, R]:
     """The graph of what `work` launches, and its results: a replay writes them again, from where it then reads.
 
-    Graphs of one `pool` share memory, results included: each replay overwrites what others gave. What `work` would
-    record for itself becomes part of this graph.
+    Graphs of one `pool` share memory, results included: each replay overwrites the others' results. What `work` would
+    capture for itself becomes part of this graph.
     """
-    outer = _recording.set(True)
+    outer = _capturing.set(True)
     try:
-        return _record(work, pool)
+        return _capture(work, pool)
     finally:
-        _recording.reset(outer)
+        _capturing.reset(outer)
 
 
-def _record(work: Callable[[], R], pool: Any) -> tuple[torch.cuda.CUDAGraph, R]:
+def _capture(work: Callable[[], R], pool: Any) -> tuple[torch.cuda.CUDAGraph, R]:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):  # lets compilers and libraries settle before anything is recorded
+        for _ in range(3):  # lets compilers and libraries settle before anything is captured
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
-        done = work()
-    return graph, done
+        results = work()
+    return graph, results
 
 
-MOST = 8  # addresses to record a graph for
+MOST = 8  # addresses to capture a graph for
 
 
 def tensors(structure: Any) -> Iterator[Tensor]:
@@ -52,10 +52,10 @@ def tensors(structure: Any) -> Iterator[Tensor]:
         yield from tensors(part)
 
 
-def recorded(call: Callable[..., Any], in_place: bool = True) -> Callable[..., Any]:
-    """`call` on structures of tensors, as a graph. Its next use overwrites what it gave.
+def captured_call(call: Callable[..., Any], in_place: bool = True) -> Callable[..., Any]:
+    """`call` on structures of tensors, as a graph. Its next use overwrites its results.
 
-    Tensors that come again at the same addresses (a ring of memory does) are read where they are if `in_place`; others
+    Tensors that come again at the same addresses (a ring of buffers does) are read where they are if `in_place`; others
     are copied to where a graph, one for each form of them, expects them.
     """
     staged: dict[Any, tuple[list[Tensor], torch.cuda.CUDAGraph, Any]] = {}
@@ -64,12 +64,12 @@ def recorded(call: Callable[..., Any], in_place: bool = True) -> Callable[..., A
     pool = torch.cuda.graph_pool_handle()
 
     def run(*given: Any) -> Any:
-        if _recording.get():
+        if _capturing.get():
             return call(*given)
         leaves = list(tensors(given))
         place = tuple([(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves])
         if (known := direct.get(place)) is None and place in seen and len(direct) < MOST:
-            known = direct[place] = record(lambda: call(*given), pool)
+            known = direct[place] = capture(lambda: call(*given), pool)
         if known is not None:
             known[0].replay()
             return known[1]
@@ -79,10 +79,10 @@ def recorded(call: Callable[..., Any], in_place: bool = True) -> Callable[..., A
         if form not in staged:
             fixed = [leaf.clone() for leaf in leaves]
             shape = tree_flatten(given)[1]
-            staged[form] = (fixed, *record(lambda: call(*tree_unflatten(fixed, shape)), pool))
-        fixed, graph, found = staged[form]
+            staged[form] = (fixed, *capture(lambda: call(*tree_unflatten(fixed, shape)), pool))
+        fixed, graph, results = staged[form]
         torch._foreach_copy_(fixed, leaves)
         graph.replay()
-        return found
+        return results
 
     return run

@@ -1,11 +1,11 @@
-"""How the same local work is done for all participants: in a vectorised sweep, one by one, or compiled.
+"""How the same local work is done for many participants: in a vectorised sweep, one by one, or compiled.
 
 loop      plain autograd, participants sharded over threads with one intra-op thread each
 vmap      one vectorised sweep over all of them
 compile   the vectorised sweep compiled by torch.compile; on CUDA, whole rounds are also captured as graphs
 
-All three compute `local_steps`; they differ in rounding only. The automatic choice depends on nothing but model, batch
-and device, never on a stopwatch: a run must have the same bits the next time.
+All three compute `learner.local_steps`; they differ in rounding only. The automatic choice depends on model, batch and
+device alone, never on a stopwatch: a run must have the same bits the next time.
 """
 
 import warnings
@@ -21,10 +21,13 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cascadice.engine.fast.cuda_graphs import recorded
+from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
+from cascadice.engine.fast.cuda_graphs import captured_call
+from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.tape import Layers, taped_step
-from cascadice.engine.learner import Conduct, Learner, Participants, Step, eager_step, local_steps, score
+from cascadice.engine.learner import Learner, Optional, Participants, Step, local_steps, measure_all
+from cascadice.engine.networks import LocalInputs
 from cascadice.names import lookup
 
 R = TypeVar("R")
@@ -32,36 +35,11 @@ R = TypeVar("R")
 # Parameters up to which one sweep beats a loop on CPU: benchmarks/training.py --strategies loop vmap
 SMALL = 2**18
 
-
-class Local(NamedTuple):
-    """The inputs of everybody's local work in one round."""
-
-    x: Tensor
-    y: Tensor
-    lr: Tensor
-    conduct: Conduct
-    seeds: tuple[int, ...]
-
-
-class Room(NamedTuple):
-    """Memory for the results of a round."""
-
-    half: Participants
-    after: Participants
-    loss: Tensor
-
-
-def make_room(like: Participants) -> Room:
-    """Room for the results of a round of participants like these; optimizer state stays put in gossip, so is shared."""
-    half, after = tree_map(torch.empty_like, (like, like._replace(state={})))
-    return Room(half, after._replace(state=half.state), like.theta.new_empty(len(like.theta)))
-
-
-Fetch = Callable[[list[int] | None], Local]
+Fetch = Callable[[list[int] | None], LocalInputs]
 """The inputs of these rows of participants, of all if None. A loop fetches row by row, while they are in cache."""
 
-Work = Callable[[Participants, Fetch, Room | None], tuple[Participants, Tensor, Any]]
-"""(before, fetch, room) -> participants at t + ½, in `room` if given, their losses and, if asked for, their tapes."""
+Work = Callable[[Participants, Fetch, RoundBuffers | None], tuple[Participants, Tensor, Any]]
+"""(before, fetch, buffers) -> participants at t + ½, in the buffers if given; losses; tapes if asked for."""
 
 
 class Strategy(NamedTuple):
@@ -71,7 +49,7 @@ class Strategy(NamedTuple):
     description: str
 
 
-def choose(learner: Learner, before: Participants, inputs: Local) -> str:
+def choose(learner: Learner, before: Participants, inputs: LocalInputs) -> str:
     """The fastest strategy for this model, batch and device that can run it."""
     if learner.stochastic:
         return "loop"
@@ -84,14 +62,14 @@ def choose(learner: Learner, before: Participants, inputs: Local) -> str:
     return "vmap" if before.theta.device.type == "cpu" else "compile"
 
 
-def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
+def _vectorises(learner: Learner, before: Participants, inputs: LocalInputs) -> bool:
     """Whether vmap can run the model: some have control flow that depends on values, or operations without a rule."""
     two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
             _vectorised(learner, None)(two, lambda rows: inputs, None)
             with torch.no_grad():
-                vmap(lambda mine, x, y: score(learner, mine, x, y, (learner.loss,)))(
+                vmap(lambda one, x, y: measure_all(learner, one, x, y, (learner.loss,)))(
                     two, inputs.x[:, 0], inputs.y[:, 0]
                 )
     except Exception:
@@ -101,27 +79,29 @@ def _vectorises(learner: Learner, before: Participants, inputs: Local) -> bool:
 
 def _vectorised(learner: Learner, layers: Layers | None) -> Work:
     sweep = _sweep(learner, layers)
-    return lambda before, fetch, room: sweep(before, fetch(None), room)
+    return lambda before, fetch, buffers: sweep(before, fetch(None), buffers)
 
 
 def _compiled(learner: Learner, layers: Layers | None) -> Work:
     sweep = torch.compile(_sweep(learner, layers), dynamic=False)
-    return lambda before, fetch, room: sweep(before, fetch(None), room)
+    return lambda before, fetch, buffers: sweep(before, fetch(None), buffers)
 
 
 def _sweep(
     learner: Learner, layers: Layers | None
-) -> Callable[[Participants, Local, Room | None], tuple[Participants, Tensor, Any]]:
-    def one(mine: Participants, x: Tensor, y: Tensor, lr: Tensor, conduct: Conduct) -> Any:
+) -> Callable[[Participants, LocalInputs, RoundBuffers | None], tuple[Participants, Tensor, Any]]:
+    def one(before: Participants, x: Tensor, y: Tensor, lr: Tensor, alpha: Optional, samples: Optional) -> Any:
         tapes: list[Tape] = []
         step = None if layers is None else partial(taped_step, layers, tapes)
-        return *local_steps(learner, mine, x, y, lr, conduct, step=step), tuple(tapes)
+        return *local_steps(learner, before, x, y, lr, alpha, samples, step=step), tuple(tapes)
 
     everybody = vmap(one)
 
-    def sweep(before: Participants, inputs: Local, room: Room | None) -> tuple[Participants, Tensor, Any]:
-        done, loss, tapes = everybody(before, inputs.x, inputs.y, inputs.lr, inputs.conduct)
-        return (done, loss, tapes) if room is None else (*_put((done, loss), room.half, room.loss), tapes)
+    def sweep(
+        before: Participants, inputs: LocalInputs, buffers: RoundBuffers | None
+    ) -> tuple[Participants, Tensor, Any]:
+        half, loss, tapes = everybody(before, *inputs[:5])
+        return (half, loss, tapes) if buffers is None else (*copy_into((half, loss), buffers.half, buffers.loss), tapes)
 
     return sweep
 
@@ -130,8 +110,8 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
     steps: dict[int, tuple[Step, list[Tape]]] = {}
     acting = learner if layers is None else layers.learner
 
-    def run(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor, Any]:
-        half, _, loss = make_room(before) if room is None else room
+    def run(before: Participants, fetch: Fetch, buffers: RoundBuffers | None) -> tuple[Participants, Tensor, Any]:
+        half, _, loss = allocate(before) if buffers is None else buffers
 
         def work(worker: int, k: int) -> tuple[Tape, ...]:
             own = twin(acting, worker)
@@ -140,11 +120,12 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
                 steps[worker] = (eager_step(own, None if layers is None else tapes), tapes)
             step, tapes = steps[worker]
             tapes.clear()
-            mine, to = tree_map(lambda tensor: tensor[k], (before, half))
-            x, y, lr, conduct, seed = fetch([k])
+            one, to = tree_map(lambda tensor: tensor[k], (before, half))
+            x, y, lr, alpha, samples, seed = fetch([k])
+            weights = (alpha[0][0],) if alpha else (), (samples[0][0],) if samples else ()
             with seeded(seed[0] if seed else None, loss.device):
-                done = local_steps(own, mine, x[0], y[0], lr[0], tuple(c[0] for c in conduct), step=step, into=to.theta)
-            _put(done, to, loss[k])
+                result = local_steps(own, one, x[0], y[0], lr[0], *weights, step=step, out=to.theta)
+            copy_into(result, to, loss[k])
             return tuple(tapes)
 
         # torch's generator, which dropout draws from, is one for all threads
@@ -157,7 +138,7 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
 STRATEGIES: dict[str, Strategy] = {
     "loop": Strategy(_looped, "participants one by one, sharded over threads"),
     "vmap": Strategy(_vectorised, "all participants in one vectorised sweep"),
-    "compile": Strategy(_compiled, "the vectorised sweep compiled (on CUDA: and rounds captured as graphs)"),
+    "compile": Strategy(_compiled, "the vectorised sweep, compiled; on CUDA, rounds are also captured as graphs"),
 }
 
 
@@ -172,11 +153,11 @@ def local_work(strategy: str, learner: Learner, layers: Layers | None = None) ->
 
 
 def _deterministic(run: Work) -> Work:
-    def exactly(before: Participants, fetch: Fetch, room: Room | None) -> tuple[Participants, Tensor, Any]:
+    def exactly(before: Participants, fetch: Fetch, buffers: RoundBuffers | None) -> tuple[Participants, Tensor, Any]:
         tf32 = torch.backends.cudnn.allow_tf32
         flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
         with torch.no_grad(), flags:
-            return run(before, fetch, room)
+            return run(before, fetch, buffers)
 
     return exactly
 
@@ -209,15 +190,15 @@ def over_rows(
     workers: int | None = None,
     fetch: Callable[[list[int] | None], Any] | None = None,
     steady: bool = False,
-    into: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Callable[..., Any]:
     """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
 
-    What is large and passes by is better fetched: `row(learner, *arguments, *fetch(rows), *shared)`, everything for a
-    sweep, row by row for a loop. `into` is where the first of a loop's results may go. Where the number of rows is
-    `steady`, sweeps are compiled and recorded on CUDA if that is the strategy, once for the same row and shared
-    objects, and their next use overwrites what they gave. Forward-mode derivatives need workers=1: torch counts their
-    levels in one place for all threads.
+    Large inputs are better fetched: `row(learner, *arguments, *fetch(rows), *shared)` gets everything for a sweep, and
+    row by row for a loop. `out` is where the first of a loop's results may go. Where the number of rows is `steady`,
+    sweeps are compiled and captured on CUDA if that is the strategy, once for the same row and shared objects; their
+    next use overwrites the results. Forward-mode derivatives need workers=1: torch counts their levels in one place
+    for all threads.
     """
     get = fetch or (lambda rows: ())
     if strategy != "loop":
@@ -229,16 +210,16 @@ def over_rows(
         leaf: Tensor = tree_flatten(stacked)[0][0]
 
         def work(worker: int, k: int) -> Any:
-            mine = tree_map(lambda tensor: tensor[k], stacked)
+            own = tree_map(lambda tensor: tensor[k], stacked)
             fetched = tree_map(lambda tensor: tensor[0], get([k]))
-            found = row(twin(learner, worker), *mine, *fetched, *shared)
-            if into is None:
-                return found
-            into[k].copy_(found[0])
-            return found[1:]
+            result = row(twin(learner, worker), *own, *fetched, *shared)
+            if out is None:
+                return result
+            out[k].copy_(result[0])
+            return result[1:]
 
         rows = stack(each_row(work, len(leaf), leaf.device, workers))
-        return rows if into is None else (into, *rows)
+        return rows if out is None else (out, *rows)
 
     return torch.no_grad()(run)
 
@@ -256,7 +237,7 @@ def _compiled_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> 
     key = (row, *map(id, shared))
     if key not in known:
         sweep = torch.compile(_plain_sweep(row, learner, *shared), dynamic=False)
-        known[key] = (recorded(partial(_unlimited, sweep)), shared)
+        known[key] = (captured_call(partial(_unlimited, sweep)), shared)
     return known[key][0]
 
 
@@ -289,18 +270,6 @@ def stack(rows: list[Any]) -> Any:
     leaves = [tree_flatten(row)[0] for row in rows]
     _, shape = tree_flatten(rows[0])
     return shape.unflatten([torch.stack(columns) for columns in zip(*leaves, strict=True)]) if leaves[0] else rows[0]
-
-
-def _put(done: tuple[Participants, Tensor], half: Participants, loss: Tensor) -> tuple[Participants, Tensor]:
-    """Copy results into their room, and give that."""
-    (theta, state, buffers), value = done
-    loss.copy_(value)
-    if theta is not half.theta:
-        half.theta.copy_(theta)
-    for to, values in ((half.state, state), (half.buffers, buffers)):
-        for name, value in values.items():
-            to[name].copy_(value)
-    return half, loss
 
 
 @contextmanager

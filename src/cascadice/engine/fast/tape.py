@@ -1,12 +1,12 @@
-"""A tape of a training pass: what went into each layer, and what its output was worth. Enough to score every sample.
+"""A tape of a training pass: the input of each layer, and the gradient by its output. Enough to score every sample.
 
 A layer that is linear in its parameters answers a change A of them with its own output under the parameters A, so the
 derivative of a sample's loss along A is, summed over layers,
 
     ⟨∂ℓ_i/∂output_i, layer(input_i; A)⟩
 
-one forward pass of the layers, whatever A is; the gradient of a sample is never formed. Differentiated once more, their
-sum gives the Hessian times A, and the gradient itself, which that would otherwise cost, is not needed.
+one forward pass of the layers, whatever A is; the gradient of a sample is never formed. Differentiated once more, the
+sum over samples gives the Hessian-vector product H A without ever computing the gradient itself.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -19,30 +19,32 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vjp, vmap
+from torch.func import functional_call, grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cascadice.engine.fast.convolution import TwiceDifferentiated
-from cascadice.engine.fast.hooks import Tape, wire
+from cascadice.engine.fast.eager import eager_loss, lend
+from cascadice.engine.fast.hooks import Tape, hook_layers
 from cascadice.engine.learner import (
     Buffers,
     Learner,
+    Optional,
     Participants,
-    eager_loss,
     forward,
     gradient,
-    lend,
     objective,
+    per_sample,
     unflatten,
 )
 from cascadice.optimizers import State
 
 Along = Callable[..., tuple[Tensor | None, Tensor | None]]
-"""(learner, theta, buffers, x, y, direction, score, bend) -> slopes of the samples along it, H · direction."""
+"""(learner, theta, buffers, x, y, samples, direction, score, hvp) -> the derivative of each sample's part of the loss
+along the direction, and H · direction; each is None unless `score` or `hvp` asks for it."""
 
 
 class Layers(NamedTuple):
-    """A learner whose layers write a tape; the calls they make for a batch, and what these give."""
+    """A learner whose layers write a tape; the calls they make for a batch, and the shapes of their outputs."""
 
     learner: Learner
     names: tuple[str, ...]
@@ -53,14 +55,14 @@ def layers(learner: Learner, x: Tensor, buffers: Buffers) -> Layers | None:
     """The layers as they are called for one participant's batch; None where parameters lie outside known layers."""
     twin = learner.twin()
     module: Any = twin.training
-    if not wire(module):
+    if not hook_layers(module):
         return None
-    module.reel.start()
+    module.calls.start()
     with torch.no_grad():
         parameters = {name: p.detach() for name, p in module.named_parameters()}
         forward(module, {**parameters, **{name: b.clone() for name, b in buffers.items()}}, x, learner.compute)
-    noted = module.reel.stop()
-    return Layers(twin, tuple(noted.names), tuple((out.shape, out.dtype) for out in noted.outputs))
+    calls = module.calls.stop()
+    return Layers(twin, tuple(calls.names), tuple((out.shape, out.dtype) for out in calls.outputs))
 
 
 _known: MutableMapping[Learner, dict[tuple[str, int], Layers | None]] = WeakKeyDictionary()
@@ -71,7 +73,7 @@ def layered(
 ) -> Layers | None:
     """The learner's layers for batches of a size, or None where scores by layers are not what they should be.
 
-    They are compared with scores that need no knowledge of layers, once, on an example (participant, x, y): a model may
+    They are compared once, on an example (participant, x, y), with scores that know nothing of layers: a model may
     use the parameters of a layer without calling it, or change an output in place.
     """
     known = _known.setdefault(learner, {})
@@ -80,34 +82,35 @@ def layered(
     return known[strategy, size]
 
 
-def _verified(learner: Learner, strategy: str, mine: Participants, x: Tensor, y: Tensor) -> Layers | None:
+def _verified(learner: Learner, strategy: str, one: Participants, x: Tensor, y: Tensor) -> Layers | None:
     """In double precision: in single, a model with kinks may be on either side of one."""
     x64 = x.double() if x.is_floating_point() else x
-    buffers = {name: b.double() if b.is_floating_point() else b for name, b in mine.buffers.items()}
+    buffers = {name: b.double() if b.is_floating_point() else b for name, b in one.buffers.items()}
     numbers = torch.arange(learner.size, device=x.device, dtype=torch.float64)
-    # not at the initial parameters: of those many are 0, and hide what is below them
-    arguments = (mine.theta.double() + 0.03 * numbers.cos(), buffers, x64, y, numbers.sin(), True)
+    # not at the initial parameters: many of those are 0, and hide what is below them
+    arguments = (one.theta.double() + 0.03 * numbers.cos(), buffers, x64, y, (), numbers.sin(), True)
     try:
         exact = replace(learner.twin(), compute=None)
         exact.training.double()
-        wired = layers(exact, x64, buffers)
-        if wired is None:
+        hooked = layers(exact, x64, buffers)
+        if hooked is None:
             return None
         with torch.no_grad(), twice_differentiable():
-            way = eager_along if strategy == "loop" else pure_along
-            here, bent = way(wired, wired.learner.twin(), *arguments, True)
-            again, _ = way(wired, wired.learner.twin(), *arguments, False)
-            there, expected = generic_along(exact, *arguments, True)
-        alike = all(_near(*pair) for pair in ((here, there), (again, there), (bent, expected)))
-        return layers(learner, x, mine.buffers) if alike else None
+            along = eager_along if strategy == "loop" else pure_along
+            scores, product = along(hooked, hooked.learner.twin(), *arguments, True)
+            scores_alone, _ = along(hooked, hooked.learner.twin(), *arguments, False)
+            expected_scores, expected_product = generic_along(exact, *arguments, True)
+        pairs = ((scores, expected_scores), (scores_alone, expected_scores), (product, expected_product))
+        return layers(learner, x, one.buffers) if all(_near(*pair) for pair in pairs) else None
     except Exception:  # whatever a model does to its layers, there is another way
         return None
 
 
-def _near(here: Tensor | None, there: Tensor | None) -> bool:
-    assert here is not None
-    assert there is not None
-    return here.shape == there.shape and bool(((here - there).abs().max() <= 1e-8 * there.abs().max()).item())
+def _near(value: Tensor | None, expected: Tensor | None) -> bool:
+    assert value is not None
+    assert expected is not None
+    near = (value - expected).abs().max() <= 1e-8 * expected.abs().max()
+    return value.shape == expected.shape and bool(near.item())
 
 
 def twice_differentiable() -> AbstractContextManager[None]:
@@ -120,20 +123,20 @@ def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, 
 
     `learner` is the layers' own, or a twin of it.
     """
-    return _scores(answers(layers, learner, tape, direction), [slope for _, slope in tape])
+    return _scores(answers(layers, learner, tape, direction), [by_output for _, by_output in tape])
 
 
 def answers(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> list[Tensor]:
-    """What each layer gives for its input under the direction as its parameters."""
+    """What each layer gives for its input with the direction as its parameters."""
     module: Any = learner.training
     along = dict(unflatten(module, direction))
     known = {id(p): name for name, p in module.named_parameters()}
-    found = []
-    for name, (given, slope) in zip(layers.names, tape, strict=True):
+    outputs = []
+    for name, (given, by_output) in zip(layers.names, tape, strict=True):
         layer = module.get_submodule(name)
-        change = {own: along[known[id(p)]].to(slope.dtype) for own, p in layer.named_parameters()}
-        found.append(functional_call(layer, change, (given,)))
-    return found
+        change = {own: along[known[id(p)]].to(by_output.dtype) for own, p in layer.named_parameters()}
+        outputs.append(functional_call(layer, change, (given,)))
+    return outputs
 
 
 def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:
@@ -142,23 +145,33 @@ def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Te
         return read(layers, learner, tape, direction)
     module: Any = learner.training
     lend(module, direction)
-    found = [module.get_submodule(name)(given) for name, (given, _) in zip(layers.names, tape, strict=True)]
-    return _scores(found, [slope for _, slope in tape])
+    outputs = [module.get_submodule(name)(given) for name, (given, _) in zip(layers.names, tape, strict=True)]
+    return _scores(outputs, [by_output for _, by_output in tape])
 
 
-def _scores(answers: Sequence[Tensor], slopes: Sequence[Tensor]) -> Float[Tensor, " batch"]:
-    """⟨slope_i, answer_i⟩ of each sample, summed over layers."""
+def _scores(answers: Sequence[Tensor], by_outputs: Sequence[Tensor]) -> Float[Tensor, " batch"]:
+    """⟨gradient by output_i, answer_i⟩ of each sample, summed over layers."""
     each = [
         (a * b).sum(tuple(range(1, a.dim())), dtype=torch.promote_types(a.dtype, torch.float32))
-        for a, b in zip(answers, slopes, strict=True)
+        for a, b in zip(answers, by_outputs, strict=True)
     ]
     return torch.stack(each).sum(0) if len(each) > 1 else each[0]
 
 
-def pure_tape(layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Tape:
+def pure_tape(
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional
+) -> Tape:
     """The tape of a pass by torch.func: can be vmapped, compiled and differentiated. Cost: a pass less its gradient."""
-    slopes, (inputs, _, _) = grad(partial(_probed, learner), has_aux=True)(_probes(layers, x), theta, buffers, x, y)
-    return tuple(zip(inputs, slopes, strict=True))
+    probes = _probes(layers, x)
+    by_outputs, (inputs, _, _) = grad(partial(_probed, learner), has_aux=True)(probes, theta, buffers, x, y)
+    return _weighted(tuple(zip(inputs, by_outputs, strict=True)), samples)
+
+
+def _weighted(tape: Tape, samples: Optional) -> Tape:
+    """The tape of a pass in which samples have weights: no sample's output depends on another, so terms just scale."""
+    if not samples:
+        return tape
+    return tuple((given, by_output * per_sample(samples[0], by_output)) for given, by_output in tape)
 
 
 def _probes(layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
@@ -167,101 +180,91 @@ def _probes(layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
 
 def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Any:
     module: Any = learner.training
-    module.reel.start(probes)
+    module.calls.start(probes)
     loss, after = objective(theta, learner, buffers, x, y)
-    return loss, (tuple(module.reel.stop().inputs), loss, after)
+    return loss, (tuple(module.calls.stop().inputs), loss, after)
 
 
 def taped_step(
     layers: Layers, tapes: list[Tape], theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor,
-    into: Tensor | None,
+    samples: Optional, out: Tensor | None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
-    """`pure_step`, with what its pass left on tape added to `tapes`."""
+    """`pure_step`, with the tape of its pass added to `tapes`."""
+    assert not samples
     both = grad(partial(_probed, layers.learner), argnums=(0, 1), has_aux=True)
-    (slopes, slope), (inputs, loss, buffers) = both(_probes(layers, x), theta, buffers, x, y)
-    tapes.append(tuple(zip(inputs, slopes, strict=True)))
-    delta, state = layers.learner.optimizer.update(slope, state, theta, lr)
-    return torch.add(theta, delta, out=into), state, buffers, loss
+    (by_outputs, by_theta), (inputs, loss, buffers) = both(_probes(layers, x), theta, buffers, x, y)
+    tapes.append(tuple(zip(inputs, by_outputs, strict=True)))
+    delta, state = layers.learner.optimizer.update(by_theta, state, theta, lr)
+    return torch.add(theta, delta, out=out), state, buffers, loss
 
 
 def pure_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, direction: Tensor,
-    score: bool, bend: bool,
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional,
+    direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """The slope of each sample's part of the loss along a direction and, to `bend` it, H · direction; by torch.func."""
+    """See `Along`; by torch.func, through the tape."""
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
-        scores = read(layers, learner, pure_tape(layers, learner, theta, buffers, x, y), direction)
+        scores = read(layers, learner, pure_tape(layers, learner, theta, buffers, x, y, samples), direction)
         return scores.sum(), scores
 
-    if not bend:
+    if not hvp:
         return total(theta)[1], None
-    bent, scores = grad(total, has_aux=True)(theta)
-    return scores, bent
+    product, scores = grad(total, has_aux=True)(theta)
+    return scores, product
 
 
 def eager_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, direction: Tensor,
-    score: bool, bend: bool,
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional,
+    direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The same by plain autograd, for loops; `learner` is a twin of the layers' own, and is lent the parameters."""
     module: Any = learner.training
     own = lend(module, theta)
-    module.requires_grad_(bend)
-    module.reel.start()
+    module.requires_grad_(hvp)
+    module.calls.start()
     with torch.enable_grad():
-        with TwiceDifferentiated() if bend and learner.compute is None else nullcontext():
+        with TwiceDifferentiated() if hvp and learner.compute is None else nullcontext():
             loss, _ = eager_loss(learner, own, buffers, x, y)
-        noted = module.reel.stop()
-        slopes = torch.autograd.grad(loss, noted.outputs, create_graph=bend)
-        tape = tuple(zip(noted.inputs, slopes, strict=True))
-        if not bend:
+        calls = module.calls.stop()
+        by_outputs = torch.autograd.grad(loss, calls.outputs, create_graph=hvp)
+        tape = _weighted(tuple(zip(calls.inputs, by_outputs, strict=True)), samples)
+        if not hvp:
             with torch.no_grad():
                 return eager_read(layers, learner, tape, direction), None
-        found = answers(layers, learner, tape, direction)
-        bent = _bent(found, slopes, list(own.values()))
+        outputs, weighted = answers(layers, learner, tape, direction), [by_output for _, by_output in tape]
+        product = _gradient_of_sum(outputs, weighted, list(own.values()))
     with torch.no_grad():
-        return _scores(found, slopes) if score else None, bent
+        return _scores(outputs, weighted) if score else None, product
 
 
-def _bent(answers: Sequence[Tensor], slopes: Sequence[Tensor], own: list[nn.Parameter]) -> Float[Tensor, " d"]:
-    """The gradient of Σ ⟨slope, answer⟩: each is the other's, and no product of the two need be formed."""
-    pairs = [(a, b.detach()) for a, b in (*zip(answers, slopes, strict=True), *zip(slopes, answers, strict=True))]
+def _gradient_of_sum(
+    answers: Sequence[Tensor], by_outputs: Sequence[Tensor], own: list[nn.Parameter]
+) -> Float[Tensor, " d"]:
+    """The gradient of Σ ⟨gradient by output, answer⟩: each is the other's, so no product of the two is formed."""
+    both = (*zip(answers, by_outputs, strict=True), *zip(by_outputs, answers, strict=True))
+    pairs = [(a, b.detach()) for a, b in both]
     outputs, by = zip(*((output, by) for output, by in pairs if output.requires_grad), strict=True)
     pieces = torch.autograd.grad(outputs, own, by, materialize_grads=True)
     return torch.cat([piece.reshape(-1) for piece in pieces])
 
 
 def generic_along(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, direction: Tensor, score: bool, bend: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """The same for any model: backwards twice, by the parameters, and by the weights w = 1 of the samples.
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional, direction: Tensor,
+    score: bool, hvp: bool,
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    """The same for any model: backwards twice, by the parameters, and by the weights α = 1 of the samples.
 
-    ∂/∂θ ⟨direction, ∇L⟩ = H · direction        ∂/∂w_i ⟨direction, ∇ Σ_i w_i ℓ_i / B⟩ = slope of i's part
+    ∂/∂θ ⟨direction, ∇L⟩ = H · direction        ∂/∂α_i ⟨direction, Σ_i α_i J_iᵀ ∂L/∂output_i⟩ = i's part
     """
-    scores = bent = None
+
+    def along(theta: Tensor, samples: Optional) -> Tensor:
+        return (gradient(learner, theta, buffers, x, y, samples)[0] * direction).sum()
+
+    scores = product = None
     if score:
-        scores = grad(partial(_weighted, learner, theta, buffers, x, y, direction))(theta.new_ones(len(y)))
-    if bend:
-        bent = grad(partial(_slope_along, learner, buffers, x, y, direction))(theta)
-    return scores, bent
-
-
-def _weighted(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, direction: Tensor, weights: Tensor
-) -> Tensor:
-    _, back = vjp(partial(losses, learner, buffers, x, y), theta)
-    slope: Tensor = back(weights / len(y))[0]
-    return (slope * direction).sum()
-
-
-def _slope_along(learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, direction: Tensor, theta: Tensor) -> Tensor:
-    return (gradient(learner, theta, buffers, x, y)[0] * direction).sum()
-
-
-def losses(learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, theta: Tensor) -> Float[Tensor, " batch"]:
-    """The loss of each sample of a batch."""
-    tensors = {**dict(unflatten(learner.training, theta)), **{name: b.clone() for name, b in buffers.items()}}
-    outputs = forward(learner.training, tensors, x, learner.compute)
-    found: Tensor = vmap(lambda output, target: learner.loss(output[None], target[None]))(outputs, y)
-    return found
+        weights = samples[0] if samples else theta.new_ones(len(y))
+        scores = weights * grad(lambda weights: along(theta, (weights,)))(weights)
+    if hvp:
+        product = grad(along)(theta, samples)
+    return scores, product

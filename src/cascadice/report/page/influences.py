@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascadice.applications.plain import Json, evenly, plain, short
-from cascadice.influence import Table, concatenate, parts, read_note, read_table
-from cascadice.influence.tables import ALL, NOTE
+from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.runs.folder import INFLUENCE
 from cascadice.runs.store import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, summarise

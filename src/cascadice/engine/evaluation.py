@@ -1,0 +1,123 @@
+"""What influence is measured on: a function of outputs on evaluation data z', which need not be the training loss."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cascadice.data import Samples
+from cascadice.engine.learner import Buffers, Learner, Participants, forward, unflatten
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import rows_of
+from cascadice.losses import Loss
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """L(θ_k; z'): `x, y` are shared by all, or, if `own`, participant k is measured on its own `x[k], y[k]`.
+
+    Own sets of one size are stacked tensors, others tuples of tensors.
+    """
+
+    x: Tensor | tuple[Tensor, ...]
+    y: Tensor | tuple[Tensor, ...]
+    measure: Loss
+    own: bool = False
+
+    def of(self, k: int) -> tuple[Tensor, Tensor]:
+        """What participant k is measured on."""
+        if self.own:
+            return self.x[k], self.y[k]
+        assert isinstance(self.x, Tensor)
+        assert isinstance(self.y, Tensor)
+        return self.x, self.y
+
+
+def evaluate_on(
+    network: Network, samples: Samples | Sequence[Samples] | None = None, measure: Loss | None = None
+) -> Evaluation:
+    """What influence is measured on: L(θ_k; z') of every participant k.
+
+    Args:
+        samples: Evaluation data shared by all (the test data unless given), or a sequence with a set for each
+            participant; their sizes may differ.
+        measure: A scalar function of (outputs, targets) that goes down when things improve; the training loss unless
+            given. `influence.measures` has some.
+
+    Returns:
+        The evaluation that `truth`, `first_order`, `reverse_gossip` and the other estimators take.
+
+    Raises:
+        ValueError: Where a set is empty, the model cannot take it, or the measure is not a finite scalar on it.
+        TypeError: Where the measure does not give a tensor.
+
+    Example:
+        >>> everyone = evaluate_on(network)
+        >>> each_on_its_own = evaluate_on(network, own_data(network, 32))
+    """
+    chosen = network.data.test if samples is None else samples
+    own = not isinstance(chosen, Samples)
+    parts = list(chosen) if not isinstance(chosen, Samples) else [chosen]
+    if own and len(parts) != network.nodes:
+        raise ValueError(f"there must be evaluation data for each of {network.nodes} participants; found {len(parts)}.")
+    for k, part in enumerate(parts):
+        if not isinstance(part, Samples):
+            raise TypeError(f"evaluation data must be Samples; found {type(part).__name__}. Use data.Samples(x, y).")
+        if len(part) == 0:
+            whose = f"that of participant {k}" if own else "it"
+            raise ValueError(f"an evaluation set must hold at least one sample; {whose} is empty. Use subset(index).")
+    sets = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
+    dtype, function = network.initial.theta.dtype, measure or network.learner.loss
+    sets = [(x.to(dtype) if x.is_floating_point() else x, y) for x, y in sets]
+    for k, one in enumerate(sets):
+        _check_measured(_measured_once(network.learner, rows_of(network.initial, k), *one, function))
+    if not own:
+        return Evaluation(*sets[0], function)
+    xs, ys = tuple(x for x, _ in sets), tuple(y for _, y in sets)
+    if len({len(part) for part in parts}) == 1:
+        return Evaluation(torch.stack(xs), torch.stack(ys), function, own=True)
+    return Evaluation(xs, ys, function, own=True)
+
+
+def measured(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:
+    """The measure of one row of parameters, in evaluation mode."""
+    return measure(_outputs(learner, theta, buffers, x), y)
+
+
+def _outputs(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor) -> Tensor:
+    return forward(learner.evaluating, {**dict(unflatten(learner.evaluating, theta)), **buffers}, x, learner.compute)
+
+
+def _measured_once(learner: Learner, one: Participants, x: Tensor, y: Tensor, measure: Loss) -> Any:
+    try:
+        outputs = _outputs(learner, one.theta, one.buffers, x)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"evaluation data must be what the model takes; it cannot take {list(x.shape)} of {x.dtype}: {reason}"
+        ) from error
+    return measure(outputs, y)
+
+
+def _check_measured(value: Any) -> None:
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(f"a measure must give a tensor; found {kind}. Leave out .item(), float() and the like.")
+    if value.dim() != 0:
+        raise ValueError(f"a measure must give a scalar; found shape {tuple(value.shape)}. Use e.g. .mean().")
+    if not bool(value.isfinite()):
+        raise ValueError(
+            f"a measure must give a number; at the initial parameters it is {float(value)}. "
+            "Does it average over nothing, such as a class that no evaluation sample has?"
+        )
+
+
+def check_differentiable(loss: Tensor) -> None:
+    """A measure must depend on the outputs by operations with derivatives; torch would call its gradient 0."""
+    if not loss.requires_grad:
+        raise ValueError(
+            "the measure has no derivative with respect to the outputs (accuracy has none). Use the ground truth, "
+            "which needs none, or a smooth measure such as measures.negative_margin."
+        )

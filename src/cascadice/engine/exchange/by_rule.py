@@ -1,0 +1,147 @@
+"""The exchange of a round that a rule mixed, not a matrix: trimmed means, medians and the like.
+
+A rule is a function of what everyone had before the round and sends in it, so changes are replayed through the rule
+itself, and its derivatives are torch's.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from cascadice import topology
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Adjoint, MixingRule, Perturbation, Round
+
+R = TypeVar("R")
+
+
+def apply_rule(done: Round, rule: MixingRule) -> Round:
+    """The round with the W that the rule chose, or mixed by the rule itself where it does not average."""
+    chosen = rule(done.draw, done.before, done.half)
+    if isinstance(chosen, Participants):
+        return done._replace(after=chosen, rule=rule)
+    return done if chosen is done.W else done._replace(draw=done.draw._replace(W=_checked(chosen, done, rule)))
+
+
+def _checked(W: Any, done: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
+    """A copy of the W that a rule returned (it may refill the tensor next round), once it is known to be one."""
+    name = getattr(rule, "__qualname__", type(rule).__name__).split(".<locals>")[0]
+    where, nodes = f"the W that the rule {name} returned in round {done.t} cannot be used", len(done.half.theta)
+    if not isinstance(W, Tensor):
+        raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
+    if W.shape != (nodes, nodes):
+        shape = " x ".join(map(str, W.shape)) or "a single number"
+        raise ValueError(f"{where}: it must have a row and a column for each of {nodes}; found {shape}.")
+    try:
+        topology.check(W.detach().cpu())
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return W.detach().clone()
+
+
+class ByRule:
+    """Each source costs a call of the rule, on everybody's rows."""
+
+    def apply(self, done: Round, half: Participants) -> Participants:
+        """What participants have after this round if they send `half`."""
+        return _called(done, done.before, half)
+
+    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
+        """What becomes of a change of what is sent, and of what was there before: exactly."""
+
+        def again(source: int) -> Tensor:
+            changed_before = done.before.theta + _dense(done, before, source)
+            changed_half = done.half.theta + _dense(done, half, source)
+            return _theta(done)(changed_before, changed_half) - done.after.theta
+
+        return _gathered(done, half, again)
+
+    def push(
+        self, done: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
+        half: Perturbation,
+    ) -> Perturbation:  # fmt: skip
+        """The derivative of the rule, `at` a change of (before, half) or where the round really was."""
+
+        def along(source: int) -> Tensor:
+            moved = (None, None) if at is None else at
+            point = (
+                done.before.theta + _dense(done, moved[0], source),
+                done.half.theta + _dense(done, moved[1], source),
+            )
+            tangent = (_dense(done, before, source), _dense(done, half, source))
+            change: Tensor = _derived(done, lambda: jvp(_theta(done), point, tangent))[1]
+            return change
+
+        return _gathered(done, half, along)
+
+    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
+        """Its transpose: the adjoint of what was sent, plus `plus`."""
+        of_before, of_half = _derived(
+            done, lambda: vjp(_theta(done), done.before.theta, done.half.theta)[1](adjoint.theta)
+        )
+        if bool(of_before.any()):
+            raise ValueError(
+                f"the rule that mixed round {done.t} depends on what participants had before it; a reverse sweep "
+                "follows only what they send. Use truth or first_order."
+            )
+        return adjoint._replace(theta=of_half if plus is None else of_half + plus)
+
+
+def _called(done: Round, before: Participants, half: Participants) -> Participants:
+    assert done.rule is not None
+    mixed = done.rule(done.draw, before, half)
+    if not isinstance(mixed, Participants):
+        raise TypeError(f"the rule of round {done.t} must give participants, as it did when it trained; found {mixed}.")
+    return mixed
+
+
+def _theta(done: Round) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda before, half: _called(done, done.before._replace(theta=before), done.half._replace(theta=half)).theta
+
+
+def _derived(done: Round, derive: Callable[[], R]) -> R:
+    try:
+        return derive()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the rule that mixed round {done.t} cannot be differentiated: {reason}. Use truth, which replays it, "
+            "or write the rule with out-of-place operations."
+        ) from error
+
+
+def _dense(done: Round, change: Perturbation | None, source: int) -> Tensor:
+    """The change that comes from one source, a row for every participant."""
+    rows = torch.zeros_like(done.half.theta)
+    if change is not None:
+        chosen = change.sources == source
+        rows[change.nodes[chosen]] = change.theta[chosen]
+    return rows
+
+
+def _gathered(done: Round, half: Perturbation, change_of: Callable[[int], Tensor]) -> Perturbation:
+    """The changes of all sources as pairs; state stays with whom it changed."""
+    nodes, sources, theta = [], [], []
+    state: dict[str, list[Tensor]] = {name: [] for name in half.state}
+    for source in sorted(set(half.sources.tolist())):
+        change, chosen = change_of(source), half.sources == source
+        own = torch.zeros(len(change), dtype=torch.bool, device=change.device)
+        own[half.nodes[chosen]] = bool(half.state)
+        reached = (change != 0).any(1) | own
+        nodes.append(reached.nonzero().flatten())
+        sources.append(torch.full_like(nodes[-1], source))
+        theta.append(change[reached])
+        for name, values in half.state.items():
+            kept: Any = values.new_zeros(len(change), *values.shape[1:])
+            kept[half.nodes[chosen]] = values[chosen]
+            state[name].append(kept[reached])
+    return Perturbation(
+        torch.cat(nodes),
+        torch.cat(sources),
+        torch.cat(theta),
+        {name: torch.cat(parts) for name, parts in state.items()},
+    )

@@ -1,0 +1,90 @@
+"""The exchange in memory: everybody's rows are stacked, and a mixing matrix W averages them.
+
+    apply  θ^{t+1} = W θ^{t+½}        push  δ^{t+1} = W δ^{t+½}        pull  λ^{t+½} = Wᵀ λ^{t+1}
+
+Real-valued buffers travel with the parameters; optimizer state stays where it is.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Adjoint, Perturbation, Round
+from cascadice.topology import gossip, gossip_transposed, links
+from cascadice.topology.mixing import product
+
+
+def mix(W: Float[Tensor, "n n"], half: Participants, out: Participants | None = None) -> Participants:
+    """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}; into the buffers `out` if given."""
+    theta = gossip(W, half.theta, out=None if out is None else out.theta)
+    buffers = {name: _mixed(W, value) for name, value in half.buffers.items()}
+    if out is not None:
+        buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
+    return Participants(theta, half.state, buffers)
+
+
+def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
+    if not buffer.is_floating_point():
+        return buffer
+    return gossip(W, buffer.reshape(len(buffer), -1)).view(buffer.shape)
+
+
+class Averaging:
+    """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly."""
+
+    def apply(self, done: Round, half: Participants) -> Participants:
+        """What participants have after this round if they send `half`."""
+        return mix(done.W, half)
+
+    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
+        """What becomes of a change of what is sent: exactly."""
+        return spread(done.W, half)
+
+    def push(
+        self, done: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
+        half: Perturbation,
+    ) -> Perturbation:  # fmt: skip
+        """The derivative of the exchange: the same wherever it is taken."""
+        return spread(done.W, half)
+
+    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
+        """Its transpose: the adjoint of what was sent, plus `plus`; into `out` if given."""
+        return adjoint._replace(theta=gossip_transposed(done.W, adjoint.theta, plus=plus, out=out))
+
+
+def spread(W: Float[Tensor, "n n"], half: Perturbation) -> Perturbation:
+    """δ_k = Σ_l W[k, l] δ_l for everyone whom a source has now reached; state stays. Cost: links × d."""
+    n, device = W.shape[0], half.theta.device
+    nodes, sources = half.nodes.cpu(), half.sources.cpu()
+    row, weights, receivers = _outgoing(W, nodes)
+    had = sources * n + nodes
+    hears = sources[row] * n + receivers
+    # whoever's state changed stays in the cone, even where nothing of its parameters comes back to it
+    reached = torch.unique(torch.cat([hears, had]) if half.state else hears)
+    to = torch.searchsorted(reached, hears)
+    where, size = torch.stack([to, row]), (len(reached), len(nodes))
+    mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)
+    state = {name: _kept(value, had, reached) for name, value in half.state.items()}
+    theta = product(mixing, half.theta)
+    return Perturbation((reached % n).to(device), (reached // n).to(device), theta, state)
+
+
+def _outgoing(W: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For every link that leaves one of `nodes`: which entry of `nodes` it leaves, its weight, whom it reaches."""
+    receivers, senders, weights = (column.cpu() for column in links(W))
+    order = senders.argsort(stable=True)
+    degree = senders.bincount(minlength=W.shape[0])
+    row = torch.arange(len(nodes)).repeat_interleave(degree[nodes])
+    within = torch.arange(len(row)) - (degree[nodes].cumsum(0) - degree[nodes])[row]
+    link = order[(degree.cumsum(0) - degree)[nodes][row] + within]
+    return row, weights[link], receivers[link]
+
+
+def _kept(value: Tensor, had: Tensor, reached: Tensor) -> Tensor:
+    """State does not travel: a pair has what it had, and one just reached has none."""
+    fresh = value.new_zeros(len(reached), *value.shape[1:])
+    place = torch.searchsorted(reached, had).clamp(max=len(reached) - 1)
+    still = reached[place] == had
+    fresh[place[still].to(value.device)] = value[still.to(value.device)]
+    return fresh

@@ -1,0 +1,82 @@
+"""Steps by plain autograd, for loops: torch.func costs as much again as a small model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cascadice.engine.fast.hooks import LayerCalls, Tape
+from cascadice.engine.learner import Buffers, Learner, Optional, Step, flatten, loss_of, pure_step, unflatten
+from cascadice.optimizers import State
+
+
+def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
+    """Let the module run with this row of parameters, mostly without a copy; gives them by name.
+
+    On CPU kernels are copied, to channels-last, once, or each pass would do so for itself.
+    """
+    own = dict(module.named_parameters())
+    for name, value in unflatten(module, theta):
+        parameter = own[name].requires_grad_(True)
+        if value.dim() == 4 and not value.is_cuda:
+            if not parameter.is_contiguous(memory_format=torch.channels_last):
+                parameter.data = torch.empty_like(value, memory_format=torch.channels_last)
+            parameter.data.copy_(value)
+        else:
+            parameter.data = value
+    return own
+
+
+def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
+    """The training loss by plain autograd, the module having been lent its parameters; and buffers afterwards."""
+    if x.dim() == 4 and not x.is_cuda:
+        x = channels_last(x)
+    if buffers or learner.compute is not None:
+        return loss_of(own, learner, buffers, x, y)
+    return learner.loss(learner.training(x), y), {}
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Twice as fast for convolutions and pooling on CPU."""
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
+    """The step of `learner.pure_step` by plain autograd.
+
+    The learner must be a twin of its own: its modules are lent the parameters. If its layers are hooked, the tape of
+    each pass is added to `tapes`. Steps with weights on samples are made by torch.func.
+    """
+    calls = getattr(learner.training, "calls", LayerCalls())
+    sizes = [p.numel() for p in learner.training.parameters()]
+    row = flatten(learner.training)  # fresh memory costs more than what fills it
+
+    def gradients(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor, Buffers]:
+        own = lend(learner.training, theta)
+        calls.start()
+        with torch.enable_grad():
+            loss, after = eager_loss(learner, own, buffers, x, y)
+            noted = calls.stop()
+            pieces = torch.autograd.grad(loss, [*own.values(), *noted.outputs], materialize_grads=True)
+        if tapes is not None:
+            tapes.append(tuple(zip([x.detach() for x in noted.inputs], pieces[len(own) :], strict=True)))
+        return list(pieces[: len(own)]), loss.detach(), {name: b.detach() for name, b in after.items()}
+
+    def step(
+        theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, samples: Optional,
+        out: Tensor | None,
+    ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
+        if samples:
+            return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
+        pieces, loss, buffers = gradients(theta, buffers, x, y)
+        descend = learner.optimizer.descend
+        if descend is None:
+            by_theta = torch.cat([p.reshape(-1) for p in pieces], out=row)
+            delta, state = learner.optimizer.update(by_theta, state, theta, lr)
+            return torch.add(theta, delta, out=out), state, buffers, loss
+        out = torch.empty_like(theta) if out is None else out
+        for piece, old, new in zip(pieces, torch.split(theta, sizes), torch.split(out, sizes), strict=True):
+            descend(piece, old.view(piece.shape), lr, new.view(piece.shape))
+        return out, state, buffers, loss
+
+    return step

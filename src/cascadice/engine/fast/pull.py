@@ -1,0 +1,193 @@
+"""Adjoints through everybody's local work, backwards, and the scores of samples on the way.
+
+λ ← (I − η H) λ        for SGD; for optimizers with state, of the pair (θ, state)
+"""
+
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import vjp
+from torch.utils._pytree import tree_map
+
+from cascadice.engine.fast.hooks import Tape
+from cascadice.engine.fast.rows import Fetch, each_row, over_rows, twin
+from cascadice.engine.fast.tape import (
+    Along,
+    Layers,
+    eager_along,
+    eager_read,
+    generic_along,
+    pure_along,
+    read,
+    twice_differentiable,
+)
+from cascadice.engine.learner import Learner, Optional, Participants, gradient, pure_step
+from cascadice.engine.rounds import Adjoint
+from cascadice.optimizers import Optimizer, State
+
+Factors = tuple[()] | tuple[Tensor, Tensor]
+
+
+def pull_rows(
+    learner: Learner, strategy: str, layers: Layers | None, before: Participants, fetch: Fetch,
+    lr: Float[Tensor, " n"], adjoint: Adjoint, *, scores: bool, through: bool, out: Tensor | None,
+) -> tuple[Adjoint, Float[Tensor, "n samples"]]:  # fmt: skip
+    """λ^{t+½} -> λ^t through local work and, if asked, the scores of its samples on the way.
+
+    Without `through` only scores are computed, which needs no Hessian-vector product where there is one step.
+    """
+    rows = over_rows(
+        _steps_back,
+        strategy,
+        learner if layers is None else layers.learner,
+        *(_along(strategy, layers), scores, through),
+        steady=True,
+        out=torch.empty_like(adjoint.theta) if through and out is None else out if through else None,
+        fetch=lambda rows: fetch(rows)[:5],
+    )
+    with twice_differentiable():
+        results = rows(before, *adjoint, factors(learner.optimizer, lr))
+    if not through:
+        return adjoint, results.clone()
+    theta, state, by_sample = results
+    return Adjoint(theta, {name: value.clone() for name, value in state.items()}), by_sample.clone()
+
+
+@lru_cache(maxsize=16)
+def _along(strategy: str, layers: Layers | None) -> Along:
+    """One object for one way: what was compiled for it is found again."""
+    if layers is None:
+        return generic_along
+    return partial(eager_along if strategy == "loop" else pure_along, layers)
+
+
+def _steps_back(
+    learner: Learner, one: Participants, theta: Tensor, state: State, factors: Factors, x: Tensor, y: Tensor,
+    lr: Tensor, alpha: Optional, samples: Optional, along: Along, score: bool, through: bool,
+) -> Any:  # fmt: skip
+    """One participant's steps, last to first: through the optimizer to the gradient, through that to the parameters.
+
+    c = ∂(update)/∂g ᵀ λ        λ ← λ + ∂(update)/∂θ ᵀ λ + H c
+    """
+    (theta, state), past_theta, past_state = _split(theta, state, alpha)
+    carried = _before_each(learner, one, x, y, lr, samples)
+    scores: list[Tensor] = []
+    for i in reversed(range(x.shape[0])):
+        at = carried[i]
+        weights: Any = (samples[0][i],) if samples else ()
+        batch = (at.theta, at.buffers, x[i], y[i], weights)
+        if factors:
+            by_gradient, by_theta = factors
+            parts, product = along(learner, *batch, theta, score, through)
+            parts = None if parts is None else by_gradient * parts
+            if product is not None:
+                theta = torch.addcmul(torch.addcmul(theta, theta, by_theta), product, by_gradient)
+        else:
+            direction, by_state, of_theta = _through_optimizer(learner, *batch, at.state, lr, theta, state)
+            parts, product = along(learner, *batch, direction, score, through)
+            if product is not None:
+                theta, state = product.add_(theta).add_(of_theta), by_state
+        scores.insert(0, theta.new_zeros(0) if parts is None else parts)
+    if not through:
+        return scores[0]
+    if past_theta is not None:
+        theta, state = theta + past_theta, {name: value + past_state[name] for name, value in state.items()}
+    return theta, state, torch.cat(scores)
+
+
+def _split(theta: Tensor, state: State, alpha: Optional) -> tuple[tuple[Tensor, State], Tensor | None, State]:
+    """What of λ reaches the work that was done, and what goes past it; see `local_steps`."""
+    if not alpha:
+        return (theta, state), None, {}
+    reaching = alpha[0] * theta, {name: alpha[0] * adjoint for name, adjoint in state.items()}
+    return reaching, theta - reaching[0], {name: adjoint - reaching[1][name] for name, adjoint in state.items()}
+
+
+def _before_each(
+    learner: Learner, one: Participants, x: Tensor, y: Tensor, lr: Tensor, samples: Optional
+) -> list[Participants]:
+    carried = [one]
+    for i in range(x.shape[0] - 1):
+        weights: Any = (samples[0][i],) if samples else ()
+        carried.append(Participants(*pure_step(learner, *carried[-1], x[i], y[i], lr, weights)[:3]))
+    return carried
+
+
+def factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> Factors:
+    """∂(update)/∂g and ∂(update)/∂θ of everybody, [n] each, of an optimizer that treats all parameters alike."""
+    return () if optimizer.descend is None else _factors(optimizer, lr)
+
+
+@lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and equal rates are the same tensor
+def _factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    one = lr.new_ones(len(lr), 1)
+    _, pull = vjp(lambda g, p: optimizer.update(g, {}, p, lr)[0], one, one)
+    by_gradient, by_theta = pull(one)
+    return by_gradient[:, 0], by_theta[:, 0]
+
+
+def _through_optimizer(
+    learner: Learner, at: Tensor, buffers: Any, x: Tensor, y: Tensor, samples: Optional, old: State, lr: Tensor,
+    theta: Tensor, state: State,
+) -> tuple[Tensor, State, Tensor]:  # fmt: skip
+    """The adjoints of the gradient, the state and the parameters, given those of what the optimizer's step gives."""
+    optimizer = learner.optimizer  # one that is linear has the same derivative at any gradient
+    by_theta = at if optimizer.linear else gradient(learner, at, buffers, x, y, samples)[0]
+    _, pull = vjp(lambda g, s, p: optimizer.update(g, s, p, lr), by_theta, old, at)
+    of_gradient, of_state, of_theta = pull((theta, state))
+    return of_gradient, of_state, of_theta
+
+
+def scores_from_tape(
+    learner: Learner, strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors,
+    lr: Float[Tensor, " n"], alpha: Optional,
+) -> Float[Tensor, "n samples"]:  # fmt: skip
+    """The scores of samples from the tape of one step of a linear optimizer. Cost: a forward pass of the layers."""
+    stacked = (*adjoint, by_optimizer, lr, alpha)
+    if not isinstance(tape, list):
+        scores: Tensor = over_rows(_read_row, strategy, layers.learner, layers, read, steady=True)(tape[0], *stacked)
+        return scores
+
+    def row(worker: int, k: int) -> Tensor:
+        theta, state, own, rate, part = tree_map(lambda tensor: tensor[k], stacked)
+        learner = twin(layers.learner, worker)
+        return _read_row(learner, tape[k][0], theta, state, own, rate, part, layers, eager_read)
+
+    return torch.stack(each_row(row, len(lr), lr.device))
+
+
+def _read_row(
+    learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, alpha: Optional,
+    layers: Layers, reading: Callable[..., Tensor],
+) -> Tensor:  # fmt: skip
+    reaching, _, _ = _split(theta, state, alpha)
+    if factors:
+        return factors[0] * reading(layers, learner, tape, reaching[0])
+    # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
+    _, pull = vjp(lambda by_theta: learner.optimizer.update(by_theta, state, theta, lr), theta)
+    return reading(layers, learner, tape, pull(reaching)[0])
+
+
+def dots(before: Participants, half: Participants, adjoint: Adjoint) -> Float[Tensor, " n"]:
+    """λ · ((θ, state)^{t+½} − (θ, state)^t) of every participant."""
+    total = _dots(adjoint.theta, half.theta, before.theta)
+    for name, of_state in adjoint.state.items():
+        total = total + _dots(of_state, half.state[name], before.state[name])
+    return total
+
+
+def _dots(adjoint: Tensor, new: Tensor, old: Tensor) -> Float[Tensor, " n"]:
+    """On CPU row by row: temporaries as large as everybody's parameters are fresh memory."""
+    if adjoint.is_cuda:
+        return _compiled_dots()(adjoint, new, old)
+    rows = each_row(lambda _, k: (adjoint[k] * (new[k] - old[k])).sum().double(), len(adjoint), adjoint.device)
+    return torch.stack(rows)
+
+
+@cache
+def _compiled_dots() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return torch.compile(lambda adjoint, new, old: (adjoint * (new - old)).reshape(len(adjoint), -1).sum(-1).double())

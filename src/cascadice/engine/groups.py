@@ -1,0 +1,50 @@
+"""Participants that work in different ways: other optimizers, numbers of local steps, batch sizes.
+
+Local work runs group by group, each with rows of one shape, and the results are put into their places.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from cascadice.engine.networks import Group, Network, Nodes
+from cascadice.engine.rounds import rows_of
+
+T = TypeVar("T")
+
+
+def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callable[[Group, list[int], Any], Any]) -> T:
+    """`run(group, members, rows of given)` for each group; what it returns goes into the rows of a copy of `like`.
+
+    `nodes` are the participants for which the rows of `given` and `like` stand, in order. What a group does not return,
+    such as the state of other groups' optimizers, stays as it is in `like`.
+    """
+    members = list(range(network.nodes)) if nodes is None else list(nodes)
+    results: T = tree_map(torch.clone, like)
+    for group in network.groups:
+        places = [place for place, k in enumerate(members) if k in group.nodes]
+        if places:
+            index = torch.tensor(places, device=network.device)
+            _put(results, index, run(group, [members[place] for place in places], rows_of(given, index)))
+    return results
+
+
+def _put(results: Any, index: Tensor, part: Any) -> None:
+    """Structures of one form; tensors may be shorter than their place, as a small batch is in a padded one."""
+    if isinstance(results, dict):
+        for name in part:
+            _put(results[name], index, part[name])
+    elif isinstance(results, Tensor):
+        where: Any = (index, *(slice(length) for length in part.shape[1:]))
+        results[where] = part.to(results.dtype)
+    else:
+        for place, value in zip(results, part, strict=True):
+            _put(place, index, value)
+
+
+def own_state(group: Group, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state of the group's own optimizer, out of that of all optimizers."""
+    return {name: state[name] for name in group.state}

@@ -1,0 +1,471 @@
+"""What a round is: local work, send, exchange. Each part is applied, pushed through and pulled back through.
+
+                 apply                             push (jvp)                    pull (vjp)
+    work         θ^t -> θ^{t+½} = θ^t + α Δ        δ ← (I − η H) δ               λ ← (I − η H) λ
+    send         sent = θ^{t+½}; or compressed, altered, with noise
+    exchange     θ^{t+1} = W sent                  δ ← W δ                       λ ← Wᵀ λ
+
+Derivatives are of the pair (θ, optimizer state). Work is done for any rows: all participants, some, or one several
+times; weights α say how much of each update and of each sample counts. Truth replays rounds without an update, first
+order pushes a change forwards, reverse gossip pulls adjoints back: all through the functions of this file.
+
+How rows are run (loops over threads, vmap, compile, CUDA graphs, tapes, reused buffers) is in `engine/fast`, which only
+this file imports.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp
+from torch.utils._pytree import tree_map
+
+from cascadice import optimizers
+from cascadice.engine import send
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.exchange.by_rule import ByRule, apply_rule
+from cascadice.engine.exchange.stacked import Averaging, mix
+from cascadice.engine.fast import captured_rounds
+from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
+from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
+from cascadice.engine.fast.pull import dots, factors, pull_rows, scores_from_tape
+from cascadice.engine.fast.rows import STRATEGIES, Work, choose, local_work, over_rows, seeded, stack
+from cascadice.engine.fast.tape import Layers, layered, twice_differentiable
+from cascadice.engine.groups import over_groups, own_state
+from cascadice.engine.learner import Learner, Optional, Participants, local_steps
+from cascadice.engine.networks import (
+    ALL,
+    Group,
+    LocalInputs,
+    Network,
+    Nodes,
+    Weights,
+    draws_inside,
+    load,
+    rates,
+    taken,
+)
+from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, rows_of
+from cascadice.optimizers import Optimizer, State
+
+__all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
+
+Point = tuple[Perturbation | None, Perturbation] | None
+"""Where a derivative is taken: a change of (before, half), or None for where the round really was."""
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
+
+    def apply(self, done: Round, half: Participants) -> Participants: ...
+
+    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+
+    def push(self, done: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+
+    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint: ...
+
+
+class Pulled(NamedTuple):
+    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way."""
+
+    before: Adjoint
+    participants: Float[Tensor, " n"]
+    samples: Float[Tensor, "n samples"]
+
+
+class Operator:
+    """The rounds of a network as one operator.
+
+    It keeps buffers and evaluation gradients between calls: adjoints that it returns are overwritten by later calls.
+
+    Args:
+        network: Whose rounds they are.
+        exchange: How what is sent is exchanged; stacked in memory unless given.
+    """
+
+    def __init__(self, network: Network, exchange: Exchange | None = None) -> None:
+        self.network = network
+        self._exchange: Exchange = Averaging() if exchange is None else exchange
+        self._works: dict[tuple[Any, ...], Work] = {}
+        self._scratch = Scratch()
+
+    def exchange(self, done: Round) -> Exchange:
+        """How this round was exchanged."""
+        return self._exchange if done.rule is None else ByRule()
+
+    # apply
+
+    def apply(
+        self, drawn: Draw, before: Participants, weights: Weights = ALL, *, rule: MixingRule | None = None,
+        strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
+    ) -> Round:  # fmt: skip
+        """One round of everybody: a pure function of what was drawn and of the participants before it."""
+        half, loss, tape = self.work(drawn, before, None, weights, strategy=strategy, layers=layers, buffers=buffers)
+        done = Round(drawn, before, half, half, loss, tape)
+        if rule is not None and (done := apply_rule(done, rule)).rule is not None:
+            return done
+        return done._replace(after=mix(done.W, half, None if buffers is None else buffers.after))
+
+    def work(
+        self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, *,
+        strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
+    ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
+        """What rows that stand for these participants send after their local work, their losses and their tapes."""
+        strategy = strategy or self._row_strategy(len(before.theta))
+
+        def run(group: Group, members: list[int], given: tuple[Participants, Optional]) -> tuple[Participants, Tensor]:
+            rows, samples = given
+            fetch = partial(self._inputs, drawn, members, samples, group)
+            rows = rows._replace(state=own_state(group, rows.state))
+            return self._work_of(strategy, group.learner, None)(rows, fetch, None)[:2]
+
+        if self.network.groups:
+            like, tape = (before, before.theta.new_zeros(len(before.theta))), ()
+            half, loss = over_groups(self.network, nodes, (before, weights.samples), like, run)
+        else:
+            fetch = partial(self._inputs, drawn, nodes, weights.samples, None)
+            half, loss, tape = self._work_of(strategy, self.network.learner, layers)(before, fetch, buffers)
+        half = send.apply(self.network, drawn, before, half, nodes)
+        return (_partly(before, half, weights.updates[0]) if weights.updates else half), loss, tape
+
+    def train(
+        self, draws: Iterator[Draw], before: Participants, window: int | None, taped: bool, rule: MixingRule | None
+    ) -> Iterator[Round]:
+        """The rounds that were drawn, one after the other; see `simulate`."""
+        ring_of_buffers = ring(before, window or 0) if window is not None or self._captures else repeat(None)
+        play: Callable[..., Round] | None = None
+        for drawn, buffers in zip(draws, ring_of_buffers, strict=False):
+            play = play or self._player(drawn, taped, rule)
+            done = play(drawn, before, buffers)
+            if buffers is not None and window is None:
+                half, after, loss, tape = kept((done.half, done.after, done.loss, done.tape))
+                done = done._replace(half=half, after=after, loss=loss, tape=tape)
+            yield done
+            before = done.after
+
+    def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
+        """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
+        network, layers = self.network, self._layers(drawn) if taped and not self.network.groups else None
+
+        def plain(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
+            return self.apply(drawn, before, rule=rule, strategy=network.strategy, layers=layers, buffers=buffers)
+
+        if not self._captures or rule is not None:
+            return plain
+        captured = captured_rounds.captured(plain)
+
+        def play(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
+            clean = not draws_inside(network, drawn.t) and drawn.W.layout == torch.strided
+            return captured(drawn, before, buffers) if clean and buffers is not None else plain(drawn, before, buffers)
+
+        return play
+
+    # push
+
+    def replay(self, done: Round, change: Perturbation) -> Perturbation:
+        """What local work makes of a change of what participants had before it: exactly. Cost: a step a pair."""
+        again, _, _ = self.work(done.draw, moved(done.before, change), change.nodes.tolist())
+        return difference(again, done.half, change)
+
+    def push(self, done: Round, tangent: Perturbation, at: Perturbation | None = None) -> Perturbation:
+        """The derivative of local work, `at` a change of what was there before it, applied to a change.
+
+            δ^{t+½} = (I − η H) δ^t       for SGD; for optimizers with state, of the pair (θ, state)
+
+        Cost: a Hessian-vector product a pair.
+        """
+        before = rows_of(done.before, tangent.nodes) if at is None else moved(done.before, at)
+        _, change = self.push_rows(done.draw, before, tangent, tangent.nodes.tolist())
+        return tangent._replace(theta=change.theta, state=change.state)
+
+    def push_rows(
+        self, drawn: Draw, before: Participants, tangent: Perturbation | Adjoint, nodes: Nodes = None,
+        weights: Weights = ALL, moving: Weights = ALL,
+    ) -> tuple[Participants, Adjoint]:  # fmt: skip
+        """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
+        network, own = self.network, Adjoint(tangent.theta, tangent.state)
+        check_differentiable(network)
+
+        def run(group: Group | None, members: Nodes, given: Any) -> Any:
+            rows, change, samples, d_samples = given
+            learner, state = network.learner, change.state
+            if group is not None:
+                learner, state = group.learner, own_state(group, change.state)
+                rows = rows._replace(state=own_state(group, rows.state))
+            inputs = load(network, drawn, members, samples, group)
+            if d_samples and group is not None:
+                d_samples = (d_samples[0][:, : group.steps, : group.size],)
+            sweep = over_rows(_pushed, network.strategy, learner, workers=1)
+            with twice_differentiable():
+                return sweep(rows, change.theta, state, *inputs[:5], d_samples)
+
+        d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
+        given = (before, own, weights.samples, d_samples)
+        if network.groups:
+            like: Any = (before[:2], tuple(own))
+            (theta, state), (d_theta, d_state) = over_groups(network, nodes, given, like, run)
+        else:
+            (theta, state), (d_theta, d_state) = run(None, nodes, given)
+        half = send.apply(network, drawn, before, Participants(theta, state, before.buffers), nodes)
+        change = Adjoint(send.push(network, drawn, own.theta, d_theta, half.theta - before.theta, nodes), d_state)
+        if not weights.updates:
+            return half, change
+        velocity = moving.updates[0] if moving.updates else torch.zeros_like(weights.updates[0])
+        return _partly(before, half, weights.updates[0]), _partly_pushed(
+            own, change, before, half, weights.updates[0], velocity
+        )
+
+    # pull
+
+    def pull(self, done: Round, adjoint: Adjoint) -> Adjoint:
+        """λ^{t+1} -> λ^t through the whole round. Cost: a Hessian-vector product a participant."""
+        half = self.pull_exchange(done, adjoint)
+        before, _ = self.pull_work(done, half, scores=False, out=self._scratch.pulled)
+        self._scratch.pulled = before.theta
+        return before
+
+    def pull_exchange(self, done: Round, adjoint: Adjoint, plus: Tensor | None = None) -> Adjoint:
+        """λ^{t+1} -> λ^{t+½}, plus `plus`: through the exchange alone."""
+        half = self.exchange(done).pull(done, adjoint, plus, self._scratch.exchanged)
+        self._scratch.exchanged = half.theta
+        return half
+
+    def pull_work(
+        self, done: Round, half: Adjoint, *, scores: bool, through: bool = True, out: Tensor | None = None
+    ) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
+        """λ^{t+½} -> λ^t through send and local work and, if asked, the scores of the samples on the way.
+
+        Unless it is asked to go `through`, only the scores of the last step are computed.
+        """
+        network, drawn = self.network, done.draw
+        check_differentiable(network)
+        adjoint, past = self._pull_send(done, half)
+
+        def run(group: Group | None, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
+            rows, own = given
+            learner, place = network.learner, out
+            if group is not None:
+                learner, place = group.learner, None
+                rows = rows._replace(state=own_state(group, rows.state))
+                own = own._replace(state=own_state(group, own.state))
+            before, samples = pull_rows(
+                learner, network.strategy, self._layers(drawn, group), rows,
+                partial(self._inputs, drawn, members, (), group), rates(network, drawn, members), own,
+                scores=scores, through=through, out=place,
+            )  # fmt: skip
+            return before, samples if group is None else samples.view(len(rows.theta), -1, group.size)
+
+        if network.groups:
+            like = (adjoint, adjoint.theta.new_zeros(drawn.batch.shape))
+            before, samples = over_groups(network, None, (done.before, adjoint), like, run)
+            samples = samples.flatten(1)
+        else:
+            before, samples = run(None, None, (done.before, adjoint))
+        return (before if past is None else before._replace(theta=before.theta + past)), samples
+
+    def pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
+        """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
+
+        Cost: about two training passes.
+        """
+        if self._captures and not draws_inside(self.network, done.t) and done.W.layout == torch.strided:
+            # a graph outlives this operator, and must not write to its buffers
+            pull = Operator(self.network, self._exchange)._pull_scored
+            return Pulled(*captured_rounds.captured_pull(self.network, pull)(done, adjoint))
+        return self._pull_scored(done, adjoint)
+
+    def _pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
+        half = self.pull_exchange(done, adjoint)
+        before, samples = self.pull_work(done, half, scores=True, out=adjoint.theta)
+        return Pulled(before, self.scores_of_updates(done, half), samples)
+
+    @staticmethod
+    def scores_of_updates(done: Round, half: Adjoint) -> Float[Tensor, " n"]:
+        """λ^{t+½} · ((θ, state)^{t+½} − (θ, state)^t) of everybody: what its update contributed, to first order."""
+        return dots(done.before, done.half, half)
+
+    def scores_of_samples(self, done: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
+        """The part of every sample in that. Cost: as much as a training pass, a third of one if the round was taped."""
+        if not self._readable(done):
+            return self.pull_work(done, half, scores=True, through=done.draw.batch.shape[1] > 1)[1]
+        network, layers = self.network, self._layers(done.draw)
+        assert layers is not None
+        tape = self._tape(done, half)
+        return scores_from_tape(network.learner, network.strategy, layers, *tape).clone()
+
+    def scores_of_both(self, done: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
+        """Both; of a taped round on CUDA as one graph, because launches take longer than the work."""
+        if not (self._captures and self._readable(done)):
+            return self.scores_of_updates(done, half), self.scores_of_samples(done, half)
+        layers = self._layers(done.draw)
+        assert layers is not None
+        run = captured_rounds.captured_scores(self.network, layers)
+        participants, samples = run(done.before, done.half, half, *self._tape(done, half))
+        return participants.clone(), samples.clone()
+
+    def _pull_send(self, done: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
+        if not done.draw.conduct and self.network.compression is None:
+            return half, None
+        theta, past = send.pull(self.network, done.draw, half.theta, done.update)
+        return half._replace(theta=theta), past
+
+    def _readable(self, done: Round) -> bool:
+        """Whether the scores of samples can be read from the round's tape."""
+        return bool(done.tape) and done.draw.batch.shape[1] == 1 and self.network.learner.optimizer.linear
+
+    def _tape(self, done: Round, half: Adjoint) -> tuple[Any, ...]:
+        """The round's tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
+        network = self.network
+        lr, alpha = rates(network, done.draw), taken(network, done.draw)
+        return done.tape, self._pull_send(done, half)[0], factors(network.learner.optimizer, lr), lr, alpha
+
+    # evaluate
+
+    def losses(self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]) -> Float[Tensor, " p"]:
+        """L(θ_p; z') of rows that stand for these participants. Cost: a forward pass each."""
+        _check_rows(self.network, here.theta, nodes)
+        return row_losses(self.network.learner, self.network.strategy, evaluation, here, nodes)
+
+    def gradients(
+        self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
+    ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
+        """L(θ_p; z') and ∇L(θ_p; z') of rows that stand for these participants. Cost: two passes each."""
+        _check_rows(self.network, here.theta, nodes)
+        return row_gradients(self.network.learner, self.network.strategy, evaluation, here, nodes)
+
+    def objective(self, evaluation: Evaluation, here: Participants, t: int | None = None) -> Float[Tensor, "n d"]:
+        """q_k ∇L(θ_k; z') of everybody. Those at the start of round t are remembered, for windows that overlap."""
+        network, remembered = self.network, self._scratch.gradients
+        if t is not None and t in remembered:
+            return remembered[t]
+        nodes, out = range(network.nodes), None if t is None else self._scratch.take()
+        _check_rows(network, here.theta, nodes)
+        gradients = row_gradients(network.learner, network.strategy, evaluation, here, nodes, network.weights, out)[1]
+        if t is not None:
+            remembered[t] = gradients
+        return gradients
+
+    def forget(self, t: int | None = None) -> None:
+        """Gradients before round t, or all of them, will not be asked for again."""
+        self._scratch.forget(t)
+
+    # how rows are run
+
+    @property
+    def _captures(self) -> bool:
+        return captured_rounds.captures(self.network)
+
+    def _layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
+        """The model's layers for batches like the one drawn, where they can be used to score samples."""
+        network = self.network
+        learner, node = (network.learner, 0) if group is None else (group.learner, group.nodes[0])
+
+        def example() -> tuple[Participants, Tensor, Tensor]:
+            x, y, *_ = load(network, drawn, [node], group=group)
+            return rows_of(network.initial, node), x[0, 0], y[0, 0]
+
+        return layered(learner, network.strategy, drawn.batch.shape[-1] if group is None else group.size, example)
+
+    def _row_strategy(self, rows: int) -> str:
+        """The number of replayed rows changes from hop to hop, and would be compiled for again and again."""
+        return "loop" if self.network.strategy == "loop" or rows == 1 else "vmap"
+
+    def _work_of(self, strategy: str, learner: Learner, layers: Layers | None) -> Work:
+        key = (strategy, learner, layers)
+        if key not in self._works:
+            self._works[key] = local_work(strategy, learner, layers)
+        return self._works[key]
+
+    def _inputs(
+        self, drawn: Draw, nodes: Nodes, samples: Optional, group: Group | None, some: list[int] | None
+    ) -> LocalInputs:
+        if some is None:
+            return load(self.network, drawn, nodes, samples, group)
+        chosen = some if nodes is None else [nodes[row] for row in some]
+        return load(self.network, drawn, chosen, (samples[0][some],) if samples else (), group)
+
+
+def _pushed(
+    learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Tensor, y: Tensor, lr: Tensor,
+    alpha: Optional, samples: Optional, d_samples: Optional,
+) -> Any:  # fmt: skip
+    def work(theta, state, samples):  # type: ignore[no-untyped-def]
+        after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, alpha, samples)
+        return after.theta, after.state
+
+    value, change = jvp(work, (one.theta, one.state, samples), (d_theta, d_state, d_samples))
+    # forward mode makes float64 of a float32 scalar (a count of steps) times a number
+    return value, tree_map(lambda tangent, like: tangent.to(like.dtype), change, value)
+
+
+def _column(alpha: Tensor, like: Tensor) -> Tensor:
+    return alpha.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
+
+
+def _partly(before: Participants, half: Participants, alpha: Tensor) -> Participants:
+    """(θ, state)^t + α Δ: of each row's update, the part α."""
+
+    def part(old: Tensor, new: Tensor) -> Tensor:
+        return torch.lerp(old, new, _column(alpha, new))
+
+    state = {name: part(before.state[name], value) for name, value in half.state.items()}
+    buffers = {name: torch.where(_column(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
+    return Participants(part(before.theta, half.theta), state, buffers)
+
+
+def _partly_pushed(
+    start: Adjoint, end: Adjoint, before: Participants, half: Participants, alpha: Tensor, velocity: Tensor
+) -> Adjoint:
+    """The derivative of `_partly` along changes at the start and the end, and along α."""
+
+    def part(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
+        return torch.lerp(d_old, d_new, _column(alpha, new)) + _column(velocity, new) * (new - old)
+
+    names = end.state
+    state = {name: part(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
+    return Adjoint(part(start.theta, end.theta, before.theta, half.theta), state)
+
+
+def moved(here: Participants, change: Perturbation) -> Participants:
+    """What participants have with the change added, a row for each pair."""
+    rows = rows_of(here, change.nodes)
+    state = {name: value + change.state[name] for name, value in rows.state.items()}
+    return Participants(rows.theta + change.theta, state, rows.buffers)
+
+
+def difference(again: Participants, was: Participants, pairs: Perturbation) -> Perturbation:
+    """From what participants had to what rows that stand for them have now."""
+    once = rows_of(was, pairs.nodes)
+    state = {name: again.state[name] - value for name, value in once.state.items()}
+    return pairs._replace(theta=again.theta - once.theta, state=state)
+
+
+def check_differentiable(network: Network) -> None:
+    """Derivatives need the same dropout masks twice in one pass, and optimizers whose steps respond to gradients."""
+    if network.learner.stochastic:
+        raise ValueError(
+            "derivatives of a model that draws at random (dropout) are not defined; use the ground truth, "
+            "which replays the recorded seeds, or a model without dropout."
+        )
+    for learner in network.learners:
+        _check_optimizer(learner.optimizer)
+
+
+@lru_cache(maxsize=64)
+def _check_optimizer(optimizer: Optimizer) -> None:
+    optimizers.check_differentiable(optimizer)
+
+
+def _check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
+    expected = (len(nodes), network.learner.size)
+    if theta.shape != expected:
+        raise ValueError(
+            f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
+            "Build the network that was recorded."
+        )

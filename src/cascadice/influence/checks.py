@@ -1,0 +1,181 @@
+"""What must hold before influence is computed: of the rounds, the sources, the model and its loss."""
+
+from collections.abc import MutableMapping, Sequence
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
+from cascadice.engine.networks import Network, load
+from cascadice.engine.operator import Operator, seeded
+from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
+
+PROBED = 4  # participants whose local work is made again, or on whose batches the loss is looked at
+SAME_NETWORK = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
+
+
+def check_rounds(rounds: Sequence[Round]) -> None:
+    """There must be at least the round of the update, and the others must follow it one by one."""
+    if isinstance(rounds, Round):
+        raise TypeError("rounds must be a list of rounds; found one Round. Use [round].")
+    if not rounds:
+        raise ValueError("at least one round is needed: that of the update; found none.")
+    if any(later.t != earlier.t + 1 for earlier, later in pairwise(rounds)):
+        raise ValueError(f"rounds must follow one another; found {[round_.t for round_ in rounds]}.")
+
+
+def check_recording(network: Network, rounds: Sequence[Round], many: int = PROBED) -> None:
+    """Rounds must be this network's: of its form, made of numbers, and repeated by its local work."""
+    check_rounds(rounds)
+    for round_ in rounds:
+        check_form(network, round_)
+        for theta in (round_.before.theta, round_.half.theta, round_.after.theta):
+            broken = ~theta.sum(1, dtype=torch.float64).isfinite()
+            if bool(broken.any()):
+                raise ValueError(
+                    f"rounds must be made of numbers; parameters of participant {int(broken.nonzero()[0])} are NaN or "
+                    f"infinite in round {round_.t}. Take earlier rounds, or train at a lower learning rate."
+                )
+    check_replays(network, rounds[0], many)
+
+
+def check_form(network: Network, round_: Round) -> None:
+    """A round must have the participants, parameters and optimizer state that the network has. Costs nothing."""
+    if (form := _form(round_.before)) != (own := _form(network.initial)):
+        raise ValueError(
+            f"round {round_.t} must be of this network, {own}; found {form}. Build the network that was recorded."
+        )
+
+
+def _form(participants: Participants) -> str:
+    nodes, size = participants.theta.shape
+    state = f" with state {', '.join(participants.state)}" if participants.state else ""
+    return (
+        f"{nodes} participants of {size} parameters, {participants.theta.dtype} on {participants.theta.device}{state}"
+    )
+
+
+def check_sources(network: Network, rounds: Sequence[Round], sources: Sequence[int] | int | None) -> list[int]:
+    """The sources, which must be participants (all, unless said) of the network that made these rounds."""
+    check_recording(network, rounds)
+    chosen = range(network.nodes) if sources is None else [sources] if isinstance(sources, int) else sources
+    for source in chosen:
+        if not 0 <= source < network.nodes:
+            raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
+    return list(chosen)
+
+
+def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
+    """The local work of some participants, made again, must end where it did. Cost: a step of each."""
+    drawn = round_.draw
+    taken = drawn.conduct[0] if drawn.conduct else torch.ones(network.nodes)
+    workers = (taken == taken.max()).nonzero().flatten()
+    nodes = workers[torch.linspace(0, len(workers) - 1, min(many, len(workers))).round().long()].to(network.device)
+    last, size = int(drawn.batch.max()), len(network.data.train)
+    if last >= size:
+        raise ValueError(f"round {round_.t} drew sample {last}; the network has {size}. {SAME_NETWORK}")
+    zero = rows_of(round_.before, nodes)
+    state = {name: torch.zeros_like(value) for name, value in zero.state.items()}
+    nothing = Perturbation(nodes, torch.zeros_like(nodes), torch.zeros_like(zero.theta), state)
+    before, half, operator = zero.theta, round_.half.theta[nodes], Operator(network)
+    rounding = 4 * torch.finfo(before.dtype).eps * before.norm(dim=1)
+    allowed = _tolerance(network) * (half - before).norm(dim=1) + rounding
+    missed = operator.replay(round_, nothing).theta
+    astray = ~(missed.norm(dim=1) <= allowed)  # NaN is astray, too
+    if not bool(astray.any()):
+        return
+    steady = bool(((missed - operator.replay(round_, nothing).theta).norm(dim=1) <= allowed).all())
+    unsteady = "The model draws at random, and not from torch's generator: let it draw from there, or not at all."
+    raise ValueError(
+        f"the local work of participant {int(nodes[astray][0])} in round {round_.t}, made again, must end where it "
+        f"did; it does not. {SAME_NETWORK if steady else unsteady}"
+    )
+
+
+def _tolerance(network: Network) -> float:
+    """What rounding may change in a repeated step, relative to the update: sums are taken in another order."""
+    if network.learner.compute is not None:
+        return 0.1
+    single = network.initial.theta.dtype == torch.float32
+    if single and network.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+        return 0.02  # TF32 has eleven bits
+    return 10.0 * float(torch.finfo(network.initial.theta.dtype).eps ** 0.5)
+
+
+_separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()
+
+
+def check_samples_are_separate(network: Network, drawn: Draw, before: Participants) -> None:
+    """A sample has a score of its own where no other sample's output, and no other's part of the loss, depends on it.
+
+    Both are tried on batches that were drawn: change some samples, and see whether the others notice. Class weights,
+    ignored targets and sums are fine: what each sample adds to the gradient is its own.
+    """
+    known = _separable.setdefault(network.learner, set())
+    if (form := tuple(drawn.batch.shape)) in known:
+        return
+    groups: Any = network.groups or (None,)
+    for group in groups:
+        nodes = range(network.nodes) if group is None else group.nodes
+        inputs = load(network, drawn, list(nodes)[:PROBED], group=group)
+        for place, k in enumerate(list(nodes)[:PROBED]):
+            _check_batch(network, rows_of(before, k), inputs.x[place, 0], inputs.y[place, 0])
+    known.add(form)
+
+
+def _check_batch(network: Network, one: Participants, x: Tensor, y: Tensor) -> None:
+    learner, batch = network.learner, len(y)
+    if batch < 2:
+        return
+
+    def outputs(x: Tensor) -> Tensor:
+        with torch.no_grad(), seeded(1 if learner.stochastic else None, network.device):
+            return outputs_of(dict(unflatten(learner.training, one.theta)), learner, one.buffers, x)[0]
+
+    chosen = torch.arange(batch, device=x.device) % 2 == 0
+    before, after = outputs(x), outputs(_changed(x, chosen))
+    if before.shape[0] % batch:
+        raise ValueError(
+            f"scores of samples need outputs with a row for each sample; found {before.shape[0]} rows for {batch}."
+        )
+    rows = chosen.repeat_interleave(before.shape[0] // batch)
+    if _differ(before[~rows], after[~rows], 100 * torch.finfo(before.dtype).eps):
+        raise ValueError(f"{_culprit(learner)} Score participants, or use GroupNorm or LayerNorm.")
+    with torch.enable_grad():
+        by_output = grad(learner.loss)(before, y)
+        by_changed = grad(learner.loss)(_changed(before, rows), y)
+    if _differ(by_output[~rows], by_changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
+        raise ValueError(
+            "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term "
+            "depends on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
+        )
+
+
+def _culprit(learner: Learner) -> str:
+    for name, module in learner.training.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            return (
+                f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
+                "sample has no score of its own."
+            )
+    return "in this model a sample's output depends on the other samples of its batch, so it has no score."
+
+
+def _changed(values: Tensor, chosen: Tensor) -> Tensor:
+    """The same with other values in the chosen rows; of integers (tokens), only values that occur."""
+    changed = values.clone()
+    if values.is_floating_point():
+        ripple = torch.arange(values.numel(), device=values.device).view(values.shape).cos().to(values.dtype)
+        changed[chosen] += (ripple * (values.abs().max() + 1))[chosen]
+    else:
+        changed[chosen] = values[~chosen][:1]
+    return changed
+
+
+def _differ(one: Tensor, other: Tensor, relative: float) -> bool:
+    """Whether more than rounding lies between the two; NaN is a difference."""
+    return not bool(((one - other).abs() <= relative * one.abs().max()).all())

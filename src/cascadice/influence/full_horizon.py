@@ -1,0 +1,66 @@
+"""Full horizon: one sweep backwards over all rounds scores every participant, sample and round on the final models.
+
+λ_k^T = q_k ∇L(θ_k^T)      λ_k^t = (I − η H_k) Σ_l W[l, k] λ_l^{t+1}      score_i = −η/B ∇ℓ_iᵀ Σ_k W[k, j] λ_k
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
+from cascadice.engine.rounds import Adjoint, Round
+from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
+
+
+class HorizonScores(NamedTuple):
+    """What the updates of round t did to the final models, to first order: of participants, and of their samples."""
+
+    t: int
+    participants: Float[Tensor, " n"]
+    samples: Float[Tensor, "n samples"]
+
+
+def full_horizon(
+    network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, operator: Operator | None = None
+) -> Iterator[HorizonScores]:
+    """The influence of every participant, sample and round on the models after the last round, in one sweep.
+
+    Scores and Hessian-vector products share one pass. Cost: about two training passes a round, whatever the number of
+    rounds and samples.
+
+    Args:
+        backwards: The rounds from the last to the first, e.g. read one by one from a recording.
+        operator: The operator to use, where its exchange is not the one in memory.
+
+    Yields:
+        The scores of each round, from the last to the first; negative helped.
+
+    Raises:
+        ValueError: Where the rounds do not go back one by one, or samples have no scores of their own.
+
+    Example:
+        >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
+        ...     print(scores.t, scores.participants)
+    """
+    op = Operator(network) if operator is None else operator
+    adjoint: Adjoint | None = None
+    later: int | None = None
+    for round_ in backwards:
+        check_form(network, round_)
+        if adjoint is None:
+            check_recording(network, [round_], many=1)  # a sweep may be short, and each step is as long as its round
+            check_samples_are_separate(network, round_.draw, round_.before)
+            state = {name: torch.zeros_like(value) for name, value in round_.after.state.items()}
+            adjoint = Adjoint(op.objective(evaluation, round_.after), state)
+        elif round_.t + 1 != later:
+            raise ValueError(f"rounds must go back one by one; found {round_.t} after {later}.")
+        adjoint, participants, samples = op.pull_scored(round_, adjoint)
+        later = round_.t
+        yield HorizonScores(round_.t, participants, samples)
+    if adjoint is None:
+        raise ValueError("at least one round is needed to go back from; found none.")

@@ -1,0 +1,86 @@
+"""Path-integrated influence: the first-order form, integrated along the source's update.
+
+    Φ(α) = Σ q L with the source's update scaled by α        truth = Φ(1) − Φ(0) = ∫₀¹ Φ'(α) dα
+
+Φ' is the first-order form along the α-trajectory; a quadrature of few points sums to the truth.
+"""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
+from cascadice.engine.rounds import Round
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, collect, scaled_updates
+from cascadice.influence.checks import check_samples_are_separate, check_sources
+from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.reverse_gossip import by_sample
+from cascadice.influence.shares import mean_adjoint
+
+
+def path_integrated(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None,
+    points: int = 2,
+) -> Cascade:  # fmt: skip
+    """The influence of each source's update, integrated along it: sums to the truth where networks are smooth.
+
+    Along α the light cone is replayed and one tangent pushed through it. Cost: `points` × (truth + first order), so
+    where a replay is allowed the truth itself is cheaper.
+
+    Args:
+        rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
+        sources: Whose updates; everybody's unless given.
+        points: Points of the Gauss–Legendre quadrature.
+
+    Returns:
+        The cascade `value[hop, source, receiver]`; negative helped.
+    """
+    chosen, places, operator = check_sources(network, rounds, sources), gauss_legendre(points), Operator(network)
+
+    def entries(group: list[int]) -> Entries:
+        for alpha, weight in places:
+            for hop, tangent, value in _along(operator, rounds, evaluation, group, alpha):
+                yield hop, tangent, weight * value
+
+    kind, value = f"path-integrated, {points} points", collect(network, rounds, chosen, entries)
+    return Cascade(kind, rounds[0].t, tuple(chosen), value)
+
+
+def _along(
+    operator: Operator, rounds: Sequence[Round], evaluation: Evaluation, sources: list[int], alpha: float
+) -> Entries:
+    """The first-order form where only α of each source's update was made."""
+    away, tangent = scaled_updates(rounds[0], sources, alpha - 1), scaled_updates(rounds[0], sources, 1.0)
+    here, before, tangent_before = rounds[0].half, None, None
+    for hop in range(len(rounds) + 1):
+        if hop > 0:
+            round_ = rounds[hop - 1]
+            if hop > 1:
+                tangent, away = operator.push(round_, tangent, away), operator.replay(round_, away)
+            exchange = operator.exchange(round_)
+            tangent, away = (
+                exchange.push(round_, (before, away), tangent_before, tangent),
+                exchange.replay(round_, before, away),
+            )
+            here, before, tangent_before = round_.after, away, tangent
+        at = at_pairs(here, away, here.theta[away.nodes] + away.theta)
+        _, gradient = operator.gradients(evaluation, at, away.nodes.tolist())
+        yield hop, tangent, (gradient * tangent.theta).sum(-1)
+
+
+def path_integrated_samples(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, points: int = 2
+) -> Float[Tensor, " batch"]:
+    """Every sample's part of `path_integrated` of its participant: only the source's own update is scaled.
+
+    They sum to it as `shares_of_samples` do to `shares`. Cost: as `shares`, for one source.
+
+    Returns:
+        A score for each sample of the source's batches in the first round; negative helped.
+    """
+    check_sources(network, rounds, [source])
+    check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
+    return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points, only=source))[source]

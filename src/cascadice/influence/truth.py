@@ -1,0 +1,123 @@
+"""Ground truth (DICE-GT): replay the rounds without the update, and compare.
+
+    truth[0, j] = q_j (L(θ_j^{t+½}) − L(θ_j^t))        truth[h, k] = q_k (L(θ_k^{t+h}) − L(θ_{k∖j}^{t+h}))
+
+Definitions 1 and 2 of Zhu et al. 2025. Only the light cone of the source changes, so only that is replayed.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network, Weights
+from cascadice.engine.operator import Operator, difference
+from cascadice.engine.rounds import Perturbation, Round, rows_of
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, collect, scaled_updates
+from cascadice.influence.checks import check_samples_are_separate, check_sources
+
+
+def truth(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None
+) -> Cascade:
+    """The true influence of each source's update: it skips its local step, and its light cone is replayed.
+
+    Buffers (running statistics of BatchNorm) are held as they were. Cost: for each source, a training step for everyone
+    it reached in each round, and an evaluation.
+
+    Args:
+        rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
+        sources: Whose updates; everybody's unless given.
+
+    Returns:
+        The cascade `value[hop, source, receiver]`; negative helped.
+
+    Raises:
+        ValueError: Where the rounds are not this network's, or do not follow one another.
+
+    Example:
+        >>> truth(network, rounds[10:13], evaluate_on(network), sources=[3]).total
+    """
+    chosen, operator = check_sources(network, rounds, sources), Operator(network)
+
+    def entries(group: list[int]) -> Entries:
+        return _replayed(operator, rounds, evaluation, scaled_updates(rounds[0], group, -1.0))
+
+    return Cascade("truth", rounds[0].t, tuple(chosen), collect(network, rounds, chosen, entries))
+
+
+def truth_of_samples(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, samples: Sequence[int] | None = None
+) -> Cascade:
+    """The true influence of single samples: the source's step with one term fewer in its gradient.
+
+        g_{∖i} = g − J_iᵀ ∂L/∂output_i        so that to first order the parts add up to the batch's
+
+    The step is made again from (θ, state) with any optimizer, and the light cone is replayed. Cost: as `truth`, with
+    each sample as a source.
+
+    Args:
+        rounds: Consecutive rounds, from the one of the update on.
+        source: Whose batch.
+        samples: Places in the batch; all unless given.
+
+    Returns:
+        The cascade `value[hop, sample, receiver]`; negative helped.
+
+    Raises:
+        ValueError: Where there are several local steps, or samples have no part of their own in the loss.
+    """
+    check_sources(network, rounds, [source])
+    check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
+    steps, size = _batch_of(network, rounds[0], source)
+    if steps != 1:
+        raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")
+    places, operator = list(range(size)) if samples is None else list(samples), Operator(network)
+    for place in places:
+        if not 0 <= place < size:
+            raise ValueError(f"samples must be places in a batch of {size}, from 0 to {size - 1}; found {place}.")
+
+    def entries(group: list[int]) -> Entries:
+        return _replayed(operator, rounds, evaluation, _without_samples(operator, rounds[0], source, group))
+
+    value = collect(network, rounds, places, entries)
+    return Cascade("truth", rounds[0].t, (source,) * len(places), value, tuple(places))
+
+
+def _batch_of(network: Network, first: Round, source: int) -> tuple[int, int]:
+    for group in network.groups:
+        if source in group.nodes:
+            return group.steps, group.size
+    return first.draw.batch.shape[1], first.draw.batch.shape[2]
+
+
+def _without_samples(operator: Operator, first: Round, source: int, places: list[int]) -> Perturbation:
+    """What the source's local step would leave changed without one sample's term, a row each. Cost: a step each."""
+    device, dtype = first.loss.device, first.half.theta.dtype
+    chosen = torch.tensor(places, device=device)
+    weights = (chosen[:, None] != torch.arange(first.draw.batch.shape[2], device=device)).to(dtype)
+    nodes = torch.full_like(chosen, source)
+    before = rows_of(first.before, nodes)
+    again, _, _ = operator.work(first.draw, before, nodes.tolist(), Weights(samples=(weights[:, None],)))
+    pairs = Perturbation(nodes, torch.arange(len(places), device=device), before.theta, before.state)
+    return difference(again, first.half, pairs)
+
+
+def _replayed(operator: Operator, rounds: Sequence[Round], evaluation: Evaluation, change: Perturbation) -> Entries:
+    """How much more everyone's loss is than if, after the first local work, the change had been made."""
+    yield 0, change, _excess(operator, evaluation, rounds[0].half, change)
+    before = None
+    for hop, round_ in enumerate(rounds, start=1):
+        half = change if hop == 1 else operator.replay(round_, change)
+        change = operator.exchange(round_).replay(round_, before, half)
+        yield hop, change, _excess(operator, evaluation, round_.after, change)
+        before = change
+
+
+def _excess(operator: Operator, evaluation: Evaluation, here: Participants, change: Perturbation) -> Tensor:
+    """L(θ_k) − L(θ_k + change) of every pair."""
+    own, nodes = here.theta[change.nodes], change.nodes.tolist()
+    kept = operator.losses(evaluation, at_pairs(here, change, own), nodes)
+    return kept - operator.losses(evaluation, at_pairs(here, change, own + change.theta), nodes)
