@@ -30,7 +30,7 @@ optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5) for mode
 schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * ROUNDS) for optimizer in optimizers]
 
 test = cd.data.Samples(digits.test.take(torch.arange(len(digits.test)))[0].flatten(1), digits.test.y)
-recorder = cd.cd.Recorder(models, optimizers, F.cross_entropy, test=test, window=3)
+recorder = cd.Recorder(models, optimizers, F.cross_entropy, test=test, window=3)
 for _ in range(ROUNDS):
     with recorder.round(W) as step:
         for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):

@@ -81,7 +81,7 @@ def test_experiments_import_public_names_only(path):
     [
         "from cascadice.engine.fast.rows import over_rows",
         "from cascadice.engine.learner import Participants",
-        "from cascadice.engine import mix",
+        "from cascadice.engine import operator",
         "from cascadice.applications.forget.idea import Network",
         "from cascadice.influence.readings import _columns",
         "def later():\n    from cascadice.cli import main",

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine.networks import Group, Network, Nodes
-from cascadice.engine.rounds import rows_of
 
 T = TypeVar("T")
 
@@ -28,7 +27,8 @@ def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callab
         places = [place for place, k in enumerate(members) if k in group.nodes]
         if places:
             index = torch.tensor(places, device=network.device)
-            _put(results, index, run(group, [members[place] for place in places], rows_of(given, index)))
+            rows = tree_map(lambda tensor, index=index: tensor[index], given)
+            _put(results, index, run(group, [members[place] for place in places], rows))
     return results
 
 

@@ -37,7 +37,7 @@ def trained_with(network, rounds, removal, alpha):
                 gradient = gradient_of(network, theta, x, y, torch.where(gone, alpha, 1.0))
                 delta, state = network.learner.optimizer.update(gradient, state, theta, inputs.lr[k])
                 theta = theta + delta
-            taken, factor = (c[k] for c in inputs.conduct) if inputs.conduct else (1.0, 1.0)
+            taken, factor = (c[k] for c in round_.draw.conduct) if round_.draw.conduct else (1.0, 1.0)
             noise = round_.half.theta[k] - round_.before.theta[k] if float(taken) == 0 else 0.0
             theta = now.theta[k] + share * (taken * factor * (theta - now.theta[k]) + noise)
             state = {n: now.state[n][k] + share * taken * (v - now.state[n][k]) for n, v in state.items()}
@@ -351,7 +351,7 @@ def test_a_removal_must_make_sense(arguments, message):
 def test_other_mistakes():
     network = small(optimizer=optimizers.clip(optimizers.sgd(), 0.5))
     rounds = window(network, 2)
-    with pytest.raises(ValueError, match=r"gossip alone carries .* this one is not\. Use first-order or replay"):
+    with pytest.raises(ValueError, match=r"gossip alone carries .* this network has others\. Use first-order or replay"):
         forget(network, rounds, PARTICIPANT, "gossip")
     with pytest.raises(ValueError, match=r"unknown level 'gosip'\. Did you mean 'gossip'\?"):
         forget(network, rounds, PARTICIPANT, "gosip")

@@ -9,8 +9,7 @@ from torch.testing import assert_close
 from cascadice import influence, topology
 from cascadice.applications.reward.contributions import by_horizon, by_shares
 from cascadice.applications.reward.ledger import by_round, enter, read_ledger
-from cascadice.engine import Behaviour, mix, play, simulate
-from cascadice.engine.fast.rows import local_work
+from cascadice.engine import Behaviour, Operator, mix, simulate
 from cascadice.engine.networks import draw
 
 NOTE = {"run": "cafe", "kind": "shares, 1 hop"}
@@ -27,7 +26,7 @@ def replayed(network, rounds):
     now = mix(rounds[0].W, rounds[0].before)
     after = [now]
     for round_ in rounds[1:]:
-        now = play(network, local_work("loop", network.learner), draw(network, round_.t), now).after
+        now = Operator(network).apply(draw(network, round_.t), now, strategy="loop").after
         after.append(now)
     return after
 
