@@ -1,31 +1,46 @@
-"""Text such as `flip-labels:3,5:0.5@10-20`, which says who does what when: `kind:nodes[:strength][@from-to]`."""
+"""Who does what when: faults of participants, and text such as `flip-labels:3,5:0.5@10-20` that describes them."""
 
 import re
 import sys
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 FORM = re.compile(r"([\w-]+):(\d+(?:,\d+)*)(?::([^:@]+))?(?:@(\d+)(-?)(\d*))?")
 
 
-class Interval(NamedTuple):
-    """What some participants do in some rounds (every round if None), and how strongly (the default if None)."""
+@dataclass(frozen=True)
+class Interval:
+    """What participants `nodes` do in `rounds` (every round if None), and how strongly."""
 
     kind: str
     nodes: tuple[int, ...]
-    strength: float | None
-    rounds: range | None
+    rounds: range | None = None
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.nodes or min(self.nodes) < 0:
+            raise ValueError(f"{self.kind} must name participants, numbered from 0; found {self.nodes}.")
+
+    def applies(self, t: int, node: int) -> bool:
+        """Whether participant `node` does so in round t."""
+        return node in self.nodes and (self.rounds is None or t in self.rounds)
 
 
-def parse_interval(text: str, what: str) -> Interval:
-    """The interval written as `text`; both rounds are included, and `@from-` never ends.
+T = TypeVar("T", bound=Interval)
+
+
+def parse_interval(text: str, what: str, make: type[T] | Any = Interval, without_strength: Collection[str] = ()) -> T:
+    """Read `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` never ends.
 
     Args:
-        text: E.g. "noise:0,3:100@10-20".
         what: What the text describes, for errors.
+        make: The class of the result.
+        without_strength: The kinds that take no strength.
 
     Example:
         >>> parse_interval("flip-labels:3,5:0.5@10-20", "corruption")
-        Interval(kind='flip-labels', nodes=(3, 5), strength=0.5, rounds=range(10, 21))
+        Interval(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
     form = FORM.fullmatch(text.strip())
     if form is None or (form[6] and not form[5]):
@@ -38,11 +53,27 @@ def parse_interval(text: str, what: str) -> Interval:
         rounds = range(int(first), int(last) + 1 if last else sys.maxsize if dash else int(first) + 1)
         if not rounds:
             raise ValueError(f"rounds must run from a smaller to a larger number; found {first}-{last} in {text!r}.")
-    return Interval(kind, tuple(int(node) for node in nodes.split(",")), _number(strength, text), rounds)
-
-
-def _number(strength: str | None, text: str) -> float | None:
     try:
-        return None if strength is None else float(strength)
+        value = 1.0 if strength is None else float(strength)
     except ValueError:
         raise ValueError(f"the strength must be a number; found {strength!r} in {text!r}.") from None
+    if strength is not None and kind in without_strength:
+        raise ValueError(f"{kind} takes no strength; found {value:g} in {text!r}.")
+    interval: T = make(kind, tuple(int(node) for node in nodes.split(",")), rounds, value)
+    return interval
+
+
+def check_participants(intervals: Iterable[Interval], nodes: int) -> None:
+    """Raise a ValueError where one names a participant that does not exist."""
+    for i in intervals:
+        if max(i.nodes) >= nodes:
+            raise ValueError(f"{i.kind} names participant {max(i.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
+
+
+def kinds_by_participant(intervals: Iterable[Interval]) -> dict[int, str]:
+    """What each participant does at some time, e.g. {3: "flip-labels, free-rider"}."""
+    kinds: dict[int, list[str]] = {}
+    for interval in intervals:
+        for node in interval.nodes:
+            kinds.setdefault(node, []).append(interval.kind)
+    return {node: ", ".join(names) for node, names in kinds.items()}

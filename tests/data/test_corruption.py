@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from cascadice.data.corruption import CORRUPTIONS, Corruption, check, corrupt, parse
+from cascadice.data.corruption import CORRUPTIONS, Corruption, corrupt, parse
+from cascadice.intervals import check_participants
 
 
 def batch(rows: int = 4, steps: int = 2, size: int = 50, classes: int = 5) -> tuple[Tensor, Tensor]:
@@ -151,7 +152,7 @@ def test_parse_reads_the_command_line_form(text: str, meant: Corruption) -> None
         ("noise:1:-1", "is a variance, at least 0 and finite; found -1.0"),
         ("noise:1:nan", "at least 0 and finite; found nan"),
         ("noise:1:loud", "strength must be a number; found 'loud'"),
-        ("permute-labels:1:0.5", "permute-labels takes no strength; found '0.5'"),
+        ("permute-labels:1:0.5", "permute-labels takes no strength; found 0.5"),
         ("noise:1@9-3", "from a smaller to a larger number; found 9-3"),
     ],
 )
@@ -167,8 +168,8 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match=r"must name participants.*found \(\)"):
         Corruption("noise", ())
     with pytest.raises(ValueError, match=r"names participant 16; there are 16, numbered 0\.\.15"):
-        check([Corruption("noise", (3, 16))], 16)
-    check([Corruption("noise", (3, 15))], 16)
+        check_participants([Corruption("noise", (3, 16))], 16)
+    check_participants([Corruption("noise", (3, 15))], 16)
     with pytest.raises(ValueError, match=r"\[participants, steps, batch, \.\.\.\]; found 3 participants"):
         corrupt([Corruption("noise", (0,))], x, y, 0, [0, 1, 2], 0, 5)
     with pytest.raises(ValueError, match=r"noise needs real-valued features; x is torch\.int64"):

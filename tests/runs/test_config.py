@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascadice import learning_rates
-from cascadice.engine import simulate
+from cascadice.engine import behaviours, simulate
 from cascadice.runs import config as configuration
 from cascadice.runs.config import Config, build, from_json, length, override, to_json
 from cascadice.runs.fingerprints import fingerprint
@@ -143,18 +143,18 @@ def test_links_may_fail_and_connection_may_be_required():
 
 
 def test_bad_behaviours_are_refused():
-    assert configuration.parse_behaviour("sign-flipper:2:3").strength == 3
-    assert configuration.parse_behaviour("absent:2@3").rounds == range(3, 4)
+    assert behaviours.parse("sign-flipper:2:3").strength == 3
+    assert behaviours.parse("absent:2@3").rounds == range(3, 4)
     with pytest.raises(ValueError, match=r"unknown behaviour 'free-ridr'. Did you mean 'free-rider'\?"):
-        configuration.parse_behaviour("free-ridr:2")
+        behaviours.parse("free-ridr:2")
     with pytest.raises(ValueError, match=r"free-rider takes no strength; found 0.5"):
-        configuration.parse_behaviour("free-rider:2:0.5")
+        behaviours.parse("free-rider:2:0.5")
     with pytest.raises(ValueError, match=r"a behaviour must be written kind:nodes"):
-        configuration.parse_behaviour("free-rider")
+        behaviours.parse("free-rider")
     with pytest.raises(ValueError, match=r"the strength must be a number"):
-        configuration.parse_behaviour("sign-flipper:1:much")
+        behaviours.parse("sign-flipper:1:much")
     with pytest.raises(ValueError, match=r"rounds must run from a smaller to a larger number"):
-        configuration.parse_behaviour("absent:1@5-3")
+        behaviours.parse("absent:1@5-3")
 
 
 def test_the_fingerprint_is_of_what_determines_the_rounds():

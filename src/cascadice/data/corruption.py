@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from cascadice import seeds
-from cascadice.intervals import parse_interval
+from cascadice.intervals import Interval, parse_interval
 from cascadice.names import lookup
 
 Row = tuple[Tensor, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
@@ -54,35 +54,19 @@ CORRUPTIONS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True)
-class Corruption:
-    """One kind of corruption of the batches of some participants.
-
-    Args:
-        kind: One of CORRUPTIONS.
-        nodes: The participants whose batches are corrupted.
-        rounds: When; every round if None.
-        strength: A probability or a variance, depending on the kind.
+class Corruption(Interval):
+    """One of CORRUPTIONS, in the batches of `nodes`; `strength` is a probability or a variance, depending on the kind.
 
     Example:
         >>> flipped = Corruption("flip-labels", nodes=(3, 5), rounds=range(10, 20), strength=0.5)
     """
 
-    kind: str
-    nodes: tuple[int, ...]
-    rounds: range | None = None
-    strength: float = 1.0
-
     def __post_init__(self) -> None:
         kind = lookup(CORRUPTIONS, self.kind, "corruption")
-        if not self.nodes or min(self.nodes) < 0:
-            raise ValueError(f"{self.kind} must name participants, numbered from 0; found {self.nodes}.")
+        super().__post_init__()
         if kind.most and not (0 <= self.strength <= kind.most and math.isfinite(self.strength)):
             upper = f"in 0..{kind.most:g}" if math.isfinite(kind.most) else "at least 0 and finite"
             raise ValueError(f"the strength of {self.kind} is {kind.strength}, {upper}; found {self.strength}.")
-
-    def applies(self, t: int, node: int) -> bool:
-        """Whether participant `node` is corrupted in round t."""
-        return node in self.nodes and (self.rounds is None or t in self.rounds)
 
 
 def corrupt(
@@ -102,9 +86,7 @@ def corrupt(
 
     Args:
         corruptions: Applied in this order.
-        x: Inputs [participants, steps, batch, ...].
-        y: Targets [participants, steps, batch, ...].
-        nodes: Which participant each row of x and y belongs to.
+        nodes: Which participant each row of x and y [participants, steps, batch, ...] belongs to.
         sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
     """
     if not corruptions:
@@ -128,24 +110,10 @@ def corrupt(
     return bad_x, bad_y
 
 
-def check(corruptions: Sequence[Corruption], nodes: int) -> None:
-    """Raise a ValueError where a corruption names a participant that does not exist."""
-    for c in corruptions:
-        if max(c.nodes) >= nodes:
-            raise ValueError(f"{c.kind} names participant {max(c.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
-
-
 def parse(text: str) -> Corruption:
-    """The corruption written `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` never ends.
-
-    Example:
-        >>> parse("flip-labels:3,5:0.5@10-20")
-        Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
-    """
-    kind, nodes, strength, rounds = parse_interval(text, "corruption")
-    if strength is not None and lookup(CORRUPTIONS, kind, "corruption").most == 0:
-        raise ValueError(f"{kind} takes no strength; found '{strength:g}' in {text!r}.")
-    return Corruption(kind, nodes, rounds, 1.0 if strength is None else strength)
+    """The corruption written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`."""
+    weak = [name for name, kind in CORRUPTIONS.items() if not kind.most]
+    return parse_interval(text, "corruption", Corruption, weak)
 
 
 def _with_block(whole: Tensor, original: Tensor, row: int, block: Tensor) -> Tensor:

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from cascadice import data as data_sets
 from cascadice import learning_rates, optimizers, seeds, topology
-from cascadice.data import DataSet, corruption
+from cascadice.data import DataSet
 from cascadice.data import batches as batch_plans
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
-from cascadice.engine import behaviours as behaviour
-from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.groups import own_state
 from cascadice.engine.learner import Learner, Participants, flatten, forward, learner, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose, seeded
 from cascadice.engine.rounds import Draw, rows_of
+from cascadice.intervals import check_participants
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
@@ -95,9 +95,8 @@ def network(
     parameters, compute = (torch.float32, dtype) if dtype == torch.bfloat16 else (dtype, None)
     data = data_sets.resolve(data)
     schedule, nodes = _schedule(mixing, nodes, seed)
-    behaviour.check(behaviours, nodes)
-    corruption.check(corruptions, nodes)
-    if away := behaviour.absent(behaviours):
+    check_participants((*behaviours, *corruptions), nodes)
+    if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
     holdings = _holdings(partition, batches, data, nodes, per_node, seed)
     plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
@@ -225,12 +224,12 @@ def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Sched
     if not callable(mixing):
         mixing = topology.constant(topology.matrix(mixing))
     schedule = mixing if isinstance(mixing, topology.Cycle) else _Checked(mixing)
-    found = schedule(0).shape[0]
-    if nodes not in (None, found):
+    size = schedule(0).shape[0]
+    if nodes not in (None, size):
         raise ValueError(
-            f"the mixing matrix has {found} participants, nodes is {nodes}. Leave nodes out, or change one."
+            f"the mixing matrix has {size} participants, nodes is {nodes}. Leave nodes out, or change one."
         )
-    return schedule, found
+    return schedule, size
 
 
 class _Checked:

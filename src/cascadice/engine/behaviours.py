@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cascadice import seeds
+from cascadice.intervals import Interval, parse_interval
 from cascadice.names import lookup
 
 
@@ -30,31 +31,20 @@ BEHAVIOURS: Mapping[str, Conducts] = {
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """What `nodes` do in `rounds` (every round if None)."""
-
-    kind: str
-    nodes: tuple[int, ...]
-    rounds: range | None = None
-    strength: float = 1.0
+class Behaviour(Interval):
+    """One of BEHAVIOURS, which `nodes` show in `rounds` (every round if None)."""
 
     def __post_init__(self) -> None:
         lookup(BEHAVIOURS, self.kind, "behaviour")
-        if not self.nodes or min(self.nodes) < 0:
-            raise ValueError(f"{self.kind} must name participants, numbered from 0; found {self.nodes}.")
+        super().__post_init__()
         if not 0 <= self.strength < float("inf"):
             raise ValueError(f"the strength of {self.kind} must be at least 0 and finite; found {self.strength}.")
 
-    def applies(self, t: int, node: int) -> bool:
-        """Whether participant `node` behaves so in round t."""
-        return node in self.nodes and (self.rounds is None or t in self.rounds)
 
-
-def check(behaviours: Sequence[Behaviour], nodes: int) -> None:
-    """Every misbehaving participant must be one of the `nodes` there are."""
-    for b in behaviours:
-        if max(b.nodes) >= nodes:
-            raise ValueError(f"{b.kind} names participant {max(b.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
+def parse(text: str) -> Behaviour:
+    """The behaviour written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`."""
+    weak = [name for name, conducts in BEHAVIOURS.items() if conducts.factor == 1 and not conducts.noise]
+    return parse_interval(text, "behaviour", Behaviour, weak)
 
 
 def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tuple[Tensor, ...]:

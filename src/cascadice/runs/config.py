@@ -11,7 +11,6 @@ from cascadice.runs.options import read_options, read_participants
 
 if TYPE_CHECKING:  # torch takes seconds to import; settings can be read, listed and changed without it
     from cascadice.data.partition import Partition
-    from cascadice.engine.behaviours import Behaviour
     from cascadice.engine.networks import Network
     from cascadice.optimizers import Optimizer
     from cascadice.topology import Schedule
@@ -168,6 +167,7 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
     from cascadice.data import corruption
     from cascadice.data import partition as partitions
     from cascadice.engine.assembly import network
+    from cascadice.engine.behaviours import parse as parse_behaviour
 
     mixing = schedule(config)
     each = per_participant(config, mixing(0).shape[0])
@@ -258,15 +258,3 @@ def _optimizer(config: Config) -> "Optimizer":
     options = read_options(config.optimizer_options) | decay
     optimizer: Optimizer = _build_named(optimizers.build, config.optimizer, **options)
     return optimizer if config.clip is None else optimizers.clip(optimizer, config.clip)
-
-
-def parse_behaviour(text: str) -> "Behaviour":
-    """Parse a behaviour written `kind:nodes[:strength][@from-to]`."""
-    from cascadice.engine.behaviours import BEHAVIOURS, Behaviour
-    from cascadice.intervals import parse_interval
-
-    kind, nodes, strength, rounds = parse_interval(text, "behaviour")
-    behaviour = lookup(BEHAVIOURS, kind, "behaviour")
-    if strength is not None and behaviour.factor == 1 and not behaviour.noise:
-        raise ValueError(f"{kind} takes no strength; found {strength} in {text!r}.")
-    return Behaviour(kind, nodes, rounds, 1.0 if strength is None else strength)

@@ -13,6 +13,7 @@ from cascadice.files import Folder
 from cascadice.influence import agreement
 from cascadice.influence.readings import Agreement, extremes
 from cascadice.influence.tables import ALL, Table, read_table
+from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.store import RoundMetrics
 
@@ -101,12 +102,7 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
 
 def injected_faults(network: Network) -> dict[int, str]:
     """The corruptions and behaviours of each participant that has any, e.g. {3: "flip-labels, free-rider"}."""
-    faults: dict[int, list[str]] = {}
-    pairs = [(c.kind, c.nodes) for c in network.corruptions] + [(b.kind, b.nodes) for b in network.behaviours]
-    for kind, nodes in pairs:
-        for node in nodes:
-            faults.setdefault(node, []).append(kind)
-    return {node: ", ".join(kinds) for node, kinds in faults.items()}
+    return kinds_by_participant((*network.corruptions, *network.behaviours))
 
 
 def _where(table: Table, keep: NDArray[np.bool_]) -> Table:

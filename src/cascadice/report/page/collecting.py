@@ -7,7 +7,7 @@ from typing import Any
 import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
-from cascadice.intervals import parse_interval
+from cascadice.intervals import kinds_by_participant, parse_interval
 from cascadice.report.page import influences, mixing, samples, sections, training
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
@@ -82,12 +82,7 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
 
 def _injected(config: Config) -> dict[int, str]:
     """The faults that the settings injected, by participant."""
-    faults: dict[int, list[str]] = {}
-    for text in (*config.corruptions, *config.behaviours):
-        interval = parse_interval(text, "behaviour")
-        for node in interval.nodes:
-            faults.setdefault(node, []).append(interval.kind)
-    return {node: ", ".join(kinds) for node, kinds in faults.items()}
+    return kinds_by_participant(parse_interval(text, "behaviour") for text in (*config.corruptions, *config.behaviours))
 
 
 def _hops(read: Sequence[influences.Influences]) -> int:

@@ -11,7 +11,7 @@ from cascadice import topology
 from cascadice.applications.plain import Json, evenly, short
 from cascadice.engine import behaviours
 from cascadice.runs import store
-from cascadice.runs.config import Config, parse_behaviour, schedule
+from cascadice.runs.config import Config, schedule
 
 ROUNDS = 60  # most rounds to choose from
 LINKS = 60_000  # of all different matrices together
@@ -66,7 +66,7 @@ def _among(shown: Sequence[int], W: Tensor) -> Matrix:
 
 def _mixing_matrices(folder: Path, config: Config) -> Callable[[int], Tensor]:
     planned, recorded = schedule(config), set(store.saved_rounds(folder))
-    if away := behaviours.absent([parse_behaviour(text) for text in config.behaviours]):
+    if away := behaviours.absent([behaviours.parse(text) for text in config.behaviours]):
         planned = topology.presence(planned, topology.absences(away, planned(0).shape[0]))
 
     def W(t: int) -> Tensor:
