@@ -1,28 +1,34 @@
-"""The documentation tells the truth: its code runs and prints what it says, its commands exist, its links resolve."""
+"""The documentation is true: its code runs and prints what it says, its names and commands exist, its links resolve."""
 
 import json
 import re
 import shlex
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import pytest
 
-from cascadice.cli import _parser, _settings
+from cascadice.cli import _parser
 from cascadice.engine.fast.rows import SMALL
 from cascadice.runs.config import Config, override
+from cascadice.runs.flags import settings_from
 from cascadice.runs.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "api").glob("*.md")])
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 FENCE = re.compile(r"^(<!-- not run.*-->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`((?:cascadice (?:list|run|topology)|make )[^`]*)`")
+DOTTED = re.compile(r"`((?:cascadice|cascadice_experiments|cd|influence)(?:\.\w+)+)(?:\(.*?\))?`")
+MODULE = re.compile(r"python -m (cascadice\w*(?:\.\w+)*)")
+PATHS = re.compile(r"`((?:src|tests|docs|examples|benchmarks|experiments)/[\w/.-]+\.\w+)(?:::(\w+))?`")
 
 
 class Block(NamedTuple):
-    """A piece of a page between fences; `printed` is what stands below code as its output."""
+    """A fenced piece of a page; `printed` is the output shown below it."""
 
     language: str
     text: str
@@ -32,14 +38,14 @@ class Block(NamedTuple):
 
 def blocks(page):
     text = page.read_text()
-    found = list(FENCE.finditer(text))
-    for this, following in zip_longest(found, found[1:]):
+    fences = list(FENCE.finditer(text))
+    for this, following in zip_longest(fences, fences[1:]):
         below = following is not None and following[2] == "text" and not text[this.end() : following.start()].strip()
         yield Block(this[2], this[3], this[1] is None, following[3] if below else None)
 
 
 def form(printed):
-    """Numbers differ with processors, in their last digits; everything around them must not."""
+    """The text without its numbers, whose last digits differ from one processor to another."""
     return re.sub(r" +", " ", re.sub(r"-?\d+(\.\d*)?", "0", printed)).strip()
 
 
@@ -85,7 +91,7 @@ def test_commands_are_those_of_the_program(line):
             _parser().parse_args(arguments)
         return
     args = _parser().parse_args(arguments)
-    override(Config(), _settings(args))
+    override(Config(), settings_from(args))
     recipe = getattr(args, "recipe", None)
     assert recipe in (None, "RECIPE", *RECIPES) or recipe.startswith("runs/")
 
@@ -107,16 +113,58 @@ def links():
 @pytest.mark.parametrize(("text", "target"), list(links()))
 def test_links_resolve(text, target):
     path, _, anchor = target.partition("#")
-    there = text.parent / path if path else text
-    assert there.exists()
+    linked = text.parent / path if path else text
+    assert linked.exists()
     if anchor:
-        headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+        headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
         assert anchor in {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
-    assert all(f": {page.name}" in navigation for page in PAGES)
+    assert [page for page in PAGES if f": {page.relative_to(ROOT / 'docs')}" not in navigation] == []
+
+
+def named(pattern):
+    """What the texts quote in this form, outside the changelog, which also has names that are gone."""
+    for text in (text for text in TEXTS if text.exists() and text.name != "CHANGELOG.md"):
+        for match in pattern.findall(text.read_text()):
+            yield pytest.param(match, id=f"{text.stem}: {match if isinstance(match, str) else '::'.join(match)}")
+
+
+def resolves(name):
+    """Whether a dotted name leads to a module or to something in one."""
+    full = re.sub(r"^(cd|influence)(?=\.)", lambda short: SHORT[short[0]], name)
+    try:
+        resolve_name(full)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+SHORT = {"cd": "cascadice", "influence": "cascadice.influence"}
+
+
+@pytest.mark.parametrize("name", list(named(DOTTED)))
+def test_names_exist(name):
+    assert name.endswith((".json", ".png", ".parquet")) or resolves(name)
+
+
+@pytest.mark.parametrize("name", list(named(MODULE)))
+def test_programs_exist(name):
+    assert find_spec(name) is not None
+
+
+@pytest.mark.parametrize("place", list(named(PATHS)))
+def test_files_exist(place):
+    path, test = place
+    assert (ROOT / path).exists()
+    assert not test or f"def {test}(" in (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("name", ["cascadice.influence.judge", "cascadice.experiments", "cd.influence.Recorder"])
+def test_names_that_are_gone_are_noticed(name):
+    assert not resolves(name)
 
 
 def test_the_automatic_choice_is_as_described():

@@ -5,7 +5,7 @@
     send         sent = θ^{t+½}; or compressed, altered, with noise
     exchange     θ^{t+1} = W sent                  δ ← W δ                       λ ← Wᵀ λ
 
-Derivatives are of the pair (θ, optimizer state). Work is done for any rows: all participants, some, or one several
+Derivatives are of the pair (θ, optimizer state). Work is round_ for any rows: all participants, some, or one several
 times; weights α say how much of each update and of each sample counts. Truth replays rounds without an update, first
 order pushes a change forwards, reverse gossip pulls adjoints back: all through the functions of this file.
 
@@ -62,13 +62,13 @@ Point = tuple[Perturbation | None, Perturbation] | None
 class Exchange(Protocol):
     """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
 
-    def apply(self, done: Round, half: Participants) -> Participants: ...
+    def apply(self, round_: Round, half: Participants) -> Participants: ...
 
-    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
 
-    def push(self, done: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
 
-    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint: ...
+    def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint: ...
 
 
 class Pulled(NamedTuple):
@@ -95,9 +95,9 @@ class Operator:
         self._works: dict[tuple[Any, ...], Work] = {}
         self._scratch = Scratch()
 
-    def exchange(self, done: Round) -> Exchange:
+    def exchange(self, round_: Round) -> Exchange:
         """How this round was exchanged."""
-        return self._exchange if done.rule is None else ByRule()
+        return self._exchange if round_.rule is None else ByRule()
 
     # apply
 
@@ -107,10 +107,10 @@ class Operator:
     ) -> Round:  # fmt: skip
         """One round of everybody: a pure function of what was drawn and of the participants before it."""
         half, loss, tape = self.work(drawn, before, None, weights, strategy=strategy, layers=layers, buffers=buffers)
-        done = Round(drawn, before, half, half, loss, tape)
-        if rule is not None and (done := apply_rule(done, rule)).rule is not None:
-            return done
-        return done._replace(after=mix(done.W, half, None if buffers is None else buffers.after))
+        round_ = Round(drawn, before, half, half, loss, tape)
+        if rule is not None and (round_ := apply_rule(round_, rule)).rule is not None:
+            return round_
+        return round_._replace(after=mix(round_.W, half, None if buffers is None else buffers.after))
 
     def work(
         self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, *,
@@ -142,12 +142,12 @@ class Operator:
         play: Callable[..., Round] | None = None
         for drawn, buffers in zip(draws, ring_of_buffers, strict=False):
             play = play or self._player(drawn, taped, rule)
-            done = play(drawn, before, buffers)
+            round_ = play(drawn, before, buffers)
             if buffers is not None and window is None:
-                half, after, loss, tape = kept((done.half, done.after, done.loss, done.tape))
-                done = done._replace(half=half, after=after, loss=loss, tape=tape)
-            yield done
-            before = done.after
+                half, after, loss, tape = kept((round_.half, round_.after, round_.loss, round_.tape))
+                round_ = round_._replace(half=half, after=after, loss=loss, tape=tape)
+            yield round_
+            before = round_.after
 
     def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
         """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
@@ -168,20 +168,20 @@ class Operator:
 
     # push
 
-    def replay(self, done: Round, change: Perturbation) -> Perturbation:
+    def replay(self, round_: Round, change: Perturbation) -> Perturbation:
         """What local work makes of a change of what participants had before it: exactly. Cost: a step a pair."""
-        again, _, _ = self.work(done.draw, moved(done.before, change), change.nodes.tolist())
-        return difference(again, done.half, change)
+        again, _, _ = self.work(round_.draw, moved(round_.before, change), change.nodes.tolist())
+        return difference(again, round_.half, change)
 
-    def push(self, done: Round, tangent: Perturbation, at: Perturbation | None = None) -> Perturbation:
+    def push(self, round_: Round, tangent: Perturbation, at: Perturbation | None = None) -> Perturbation:
         """The derivative of local work, `at` a change of what was there before it, applied to a change.
 
             δ^{t+½} = (I − η H) δ^t       for SGD; for optimizers with state, of the pair (θ, state)
 
         Cost: a Hessian-vector product a pair.
         """
-        before = rows_of(done.before, tangent.nodes) if at is None else moved(done.before, at)
-        _, change = self.push_rows(done.draw, before, tangent, tangent.nodes.tolist())
+        before = rows_of(round_.before, tangent.nodes) if at is None else moved(round_.before, at)
+        _, change = self.push_rows(round_.draw, before, tangent, tangent.nodes.tolist())
         return tangent._replace(theta=change.theta, state=change.state)
 
     def push_rows(
@@ -223,29 +223,29 @@ class Operator:
 
     # pull
 
-    def pull(self, done: Round, adjoint: Adjoint) -> Adjoint:
+    def pull(self, round_: Round, adjoint: Adjoint) -> Adjoint:
         """λ^{t+1} -> λ^t through the whole round. Cost: a Hessian-vector product a participant."""
-        half = self.pull_exchange(done, adjoint)
-        before, _ = self.pull_work(done, half, scores=False, out=self._scratch.pulled)
+        half = self.pull_exchange(round_, adjoint)
+        before, _ = self.pull_work(round_, half, scores=False, out=self._scratch.pulled)
         self._scratch.pulled = before.theta
         return before
 
-    def pull_exchange(self, done: Round, adjoint: Adjoint, plus: Tensor | None = None) -> Adjoint:
+    def pull_exchange(self, round_: Round, adjoint: Adjoint, plus: Tensor | None = None) -> Adjoint:
         """λ^{t+1} -> λ^{t+½}, plus `plus`: through the exchange alone."""
-        half = self.exchange(done).pull(done, adjoint, plus, self._scratch.exchanged)
+        half = self.exchange(round_).pull(round_, adjoint, plus, self._scratch.exchanged)
         self._scratch.exchanged = half.theta
         return half
 
     def pull_work(
-        self, done: Round, half: Adjoint, *, scores: bool, through: bool = True, out: Tensor | None = None
+        self, round_: Round, half: Adjoint, *, scores: bool, through: bool = True, out: Tensor | None = None
     ) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
         """λ^{t+½} -> λ^t through send and local work and, if asked, the scores of the samples on the way.
 
         Unless it is asked to go `through`, only the scores of the last step are computed.
         """
-        network, drawn = self.network, done.draw
+        network, drawn = self.network, round_.draw
         check_differentiable(network)
-        adjoint, past = self._pull_send(done, half)
+        adjoint, past = self._pull_send(round_, half)
 
         def run(group: Group | None, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
             rows, own = given
@@ -263,67 +263,67 @@ class Operator:
 
         if network.groups:
             like = (adjoint, adjoint.theta.new_zeros(drawn.batch.shape))
-            before, samples = over_groups(network, None, (done.before, adjoint), like, run)
+            before, samples = over_groups(network, None, (round_.before, adjoint), like, run)
             samples = samples.flatten(1)
         else:
-            before, samples = run(None, None, (done.before, adjoint))
+            before, samples = run(None, None, (round_.before, adjoint))
         return (before if past is None else before._replace(theta=before.theta + past)), samples
 
-    def pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
+    def pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
         """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
 
         Cost: about two training passes.
         """
-        if self._captures and not draws_inside(self.network, done.t) and done.W.layout == torch.strided:
+        if self._captures and not draws_inside(self.network, round_.t) and round_.W.layout == torch.strided:
             # a graph outlives this operator, and must not write to its buffers
             pull = Operator(self.network, self._exchange)._pull_scored
-            return Pulled(*captured_rounds.captured_pull(self.network, pull)(done, adjoint))
-        return self._pull_scored(done, adjoint)
+            return Pulled(*captured_rounds.captured_pull(self.network, pull)(round_, adjoint))
+        return self._pull_scored(round_, adjoint)
 
-    def _pull_scored(self, done: Round, adjoint: Adjoint) -> Pulled:
-        half = self.pull_exchange(done, adjoint)
-        before, samples = self.pull_work(done, half, scores=True, out=adjoint.theta)
-        return Pulled(before, self.scores_of_updates(done, half), samples)
+    def _pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
+        half = self.pull_exchange(round_, adjoint)
+        before, samples = self.pull_work(round_, half, scores=True, out=adjoint.theta)
+        return Pulled(before, self.scores_of_updates(round_, half), samples)
 
     @staticmethod
-    def scores_of_updates(done: Round, half: Adjoint) -> Float[Tensor, " n"]:
+    def scores_of_updates(round_: Round, half: Adjoint) -> Float[Tensor, " n"]:
         """λ^{t+½} · ((θ, state)^{t+½} − (θ, state)^t) of everybody: what its update contributed, to first order."""
-        return dots(done.before, done.half, half)
+        return dots(round_.before, round_.half, half)
 
-    def scores_of_samples(self, done: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
+    def scores_of_samples(self, round_: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
         """The part of every sample in that. Cost: as much as a training pass, a third of one if the round was taped."""
-        if not self._readable(done):
-            return self.pull_work(done, half, scores=True, through=done.draw.batch.shape[1] > 1)[1]
-        network, layers = self.network, self._layers(done.draw)
+        if not self._readable(round_):
+            return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[1]
+        network, layers = self.network, self._layers(round_.draw)
         assert layers is not None
-        tape = self._tape(done, half)
+        tape = self._tape(round_, half)
         return scores_from_tape(network.learner, network.strategy, layers, *tape).clone()
 
-    def scores_of_both(self, done: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
+    def scores_of_both(self, round_: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
         """Both; of a taped round on CUDA as one graph, because launches take longer than the work."""
-        if not (self._captures and self._readable(done)):
-            return self.scores_of_updates(done, half), self.scores_of_samples(done, half)
-        layers = self._layers(done.draw)
+        if not (self._captures and self._readable(round_)):
+            return self.scores_of_updates(round_, half), self.scores_of_samples(round_, half)
+        layers = self._layers(round_.draw)
         assert layers is not None
         run = captured_rounds.captured_scores(self.network, layers)
-        participants, samples = run(done.before, done.half, half, *self._tape(done, half))
+        participants, samples = run(round_.before, round_.half, half, *self._tape(round_, half))
         return participants.clone(), samples.clone()
 
-    def _pull_send(self, done: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
-        if not done.draw.conduct and self.network.compression is None:
+    def _pull_send(self, round_: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
+        if not round_.draw.conduct and self.network.compression is None:
             return half, None
-        theta, past = send.pull(self.network, done.draw, half.theta, done.update)
+        theta, past = send.pull(self.network, round_.draw, half.theta, round_.update)
         return half._replace(theta=theta), past
 
-    def _readable(self, done: Round) -> bool:
+    def _readable(self, round_: Round) -> bool:
         """Whether the scores of samples can be read from the round's tape."""
-        return bool(done.tape) and done.draw.batch.shape[1] == 1 and self.network.learner.optimizer.linear
+        return bool(round_.tape) and round_.draw.batch.shape[1] == 1 and self.network.learner.optimizer.linear
 
-    def _tape(self, done: Round, half: Adjoint) -> tuple[Any, ...]:
+    def _tape(self, round_: Round, half: Adjoint) -> tuple[Any, ...]:
         """The round's tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
         network = self.network
-        lr, alpha = rates(network, done.draw), taken(network, done.draw)
-        return done.tape, self._pull_send(done, half)[0], factors(network.learner.optimizer, lr), lr, alpha
+        lr, alpha = rates(network, round_.draw), taken(network, round_.draw)
+        return round_.tape, self._pull_send(round_, half)[0], factors(network.learner.optimizer, lr), lr, alpha
 
     # evaluate
 

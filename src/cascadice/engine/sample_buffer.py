@@ -62,16 +62,16 @@ class SampleBuffer:
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise TypeError(f"a batch must be two tensors, x and y; found {type(x).__name__} and {type(y).__name__}.")
         if not x.dim() or not y.dim() or len(x) != len(y) or not len(x):
-            found = f"{list(x.shape)} and {list(y.shape)}"
-            raise ValueError(f"x and y must have a row for each sample, at least one; found shapes {found}.")
+            shapes = f"{list(x.shape)} and {list(y.shape)}"
+            raise ValueError(f"x and y must have a row for each sample, at least one; found shapes {shapes}.")
         if x.dtype == torch.uint8:
             raise TypeError(
                 "x must be what the model computes with; found uint8. Give x.float(), or x.long() for tokens."
             )
         for name, new, old in (("x", x, self._x), ("y", y, self._y)):
             if len(old) and (new.shape[1:], new.dtype) != (old.shape[1:], old.dtype):
-                found = f"{list(old.shape[1:])} {old.dtype}, then {list(new.shape[1:])} {new.dtype}"
-                raise ValueError(f"samples must keep their shape and dtype; {name} had {found}.")
+                change = f"{list(old.shape[1:])} {old.dtype}, then {list(new.shape[1:])} {new.dtype}"
+                raise ValueError(f"samples must keep their shape and dtype; {name} had {change}.")
 
 
 def _longer(old: Tensor, like: Tensor, size: int) -> Tensor:
@@ -84,8 +84,8 @@ def _longer(old: Tensor, like: Tensor, size: int) -> Tensor:
 def _numbers(index: Any, count: int) -> Tensor:
     rows = torch.as_tensor(index).detach().cpu()
     if rows.is_floating_point() or rows.dtype == torch.bool or rows.shape != (count,) or bool((rows < 0).any()):
-        found = f"{rows.dtype} of shape {list(rows.shape)}"
-        raise ValueError(f"index must be {count} whole numbers, at least 0, one for each sample; found {found}.")
+        given = f"{rows.dtype} of shape {list(rows.shape)}"
+        raise ValueError(f"index must be {count} whole numbers, at least 0, one for each sample; found {given}.")
     return rows.long()
 
 

@@ -62,11 +62,11 @@ def simulate(
     before = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []
     draws = (draw(network, t) for t in numbers)
-    for done in Operator(network).train(draws, before, window, taped, rule):
-        unseen.append((done.t, done.loss if network.device.type == "cpu" else done.loss.clone()))
+    for round_ in Operator(network).train(draws, before, window, taped, rule):
+        unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
         if len(unseen) >= LOOK_EVERY[network.device.type]:
             _check_finite(unseen)
-        yield done
+        yield round_
     _check_finite(unseen)
 
 

@@ -65,8 +65,8 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
         Settings(kind, {n: _plain(group[n]) for n in names}, float(group["lr"])) for group in optimizer.param_groups
     ]
     if different := [group for group in groups if group != groups[0]]:
-        found = f"{_text(groups[0])} and {_text(different[0])}"
-        raise ValueError(f"all parameter groups of an optimizer must have the same settings; found {found}.")
+        both = f"{_text(groups[0])} and {_text(different[0])}"
+        raise ValueError(f"all parameter groups of an optimizer must have the same settings; found {both}.")
     for option in REFUSED[kind]:
         if any(group.get(option) for group in optimizer.param_groups):
             raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
@@ -92,10 +92,10 @@ def pure_version(settings: Settings) -> PureVersion:
 def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: PureVersion) -> Participants:
     """What one participant carries, copied: its row of parameters, its optimizer's state in our names, its buffers."""
     theta = flatten(model)
-    found = [optimizer.state.get(parameter, {}) for parameter in model.parameters()]
+    states = [optimizer.state.get(parameter, {}) for parameter in model.parameters()]
     state: State = {}
     for name, blank in pure.optimizer.init(theta).items():
-        values = [per_parameter.get(pure.names[name]) for per_parameter in found]
+        values = [per_parameter.get(pure.names[name]) for per_parameter in states]
         # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
         state[name] = blank + max(float(v or 0) for v in values) if blank.dim() == 0 else _row(model, values)
     return Participants(theta, state, {name: buffer.detach().clone() for name, buffer in model.named_buffers()})
@@ -110,16 +110,16 @@ def _row(model: nn.Module, values: list[Tensor | None]) -> Tensor:
 def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
     """There must be an optimizer for each model, all of one kind and of one layout, each for exactly its own model."""
     if not models or len(models) != len(optimizers):
-        found = f"{len(models)} models and {len(optimizers)} optimizers"
-        raise ValueError(f"each participant must have a model and an optimizer; found {found}.")
+        counts = f"{len(models)} models and {len(optimizers)} optimizers"
+        raise ValueError(f"each participant must have a model and an optimizer; found {counts}.")
     first, layout = settings(optimizers[0]), _layout(models[0])
     owners: dict[int, int] = {}
     for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
         if _layout(model) != layout:
             raise ValueError(f"all models must be alike, in names, shapes, dtypes and device; {k} is not like 0.")
         if (other := settings(optimizer))[:2] != first[:2]:
-            found = f"0 has {first.kind.__name__} with {_text(first)}, {k} {other.kind.__name__} with {_text(other)}"
-            raise ValueError(f"all optimizers must be alike, but for the learning rate; {found}.")
+            both = f"0 has {first.kind.__name__} with {_text(first)}, {k} {other.kind.__name__} with {_text(other)}"
+            raise ValueError(f"all optimizers must be alike, but for the learning rate; {both}.")
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if stepped != {id(p) for p in model.parameters()}:
             raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")

@@ -18,8 +18,8 @@ def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
     A self-loop is a link (footnote 3), so what the source keeps of its own update through gossip counts, entry (1, j);
     `own=False` leaves that entry out, as the authors' published code does.
     """
-    found = cascade.value[0].sum(1) + proximal(cascade).sum(1)
-    return found if own else found - _of_sources(proximal(cascade), cascade.sources)
+    total = cascade.value[0].sum(1) + proximal(cascade).sum(1)
+    return total if own else total - _of_sources(proximal(cascade), cascade.sources)
 
 
 def r_hop(cascade: Cascade) -> Float[Tensor, " s"]:
@@ -130,13 +130,13 @@ class Contributions(NamedTuple):
 def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]], size: int) -> Contributions:
     """What each of the `size` training samples contributed, whoever drew it and however often: a sum over rounds."""
     value, uses = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
-    for done, scored in scores:
-        drawn = samples_of(done, scored).reshape(-1)
+    for round_, scored in scores:
+        drawn = samples_of(round_, scored).reshape(-1)
         numbers = scored.detach().cpu().double().reshape(-1)[drawn >= 0]
         drawn = drawn[drawn >= 0]
         if int(drawn.max()) >= size:
             raise ValueError(
-                f"size must be the number of training samples; found {size}, and round {done.t} drew sample "
+                f"size must be the number of training samples; found {size}, and round {round_.t} drew sample "
                 f"{int(drawn.max())}. Use len(network.data.train)."
             )
         value.index_add_(0, drawn, numbers)
@@ -144,9 +144,9 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
     return Contributions(value, uses)
 
 
-def samples_of(done: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
+def samples_of(round_: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
     """Which training sample each score of a round belongs to; the batches of local steps follow one another."""
-    drawn = done.draw.batch.cpu()
+    drawn = round_.draw.batch.cpu()
     if drawn.flatten(1).shape != scores.shape:
         raise ValueError(
             f"scores must be [participants, samples of the round]; found {list(scores.shape)} for "
@@ -193,11 +193,11 @@ def agreement(truth: Float[Tensor, " points"], estimate: Float[Tensor, " points"
     finite = truth.isfinite() & estimate.isfinite()
     if (points := int(finite.sum())) < 3:
         raise ValueError(f"agreement needs at least 3 finite points; found {points}. Score more rounds or sources.")
-    true, found = truth[finite].double(), estimate[finite].double()
-    (spread, shared), _ = torch.cov(torch.stack([true, found]))
-    error = ((found - true).square().mean() / true.square().mean()).sqrt()
+    true, guess = truth[finite].double(), estimate[finite].double()
+    (spread, shared), _ = torch.cov(torch.stack([true, guess]))
+    error = ((guess - true).square().mean() / true.square().mean()).sqrt()
     return Agreement(
-        _correlation(true, found), _correlation(_ranks(true), _ranks(found)), float(shared / spread), float(error)
+        _correlation(true, guess), _correlation(_ranks(true), _ranks(guess)), float(shared / spread), float(error)
     )
 
 

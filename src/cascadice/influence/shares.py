@@ -94,7 +94,7 @@ def scaled_rounds(operator: Operator, rounds: Sequence[Round], alpha: float, onl
     for round_ in rounds[1:]:
         before = played[-1].after._replace(buffers=round_.before.buffers)
         half, loss, _ = operator.work(round_.draw, before)
-        done = Round(round_.draw, before, half._replace(buffers=round_.half.buffers), half, loss, (), round_.rule)
-        after = operator.exchange(round_).apply(done, done.half)
-        played.append(done._replace(after=after))
+        round_ = Round(round_.draw, before, half._replace(buffers=round_.half.buffers), half, loss, (), round_.rule)
+        after = operator.exchange(round_).apply(round_, round_.half)
+        played.append(round_._replace(after=after))
     return played

@@ -171,10 +171,10 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     files.remove_drafts(place)
     if not (place / NOTE).exists():
         files.write_json(place / NOTE, note)
-    elif (found := read_note(place)) != dict(note):
-        differs = next(name for name in (*note, *found) if note.get(name) != found.get(name))
+    elif (settings := read_note(place)) != dict(note):
+        differs = next(name for name in (*note, *settings) if note.get(name) != settings.get(name))
         raise ValueError(
-            f"{place} holds influence of other settings: {differs} is {found.get(differs)!r} there, "
+            f"{place} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
     with files.replacing(place / f"part-{number:08d}.parquet") as draft:
@@ -197,10 +197,10 @@ def read_note(folder: Folder) -> dict[str, Any]:
 
 def read_table(folder: Folder) -> Table:
     """All parts in a folder as one table, in the order of their numbers."""
-    found = parts(folder)
-    if not found:
+    paths = parts(folder)
+    if not paths:
         raise FileNotFoundError(f"{folder} must hold parts of a table, part-00000000.parquet and on; found none.")
-    return concatenate(_read_part(path) for path in found.values())
+    return concatenate(_read_part(path) for path in paths.values())
 
 
 def _read_part(path: Path) -> Table:
@@ -212,7 +212,7 @@ def _read_part(path: Path) -> Table:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"{path} is damaged: {reason}. Delete it; what it held must be computed again.") from None
-    if not part.schema.equals(_schema()):
+    if not set(TYPES) <= set(part.column_names) or not part.select(list(TYPES)).schema.equals(_schema()):
         columns = ", ".join(f"{field.name} ({field.type})" for field in part.schema)
         raise ValueError(f"{path} must have the columns {', '.join(TYPES)} of an influence table; found {columns}.")
     return Table(**{name: part[name].to_numpy() for name in TYPES})

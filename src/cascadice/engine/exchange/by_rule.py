@@ -19,18 +19,20 @@ from cascadice.engine.rounds import Adjoint, MixingRule, Perturbation, Round
 R = TypeVar("R")
 
 
-def apply_rule(done: Round, rule: MixingRule) -> Round:
+def apply_rule(round_: Round, rule: MixingRule) -> Round:
     """The round with the W that the rule chose, or mixed by the rule itself where it does not average."""
-    chosen = rule(done.draw, done.before, done.half)
+    chosen = rule(round_.draw, round_.before, round_.half)
     if isinstance(chosen, Participants):
-        return done._replace(after=chosen, rule=rule)
-    return done if chosen is done.W else done._replace(draw=done.draw._replace(W=_checked(chosen, done, rule)))
+        return round_._replace(after=chosen, rule=rule)
+    if chosen is round_.W:
+        return round_
+    return round_._replace(draw=round_.draw._replace(W=_checked(chosen, round_, rule)))
 
 
-def _checked(W: Any, done: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
+def _checked(W: Any, round_: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
     """A copy of the W that a rule returned (it may refill the tensor next round), once it is known to be one."""
     name = getattr(rule, "__qualname__", type(rule).__name__).split(".<locals>")[0]
-    where, nodes = f"the W that the rule {name} returned in round {done.t} cannot be used", len(done.half.theta)
+    where, nodes = f"the W that the rule {name} returned in round {round_.t} cannot be used", len(round_.half.theta)
     if not isinstance(W, Tensor):
         raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
     if W.shape != (nodes, nodes):
@@ -46,22 +48,22 @@ def _checked(W: Any, done: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
 class ByRule:
     """Each source costs a call of the rule, on everybody's rows."""
 
-    def apply(self, done: Round, half: Participants) -> Participants:
+    def apply(self, round_: Round, half: Participants) -> Participants:
         """What participants have after this round if they send `half`."""
-        return _called(done, done.before, half)
+        return _called(round_, round_.before, half)
 
-    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
+    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """What becomes of a change of what is sent, and of what was there before: exactly."""
 
         def again(source: int) -> Tensor:
-            changed_before = done.before.theta + _dense(done, before, source)
-            changed_half = done.half.theta + _dense(done, half, source)
-            return _theta(done)(changed_before, changed_half) - done.after.theta
+            changed_before = round_.before.theta + _dense(round_, before, source)
+            changed_half = round_.half.theta + _dense(round_, half, source)
+            return _theta(round_)(changed_before, changed_half) - round_.after.theta
 
-        return _gathered(done, half, again)
+        return _gathered(round_, half, again)
 
     def push(
-        self, done: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
+        self, round_: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
         half: Perturbation,
     ) -> Perturbation:  # fmt: skip
         """The derivative of the rule, `at` a change of (before, half) or where the round really was."""
@@ -69,61 +71,64 @@ class ByRule:
         def along(source: int) -> Tensor:
             moved = (None, None) if at is None else at
             point = (
-                done.before.theta + _dense(done, moved[0], source),
-                done.half.theta + _dense(done, moved[1], source),
+                round_.before.theta + _dense(round_, moved[0], source),
+                round_.half.theta + _dense(round_, moved[1], source),
             )
-            tangent = (_dense(done, before, source), _dense(done, half, source))
-            change: Tensor = _derived(done, lambda: jvp(_theta(done), point, tangent))[1]
+            tangent = (_dense(round_, before, source), _dense(round_, half, source))
+            change: Tensor = _derived(round_, lambda: jvp(_theta(round_), point, tangent))[1]
             return change
 
-        return _gathered(done, half, along)
+        return _gathered(round_, half, along)
 
-    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
+    def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`."""
         of_before, of_half = _derived(
-            done, lambda: vjp(_theta(done), done.before.theta, done.half.theta)[1](adjoint.theta)
+            round_, lambda: vjp(_theta(round_), round_.before.theta, round_.half.theta)[1](adjoint.theta)
         )
         if bool(of_before.any()):
             raise ValueError(
-                f"the rule that mixed round {done.t} depends on what participants had before it; a reverse sweep "
+                f"the rule that mixed round {round_.t} depends on what participants had before it; a reverse sweep "
                 "follows only what they send. Use truth or first_order."
             )
         return adjoint._replace(theta=of_half if plus is None else of_half + plus)
 
 
-def _called(done: Round, before: Participants, half: Participants) -> Participants:
-    assert done.rule is not None
-    mixed = done.rule(done.draw, before, half)
+def _called(round_: Round, before: Participants, half: Participants) -> Participants:
+    assert round_.rule is not None
+    mixed = round_.rule(round_.draw, before, half)
     if not isinstance(mixed, Participants):
-        raise TypeError(f"the rule of round {done.t} must give participants, as it did when it trained; found {mixed}.")
+        raise TypeError(f"the rule of round {round_.t} gave participants when it trained; now it gave a matrix.")
     return mixed
 
 
-def _theta(done: Round) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda before, half: _called(done, done.before._replace(theta=before), done.half._replace(theta=half)).theta
+def _theta(round_: Round) -> Callable[[Tensor, Tensor], Tensor]:
+    def mixed(before: Tensor, half: Tensor) -> Tensor:
+        return _called(round_, round_.before._replace(theta=before), round_.half._replace(theta=half)).theta
+
+    return mixed
 
 
-def _derived(done: Round, derive: Callable[[], R]) -> R:
+def _derived(round_: Round, derive: Callable[[], R]) -> R:
     try:
         return derive()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"the rule that mixed round {done.t} cannot be differentiated: {reason}. Use truth, which replays it, "
+            f"the rule that mixed round {round_.t} cannot be differentiated: {reason}. Use truth, which replays it, "
             "or write the rule with out-of-place operations."
         ) from error
 
 
-def _dense(done: Round, change: Perturbation | None, source: int) -> Tensor:
+def _dense(round_: Round, change: Perturbation | None, source: int) -> Tensor:
     """The change that comes from one source, a row for every participant."""
-    rows = torch.zeros_like(done.half.theta)
+    rows = torch.zeros_like(round_.half.theta)
     if change is not None:
         chosen = change.sources == source
         rows[change.nodes[chosen]] = change.theta[chosen]
     return rows
 
 
-def _gathered(done: Round, half: Perturbation, change_of: Callable[[int], Tensor]) -> Perturbation:
+def _gathered(round_: Round, half: Perturbation, change_of: Callable[[int], Tensor]) -> Perturbation:
     """The changes of all sources as pairs; state stays with whom it changed."""
     nodes, sources, theta = [], [], []
     state: dict[str, list[Tensor]] = {name: [] for name in half.state}

@@ -125,16 +125,13 @@ def _trimmed(
     f = torch.minimum(_false(m - 1, share), (m - 1) // 2)
     place = torch.arange(sources.shape[1], device=theta.device)
     inner = (place >= f[:, None]) & (place < (m - f)[:, None])
-    trimmed = torch.empty_like(theta)
-    width = max(1, SORTED_AT_ONCE // sources.numel())
-    for columns, out in zip(torch.split(theta, width, 1), torch.split(trimmed, width, 1), strict=True):
-        received = columns[sources].nan_to_num_(torch.inf, torch.inf, -torch.inf)
-        ranked = _sorted(
-            [r.masked_fill_(a[:, None], torch.inf) for r, a in zip(received.unbind(1), absent.T, strict=True)]
-        )
-        total = sum((r.masked_fill_(~i[:, None], 0.0) for r, i in zip(ranked, inner.T, strict=True)), torch.zeros(()))
-        torch.div(total, inner.sum(1)[:, None], out=out)
-    return trimmed
+    width, parts = max(1, SORTED_AT_ONCE // sources.numel()), []
+    for columns in torch.split(theta, width, 1):  # out of place throughout, so that the rule can be differentiated
+        received = columns[sources].nan_to_num(torch.inf, torch.inf, -torch.inf).unbind(1)
+        ranked = _sorted([r.masked_fill(a[:, None], torch.inf) for r, a in zip(received, absent.T, strict=True)])
+        kept = [r.masked_fill(~i[:, None], 0.0) for r, i in zip(ranked, inner.T, strict=True)]
+        parts.append(torch.stack(kept).sum(0) / inner.sum(1)[:, None])
+    return torch.cat(parts, 1)
 
 
 def _sorted(rows: list[Tensor]) -> list[Tensor]:

@@ -33,24 +33,24 @@ def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
 class Averaging:
     """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly."""
 
-    def apply(self, done: Round, half: Participants) -> Participants:
+    def apply(self, round_: Round, half: Participants) -> Participants:
         """What participants have after this round if they send `half`."""
-        return mix(done.W, half)
+        return mix(round_.W, half)
 
-    def replay(self, done: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
+    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """What becomes of a change of what is sent: exactly."""
-        return spread(done.W, half)
+        return spread(round_.W, half)
 
     def push(
-        self, done: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
+        self, round_: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
         half: Perturbation,
     ) -> Perturbation:  # fmt: skip
         """The derivative of the exchange: the same wherever it is taken."""
-        return spread(done.W, half)
+        return spread(round_.W, half)
 
-    def pull(self, done: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
+    def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`; into `out` if given."""
-        return adjoint._replace(theta=gossip_transposed(done.W, adjoint.theta, plus=plus, out=out))
+        return adjoint._replace(theta=gossip_transposed(round_.W, adjoint.theta, plus=plus, out=out))
 
 
 def spread(W: Float[Tensor, "n n"], half: Perturbation) -> Perturbation:

@@ -78,9 +78,9 @@ def captured(play: Play) -> Play:
             if len(graphs) >= MOST:
                 return play(staged, before, buffers)._replace(draw=drawn)
             graphs[form, *places] = capture(partial(play, staged, before, buffers))
-        graph, done = graphs[form, *places]
+        graph, round_ = graphs[form, *places]
         graph.replay()
-        return done._replace(draw=drawn)
+        return round_._replace(draw=drawn)
 
     return replay
 
@@ -107,14 +107,14 @@ def captured_pull(
 
         return captured_call(run, in_place=False)  # a recording comes by once
 
-    def replay(done: Round, adjoint: Adjoint) -> tuple[Adjoint, Tensor, Tensor]:
-        form = (done.draw.batch.shape, len(done.draw.conduct))
+    def replay(round_: Round, adjoint: Adjoint) -> tuple[Adjoint, Tensor, Tensor]:
+        form = (round_.draw.batch.shape, len(round_.draw.conduct))
         if form not in stages:
-            stage = StagedDraw(done.draw, adjoint.theta.device, adjoint.theta.dtype)
+            stage = StagedDraw(round_.draw, adjoint.theta.device, adjoint.theta.dtype)
             stages[form] = (stage, capturing(stage))
         stage, run = stages[form]
-        stage.put(done.draw)
-        before, participants, samples = run(done.before, done.half, adjoint)
+        stage.put(round_.draw)
+        before, participants, samples = run(round_.before, round_.half, adjoint)
         return before, participants.clone(), samples.clone()
 
     return replay

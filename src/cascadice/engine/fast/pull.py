@@ -59,7 +59,7 @@ def pull_rows(
 
 @lru_cache(maxsize=16)
 def _along(strategy: str, layers: Layers | None) -> Along:
-    """One object for one way: what was compiled for it is found again."""
+    """One object for one way: so that what was compiled for it is used again."""
     if layers is None:
         return generic_along
     return partial(eager_along if strategy == "loop" else pure_along, layers)

@@ -1,0 +1,200 @@
+"""Participants that work in different ways: other optimizers, rates, batch sizes, numbers of local steps."""
+
+import pytest
+import torch
+from influence.cases import CLOSE, NODES, data, small, window
+from oracles import gossip, losses, modules_of, retrained, rows_of, step
+
+from cascadice import influence, optimizers
+from cascadice.applications.forget.idea import Removal, forget
+from cascadice.engine import Behaviour, Operator, simulate
+from cascadice.influence.readings import sample_contributions
+from cascadice.influence.shares import scaled_rounds
+from cascadice.influence.tables import table_of_samples
+
+DIFFERENT = {
+    "optimizer": ["sgd", "adam", optimizers.momentum(0.8), optimizers.momentum(0.8)],
+    "lr": [0.3, 0.02, 0.1, 0.05],
+    "batch_size": [4, 3, 2, 2],
+    "local_steps": [1, 2, 3, 1],
+}
+TORCH = [
+    lambda p: torch.optim.SGD(p, lr=0),
+    lambda p: torch.optim.Adam(p, lr=0),
+    lambda p: torch.optim.SGD(p, lr=0, momentum=0.8),
+    lambda p: torch.optim.SGD(p, lr=0, momentum=0.8),
+]
+
+
+def different(strategy="vmap", **options):
+    return small(**(DIFFERENT | {"strategy": strategy} | options))
+
+
+def trained_by_torch(network, rounds):
+    """Plain modules and torch.optim, each participant on its own batches at its own rate."""
+    modules = modules_of(network)
+    helpers = [make(module.parameters()) for make, module in zip(TORCH, modules, strict=True)]
+    for t in range(rounds):
+        rates, batches = network.lr(t), network.batches(t)
+        for k, (module, helper) in enumerate(zip(modules, helpers, strict=True)):
+            steps, size = DIFFERENT["local_steps"][k], DIFFERENT["batch_size"][k]
+            for batch in batches[k, :steps, :size]:
+                step(network, module, helper, batch, float(rates[k]))
+        half = rows_of(modules)
+        gossip(network.mixing(t), modules)
+        yield half, rows_of(modules)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_training_is_that_of_plain_modules(strategy):
+    network = different(strategy)
+    assert len(network.groups) == 4
+    for round_, (half, after) in zip(simulate(network, 5), trained_by_torch(network, 5), strict=True):
+        torch.testing.assert_close(round_.half.theta, half, **CLOSE)
+        torch.testing.assert_close(round_.after.theta, after, **CLOSE)
+
+
+def test_participants_that_are_alike_are_no_groups():
+    alike = small(optimizer=["sgd"] * NODES, lr=[0.3] * NODES, batch_size=[4] * NODES, local_steps=[1] * NODES)
+    assert alike.groups == ()
+    plain = small()
+    for one, other in zip(simulate(alike, 3), simulate(plain, 3), strict=True):
+        assert torch.equal(one.after.theta, other.after.theta)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_truth_is_retraining(strategy):
+    network = different(strategy)
+    rounds = window(network, 3)
+    truth = influence.truth(network, rounds, influence.evaluate_on(network)).value
+    for source in range(NODES):
+        torch.testing.assert_close(truth[:, source], retrained(network, rounds, source), **CLOSE)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_first_order_is_the_derivative_and_reverse_gossip_its_transpose(strategy):
+    network = different(strategy)
+    rounds, evaluation, step = window(network, 3), influence.evaluate_on(network), 1e-4
+    forwards = influence.first_order(network, rounds, evaluation)
+    for source in range(NODES):
+        ends = [
+            torch.stack([losses(network, r.after) for r in scaled_rounds(Operator(network), rounds, alpha, source)])
+            for alpha in (1 + step, 1 - step)
+        ]
+        expected = network.q * (ends[0] - ends[1]) / (2 * step)
+        torch.testing.assert_close(forwards.value[1:, source], expected, rtol=1e-5, atol=1e-9)
+    adjoint = influence.reverse_gossip(network, rounds, evaluation)
+    torch.testing.assert_close(influence.by_participant(rounds[0], adjoint), forwards.total, **CLOSE)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_integrals_sum_to_the_truth(strategy):
+    network = different(strategy)
+    rounds, evaluation = window(network, 2), influence.evaluate_on(network)
+    truth = influence.truth(network, rounds, evaluation).total
+    integrated = influence.path_integrated(network, rounds, evaluation, points=6).total
+    torch.testing.assert_close(integrated, truth, rtol=1e-6, atol=1e-9)
+    assert influence.shares(network, rounds, evaluation, points=4).isfinite().all()
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_samples_have_their_places_and_padding_has_none(strategy):
+    network = different(strategy, optimizer="sgd", lr=[0.3, 0.2, 0.1, 0.05], local_steps=[1, 1, 1, 1])
+    rounds, evaluation = window(network, 2), influence.evaluate_on(network)
+    adjoint = influence.reverse_gossip(network, rounds, evaluation)
+    scores = influence.by_sample(network, rounds[0], adjoint)
+    torch.testing.assert_close(scores.sum(1), influence.by_participant(rounds[0], adjoint), **CLOSE)
+    padding = rounds[0].draw.batch.flatten(1) < 0
+    assert padding.sum() == 1 + 2 + 2
+    assert not scores[padding].any()
+    assert len(table_of_samples("first order", rounds[0], scores)) == int((~padding).sum())
+    used = sample_contributions([(rounds[0], scores)], len(network.data.train)).uses
+    assert int(used.sum()) == int((~padding).sum())
+    truth = influence.truth_of_samples(network, rounds, evaluation, 1)
+    assert truth.samples == (0, 1, 2)
+
+
+def test_several_steps_of_samples_are_in_their_places():
+    network = different(optimizer="sgd", lr=[0.3, 0.2, 0.1, 0.05], batch_size=[3, 2, 3, 3], local_steps=[1, 2, 2, 1])
+    rounds, evaluation = window(network, 1), influence.evaluate_on(network)
+    adjoint = influence.reverse_gossip(network, rounds, evaluation)
+    scores = influence.by_sample(network, rounds[0], adjoint).view(rounds[0].draw.batch.shape)
+    assert not scores[rounds[0].draw.batch < 0].any()
+    assert (scores[rounds[0].draw.batch >= 0] != 0).all()
+    alone = small(lr=0.2, batch_size=2, local_steps=2)
+    start = rounds[0].before
+    (same,) = simulate(alone, 3, start=2, participants=start._replace(theta=start.theta.clone()))
+    assert torch.equal(same.draw.batch[1], rounds[0].draw.batch[1, :2, :2])
+    by_itself = influence.by_sample(alone, same, adjoint)[1].view(2, 2)
+    torch.testing.assert_close(scores[1, :2, :2], by_itself, **CLOSE)
+
+
+def test_horizon_shares_and_forgetting_follow():
+    network = different(behaviours=[Behaviour("free-rider", (2,), range(1, 2))])
+    rounds, evaluation = list(simulate(network, 4)), influence.evaluate_on(network)
+    for scores in influence.full_horizon(network, reversed(rounds), evaluation):
+        expected = influence.first_order(network, rounds[scores.t :], evaluation).value[-1].sum(-1)
+        torch.testing.assert_close(scores.participants, expected, **CLOSE)
+    removal = Removal(nodes=(1,))
+    exact = forget(network, rounds, removal, "replay").participants.theta
+    idle = different(behaviours=[Behaviour("free-rider", (2,), range(1, 2)), Behaviour("free-rider", (1,))])
+    *_, last = simulate(idle, 4)
+    torch.testing.assert_close(exact, last.after.theta, **CLOSE)
+    integrated = forget(network, rounds, removal, "path-integrated", points=8).participants.theta
+    assert (integrated - exact).norm() < 0.02 * (rounds[-1].after.theta - exact).norm()
+    with pytest.raises(ValueError, match="the same for all; this network has others"):
+        forget(network, rounds, removal, "gossip")
+
+
+def test_evaluation_sets_may_differ_in_size():
+    network = small()
+    sets = [network.data.test.subset(torch.arange(k, 3 + 2 * k % 5)) for k in range(NODES)]
+    evaluation = influence.evaluate_on(network, sets)
+    rounds = window(network, 2)
+    for strategy in ("loop", "vmap"):
+        net = small(strategy=strategy)
+        truth = influence.truth(net, rounds, evaluation).value
+        for source in range(NODES):
+            expected = retrained(net, rounds, source, sets=sets)
+            torch.testing.assert_close(truth[:, source], expected, **CLOSE)
+        adjoint = influence.reverse_gossip(net, rounds, evaluation)
+        expected = influence.first_order(net, rounds, evaluation).total
+        torch.testing.assert_close(influence.by_participant(rounds[0], adjoint), expected, **CLOSE)
+
+
+def test_own_data_of_different_sizes():
+    network = small()
+    sets = influence.own_data(network, [1, 2, 3, 4])
+    assert [len(part) for part in sets] == [1, 2, 3, 4]
+    assert influence.proximity(network, window(network, 1)[0], influence.evaluate_on(network, sets)).influence.any()
+
+
+WRONG = {
+    "optimizers": ({"optimizer": ["sgd", "adam"]}, ValueError, "an optimizer for each of 4 participants"),
+    "rates": ({"lr": [0.1, 0.2]}, ValueError, "4"),
+    "batches": ({"batch_size": [1, 2, 3]}, ValueError, "batch_size must be one number, or one for each of 4"),
+    "steps": ({"local_steps": [1, 2, 3, 4, 5]}, ValueError, "local_steps must be one number, or one for each of 4"),
+    "a torch.optim class": ({"optimizer": torch.optim.SGD}, TypeError, "torch.optim"),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "message"), WRONG.values(), ids=WRONG)
+def test_there_must_be_one_setting_for_each(options, error, message):
+    with pytest.raises(error, match=message):
+        small(**options)
+
+
+def test_a_partition_beside_batches_says_who_holds_what():
+    batches = torch.arange(NODES * 2 * 3).view(1, NODES, 1, 6).expand(9, -1, -1, -1)
+    parts = [torch.arange(6 * k, 6 * k + 6) for k in range(NODES)]
+    network = small(batches=batches, partition=parts)
+    assert [part.tolist() for part in network.partition] == [part.tolist() for part in parts]
+    assert influence.own_data(network, 5)
+    assert small(batches=batches).partition is None
+
+
+def test_data_may_be_a_torch_dataset():
+    train, test = data().train, data().test
+    pair = (torch.utils.data.TensorDataset(train.x, train.y), torch.utils.data.TensorDataset(test.x, test.y))
+    one, other = next(simulate(small(data=pair), 1)), next(simulate(small(), 1))
+    assert torch.equal(one.after.theta, other.after.theta)

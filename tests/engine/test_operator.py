@@ -1,0 +1,78 @@
+"""The three parts of a round, each applied, pushed and pulled: derivatives against finite differences and transposes."""
+
+import pytest
+import torch
+from influence.cases import CLOSE, NODES, small
+from torch.testing import assert_close
+
+from cascadice.engine import Behaviour, Operator, draw, simulate
+from cascadice.engine.networks import Weights
+from cascadice.engine.rounds import Adjoint, Perturbation
+
+CASES = {
+    "sgd": {},
+    "adam": {"optimizer": "adam", "lr": 0.05},
+    "two local steps": {"local_steps": 2, "optimizer": "momentum"},
+    "a sign flipper": {"behaviours": [Behaviour("sign-flipper", (1,), strength=0.5)]},
+    "top-k": {"compression": "top-k"},
+    "different optimizers": {"optimizer": ["sgd", "momentum", "adam", "sgd"], "batch_size": [4, 2, 3, 4]},
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def played(request):
+    """A network and its third round."""
+    network = small(**request.param)
+    *_, last = simulate(network, 3)
+    return Operator(network), last
+
+
+def random_like(participants, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(tensor):
+        return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+
+    return Adjoint(rows(participants.theta), {name: rows(value) for name, value in participants.state.items()})
+
+
+def as_change(adjoint, scale=1.0):
+    everyone = torch.arange(NODES)
+    state = {name: scale * value for name, value in adjoint.state.items()}
+    return Perturbation(everyone, everyone, scale * adjoint.theta, state)
+
+
+def inner(one, other):
+    states = sum(float((one.state[name] * other.state[name]).sum()) for name in one.state)
+    return float((one.theta * other.theta).sum()) + states
+
+
+def test_apply_is_the_round_that_training_made(played):
+    operator, round_ = played
+    again = operator.apply(draw(operator.network, round_.t), round_.before)
+    assert_close(again.half.theta, round_.half.theta, **CLOSE)
+    assert_close(again.after.theta, round_.after.theta, **CLOSE)
+
+
+def test_push_is_the_derivative_of_replay(played):
+    operator, round_ = played
+    direction, step = random_like(round_.before, 1), 1e-6
+    direction = direction._replace(state={name: torch.zeros_like(value) for name, value in direction.state.items()})
+    ahead, behind = (operator.replay(round_, as_change(direction, sign * step)).theta for sign in (1, -1))
+    assert_close(operator.push(round_, as_change(direction)).theta, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-6)
+
+
+def test_pull_is_the_transpose_of_push(played):
+    operator, round_ = played
+    change, adjoint = random_like(round_.before, 2), random_like(round_.after, 3)
+    half = operator.push(round_, as_change(change))
+    after = Adjoint(round_.W @ half.theta, half.state)
+    pulled = operator.pull(round_, adjoint)
+    assert inner(adjoint, after) == pytest.approx(inner(pulled, change), rel=1e-9)
+
+
+def test_a_weight_of_zero_leaves_the_update_out_and_one_leaves_all_as_it_was(played):
+    operator, round_ = played
+    alpha = torch.tensor([0.0, 1.0, 0.5, 1.0], dtype=torch.float64)
+    half, _, _ = operator.work(round_.draw, round_.before, None, Weights(updates=(alpha,)))
+    assert_close(half.theta, round_.before.theta + alpha[:, None] * round_.update, **CLOSE)
