@@ -1,4 +1,4 @@
-"""The three parts of a round, each applied, pushed and pulled: derivatives against finite differences and transposes."""
+"""The parts of a round, each applied, pushed and pulled: derivatives against finite differences and transposes."""
 
 import pytest
 import torch
