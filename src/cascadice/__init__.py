@@ -24,27 +24,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Behaviour",
-    "Corruption",
-    "DivergedError",
-    "Network",
-    "Participants",
-    "Recorder",
-    "Round",
-    "consensus",
-    "data",
-    "evaluate",
-    "influence",
-    "learning_rates",
-    "losses",
-    "models",
-    "module_of",
-    "network",
-    "optimizers",
-    "simulate",
-    "store",
-    "topology",
-]
+    "Behaviour", "Corruption", "DivergedError", "Network", "Participants", "Recorder", "Round", "consensus", "data",
+    "evaluate", "influence", "learning_rates", "losses", "models", "module_of", "network", "optimizers", "simulate",
+    "store", "topology",
+]  # fmt: skip
 
 _MODULES = {"store": "runs.store"} | {
     name: name for name in ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")

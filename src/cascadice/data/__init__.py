@@ -9,20 +9,6 @@ from cascadice.data.samples import DataSet, Samples, from_tensors, from_torch, r
 from cascadice.data.tiny import tiny_imagenet
 
 __all__ = [
-    "DATASETS",
-    "DataSet",
-    "Samples",
-    "batches",
-    "cifar10",
-    "cifar100",
-    "corruption",
-    "digits",
-    "from_tensors",
-    "from_torch",
-    "load",
-    "mnist",
-    "partition",
-    "pydoc",
-    "resolve",
-    "tiny_imagenet",
-]
+    "DATASETS", "DataSet", "Samples", "batches", "cifar10", "cifar100", "corruption", "digits", "from_tensors",
+    "from_torch", "load", "mnist", "partition", "pydoc", "resolve", "tiny_imagenet",
+]  # fmt: skip

@@ -1,8 +1,6 @@
 """Who gossips with whom: graphs, weights, mixing matrices `W[k, j]`, and schedules of them over the rounds."""
 
-from cascadice.topology.csv import read_csv, write_csv
 from cascadice.topology.description import Description, describe, describe_schedule, period
-from cascadice.topology.dominance import dominant
 from cascadice.topology.finite import base
 from cascadice.topology.graphs import (
     alone,
@@ -15,7 +13,18 @@ from cascadice.topology.graphs import (
     star,
     torus,
 )
-from cascadice.topology.matrices import SPARSE_FROM, Links, check, from_links, identity, links, matrix, to_graph
+from cascadice.topology.matrices import (
+    SPARSE_FROM,
+    Links,
+    check,
+    from_links,
+    identity,
+    links,
+    matrix,
+    read_csv,
+    to_graph,
+    write_csv,
+)
 from cascadice.topology.mixing import gossip, gossip_transposed
 from cascadice.topology.registry import TOPOLOGIES, WEIGHTS, Topology, Weighting, build
 from cascadice.topology.schedules import (
@@ -33,55 +42,13 @@ from cascadice.topology.schedules import (
     presence,
     random_matching,
 )
-from cascadice.topology.weights import from_graph, metropolis, uniform
+from cascadice.topology.weights import dominant, from_graph, metropolis, uniform
 
 __all__ = [
-    "SPARSE_FROM",
-    "TOPOLOGIES",
-    "WEIGHTS",
-    "Cycle",
-    "Description",
-    "Links",
-    "Presence",
-    "Schedule",
-    "Topology",
-    "Weighting",
-    "absences",
-    "alone",
-    "average",
-    "base",
-    "build",
-    "check",
-    "complete",
-    "constant",
-    "cyclic",
-    "describe",
-    "describe_schedule",
-    "dominant",
-    "epidemic",
-    "erdos_renyi",
-    "exponential",
-    "from_graph",
-    "from_links",
-    "gossip",
-    "gossip_transposed",
-    "identity",
-    "link_loss",
-    "links",
-    "matrix",
-    "metropolis",
-    "one_peer_exponential",
-    "pairwise_gossip",
-    "period",
-    "presence",
-    "random_matching",
-    "random_regular",
-    "read_csv",
-    "ring",
-    "small_world",
-    "star",
-    "to_graph",
-    "torus",
-    "uniform",
-    "write_csv",
-]
+    "SPARSE_FROM", "TOPOLOGIES", "WEIGHTS", "Cycle", "Description", "Links", "Presence", "Schedule", "Topology",
+    "Weighting", "absences", "alone", "average", "base", "build", "check", "complete", "constant", "cyclic", "describe",
+    "describe_schedule", "dominant", "epidemic", "erdos_renyi", "exponential", "from_graph", "from_links", "gossip",
+    "gossip_transposed", "identity", "link_loss", "links", "matrix", "metropolis", "one_peer_exponential",
+    "pairwise_gossip", "period", "presence", "random_matching", "random_regular", "read_csv", "ring", "small_world",
+    "star", "to_graph", "torus", "uniform", "write_csv",
+]  # fmt: skip

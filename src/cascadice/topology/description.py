@@ -60,13 +60,10 @@ def period(schedule: Schedule) -> int:
 
 
 def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Description:
-    """Describe the first rounds of a schedule; warn if their mean W is not strongly connected.
+    """Describe the first rounds of a schedule (one period unless given); warn if they are not strongly connected.
 
     Cost: below 512 participants n³ per round; above, restarted Arnoldi with at most 5,000 products with each W, which
     overstates very small gaps (a ring of 4,096: 1.1e-6 instead of 0.8e-6).
-
-    Args:
-        rounds: How many rounds to describe; `period(schedule)` unless given.
     """
     rounds = period(schedule) if rounds is None else rounds
     W = average(schedule, rounds)
@@ -156,18 +153,12 @@ def _arnoldi(apply: Callable[[Tensor], Tensor], x: Float[Tensor, " n"]) -> tuple
 
 def _summary(description: Description) -> list[str]:
     over = f" over {description.rounds} rounds" if description.rounds > 1 else ""
-    sums = (
-        "rows and columns"
-        if description.doubly_stochastic
-        else "rows"
-        if description.row_stochastic
-        else "not the rows"
-    )
+    sums = "rows and columns" if description.doubly_stochastic else "rows"
     return [
         f"participants        {description.nodes}",
         f"links               {description.links}{over}",
         f"spectral gap        {description.spectral_gap:.4g}{' per round' if over else ''}",
-        f"sums to 1           {sums}",
+        f"sums to 1           {sums if description.row_stochastic else 'not the rows'}",
         f"strongly connected  {'yes' if description.strongly_connected else 'no'}",
     ]
 

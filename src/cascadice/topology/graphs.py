@@ -61,11 +61,7 @@ def exponential(nodes: int) -> DiGraph:
 
 
 def torus(nodes: int) -> Graph:
-    """A grid with wrap-around borders, as square as possible; each participant has up to four neighbours.
-
-    Raises:
-        ValueError: The number of participants is a prime above 3.
-    """
+    """A grid with wrap-around borders, as square as possible; a prime number above 3 is refused."""
     check_nodes(nodes)
     rows = max(side for side in range(1, math.isqrt(nodes) + 1) if nodes % side == 0)
     if rows == 1 and nodes > 3:
@@ -83,13 +79,7 @@ def torus(nodes: int) -> Graph:
 
 
 def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> Graph:
-    """A connected random graph in which everyone has the same number of neighbours.
-
-    Args:
-        degree: Neighbours of each participant; 4 unless given, or all others if there are fewer.
-
-    Raises:
-        ValueError: No such graph exists, or none of 100 draws was connected.
+    """A connected random graph in which everyone has `degree` neighbours: 4 unless given, or all others if fewer.
 
     Example:
         >>> {degree for _, degree in random_regular(10, degree=3).degree}
@@ -100,25 +90,16 @@ def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> G
 
 
 def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) -> Graph:
-    """A connected random graph in which each pair is joined with a probability (Erdős & Rényi 1959).
-
-    Args:
-        probability: Of an edge; 2 ln n / n unless given.
-
-    Raises:
-        ValueError: None of 100 draws was connected.
-    """
+    """A connected random graph; a pair is joined with a probability, 2 ln n / n unless given (Erdős & Rényi 1959)."""
     check_nodes(nodes)
     p = check_probability(min(1.0, 2 * math.log(nodes) / nodes) if probability is None else probability)
     return _connected(partial(nx.fast_gnp_random_graph, nodes, p), seed, f"erdos-renyi with p = {p:.4g}")
 
 
 def small_world(nodes: int, *, degree: int | None = None, probability: float = 0.1, seed: int = 0) -> Graph:
-    """A ring of nearest neighbours with some edges rewired at random, connected (Watts & Strogatz 1998).
+    """A ring of `degree` nearest neighbours, each edge rewired with a probability, connected (Watts & Strogatz 1998).
 
-    Args:
-        degree: Nearest neighbours of each participant before rewiring; 4 unless given, or all others if fewer.
-        probability: Of rewiring an edge.
+    The degree is 4 unless given, or all others if there are fewer.
     """
     check_probability(probability)
     degree = min(4, check_nodes(nodes) - 1) if degree is None else degree

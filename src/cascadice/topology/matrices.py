@@ -1,6 +1,8 @@
 """Mixing matrices: `W[k, j]` is the weight that participant k gives to what it receives from j; rows sum to 1."""
 
 import warnings
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import networkx as nx
@@ -9,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cascadice.files import replacing
 from cascadice.topology.graphs import DiGraph
 
 SPARSE_FROM = 512  # participants; W is dense below, CSR from here on
@@ -45,10 +48,7 @@ def links(W: Float[Tensor, "n n"]) -> Links:
 
 
 def from_links(
-    nodes: int,
-    receivers: Int[Tensor, " links"],
-    sources: Int[Tensor, " links"],
-    weights: Float[Tensor, " links"],
+    nodes: int, receivers: Int[Tensor, " links"], sources: Int[Tensor, " links"], weights: Float[Tensor, " links"]
 ) -> Float[Tensor, "n n"]:
     """W from its links, in float64: dense where participants are few or links many, otherwise CSR.
 
@@ -59,18 +59,11 @@ def from_links(
         return torch.zeros(nodes, nodes, dtype=torch.float64).index_put_((receivers, sources), weights, accumulate=True)
     place, slot = torch.unique(receivers * nodes + sources, return_inverse=True)
     values = torch.zeros(len(place), dtype=torch.float64).index_add_(0, slot, weights)
-    return _csr(nodes, place // nodes, place % nodes, values)
-
-
-def _csr(
-    nodes: int, receivers: Int[Tensor, " links"], sources: Int[Tensor, " links"], weights: Float[Tensor, " links"]
-) -> Float[Tensor, "n n"]:
-    """CSR from links in row-major order without duplicates."""
     starts = torch.zeros(nodes + 1, dtype=torch.int64)
-    starts[1:] = receivers.bincount(minlength=nodes).cumsum(0)
+    starts[1:] = (place // nodes).bincount(minlength=nodes).cumsum(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse")  # torch announces, once, that CSR is in beta
-        return torch.sparse_csr_tensor(starts, sources, weights, (nodes, nodes), check_invariants=False)
+        return torch.sparse_csr_tensor(starts, place % nodes, values, (nodes, nodes), check_invariants=False)
 
 
 def identity(nodes: int) -> Float[Tensor, "n n"]:
@@ -85,14 +78,11 @@ def row_sums(nodes: int, entries: Links) -> Float[Tensor, " n"]:
 
 
 def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """W in float64 from a tensor, a NumPy array or nested lists, checked.
+    """W in float64 from a tensor, a NumPy array or nested lists; a ValueError says why it is not a mixing matrix.
 
     Args:
         array: Row k holds the weights that participant k gives.
         normalize: Divide each row by its sum.
-
-    Raises:
-        ValueError: W is not square, or has entries that are negative or not finite, or rows that do not sum to 1.
 
     Example:
         >>> matrix([[1, 1], [0, 3]], normalize=True)
@@ -104,19 +94,18 @@ def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
     nodes, entries = W.shape[0], links(W)
     if normalize:
         sums = row_sums(nodes, entries)
-        _check_normalizable(sums)
+        if (sums == 0).any():
+            row = int((sums == 0).nonzero()[0])
+            raise ValueError(
+                f"W cannot be normalised: row {row} is all zero. Set W[{row}, {row}] = 1 to keep it alone."
+            )
         entries = entries._replace(weights=entries.weights / sums[entries.receivers])
     _check_rows(row_sums(nodes, entries))
     return from_links(nodes, *entries)
 
 
 def check(W: Tensor, *, connected: bool = False) -> None:
-    """Raise a ValueError unless W is a mixing matrix.
-
-    Args:
-        W: Must be square, with finite entries, none negative, and rows that sum to 1.
-        connected: Whether W must be strongly connected, too.
-    """
+    """Raise a ValueError unless W is square, finite, not negative, its rows sum to 1, and it is connected if asked."""
     check_entries(W)
     _check_rows(row_sums(W.shape[0], links(W)))
     if connected and (gap := disconnection(W)):
@@ -179,7 +168,39 @@ def _check_rows(sums: Float[Tensor, " n"]) -> None:
         )
 
 
-def _check_normalizable(sums: Float[Tensor, " n"]) -> None:
-    if (sums == 0).any():
-        row = int((sums == 0).nonzero()[0])
-        raise ValueError(f"W cannot be normalised: row {row} is all zero. Set W[{row}, {row}] = 1 to keep it alone.")
+def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Tensor, "n n"]:
+    """W from a CSV file, checked as by `matrix`; errors name the line or row.
+
+    Args:
+        path: Row k holds the weights that participant k gives; numbers only, no header.
+        normalize: Divide each row by its sum.
+    """
+    rows = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
+    values = [_row(text, line, path) for line, text in enumerate(rows, start=1) if text.strip()]
+    if not values:
+        raise ValueError(f"{path}: the file must hold a row of weights for each participant; it is empty.")
+    if len({len(row) for row in values}) > 1:
+        longer = next(k for k, row in enumerate(values) if len(row) != len(values[0]))
+        raise ValueError(
+            f"{path}: rows must be equally long; row 0 has {len(values[0])} entries, row {longer} has "
+            f"{len(values[longer])}. Complete the file."
+        )
+    try:
+        return matrix(np.stack(values), normalize=normalize)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def write_csv(W: Float[Tensor, "n n"], path: str | PathLike[str]) -> None:
+    """Write W as CSV, which `read_csv` reads back bit for bit. The file is replaced atomically."""
+    dense = W if W.layout == torch.strided else W.to_dense()
+    lines = (",".join(f"{weight!r}" if weight else "0" for weight in row) for row in dense.tolist())
+    with replacing(Path(path)) as draft:
+        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _row(text: str, line: int, path: str | PathLike[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    try:
+        return np.array(text.strip().split(","), dtype=np.float64)
+    except ValueError:
+        raise ValueError(f"{path}: line {line} must be numbers between commas; remove headers and labels.") from None

@@ -37,18 +37,9 @@ def gossip(
 
 
 def gossip_transposed(
-    W: Float[Tensor, "n n"],
-    lam: Float[Tensor, "n d"],
-    *,
-    plus: Float[Tensor, "n d"] | None = None,
-    out: Tensor | None = None,
+    W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"], *, plus: Tensor | None = None, out: Tensor | None = None
 ) -> Float[Tensor, "n d"]:
-    """Σ_k W[k, j] λ_k for every participant j: the adjoint of `gossip`, at the same cost.
-
-    Args:
-        lam: Everyone's adjoint λ.
-        plus: Added to the result.
-    """
+    """Σ_k W[k, j] λ_k + plus for every participant j: the adjoint of `gossip`, at the same cost."""
     with _full_precision():
         back = _fitting(W, lam, transposed=True)
         if plus is not None and back.layout == torch.strided:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from cascadice.names import lookup
 from cascadice.topology import graphs, schedules
-from cascadice.topology.dominance import dominant
 from cascadice.topology.finite import base
 from cascadice.topology.graphs import Graph, check_nodes
-from cascadice.topology.weights import metropolis, uniform
+from cascadice.topology.weights import dominant, metropolis, uniform
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,6 @@ def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **o
         weights: One of WEIGHTS, for topologies that are graphs.
         **options: Keyword arguments of the topology, e.g. `degree`.
 
-    Raises:
-        ValueError: A name or an option is unknown, or the topology does not exist for this number of participants.
-
     Example:
         >>> schedule = build("small-world", 16, weights="metropolis", degree=6)
         >>> schedule(0).shape
@@ -79,31 +74,27 @@ def _pairwise_gossip(nodes: int, *, graph: str = "complete", seed: int = 0) -> s
     return schedules.pairwise_gossip(made, seed=seed)
 
 
-WEIGHTS: Mapping[str, Weighting] = MappingProxyType(
-    {
-        "uniform": Weighting("equal weights for oneself and one's in-neighbours (row-stochastic)", uniform),
-        "metropolis": Weighting("Metropolis–Hastings, undirected graphs only (doubly stochastic)", metropolis),
-    }
-)
+WEIGHTS: Mapping[str, Weighting] = {
+    "uniform": Weighting("equal weights for oneself and one's in-neighbours (row-stochastic)", uniform),
+    "metropolis": Weighting("Metropolis–Hastings, undirected graphs only (doubly stochastic)", metropolis),
+}
 
-TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(
-    {
-        "alone": Topology("no links: everyone trains alone", graphs.alone),
-        "ring": Topology("exchange with the one before and the one after", graphs.ring),
-        "exponential": Topology("k receives from k + 1, k + 2, k + 4, …", graphs.exponential),
-        "one-peer-exponential": Topology(
-            "k averages with k + 1, then k + 2, then k + 4, …: one peer a round", schedules.one_peer_exponential
-        ),
-        "base": Topology("base-(k+1): exact consensus in finitely many rounds of at most max_degree peers", base),
-        "complete": Topology("everyone with everyone (uniform weights: FedAvg)", graphs.complete),
-        "star": Topology("everyone with participant 0", graphs.star),
-        "torus": Topology("a square grid with wrap-around borders, four neighbours each", graphs.torus),
-        "random-regular": Topology("a connected random graph of equal degrees", graphs.random_regular),
-        "erdos-renyi": Topology("a connected random graph, each pair linked with a probability", graphs.erdos_renyi),
-        "small-world": Topology("a ring of near neighbours with random shortcuts", graphs.small_world),
-        "dominant": Topology("one dominant participant, two subdominant ones, the rest ordinary", dominant),
-        "pairwise-gossip": Topology("each round, one random pair averages", _pairwise_gossip),
-        "epidemic": Topology("each round, a fresh random regular graph", schedules.epidemic),
-        "matching": Topology("each round, everyone averages with one random partner", schedules.random_matching),
-    }
-)
+TOPOLOGIES: Mapping[str, Topology] = {
+    "alone": Topology("no links: everyone trains alone", graphs.alone),
+    "ring": Topology("exchange with the one before and the one after", graphs.ring),
+    "exponential": Topology("k receives from k + 1, k + 2, k + 4, …", graphs.exponential),
+    "one-peer-exponential": Topology(
+        "k averages with k + 1, then k + 2, then k + 4, …: one peer a round", schedules.one_peer_exponential
+    ),
+    "base": Topology("base-(k+1): exact consensus in finitely many rounds of at most max_degree peers", base),
+    "complete": Topology("everyone with everyone (uniform weights: FedAvg)", graphs.complete),
+    "star": Topology("everyone with participant 0", graphs.star),
+    "torus": Topology("a square grid with wrap-around borders, four neighbours each", graphs.torus),
+    "random-regular": Topology("a connected random graph of equal degrees", graphs.random_regular),
+    "erdos-renyi": Topology("a connected random graph, each pair linked with a probability", graphs.erdos_renyi),
+    "small-world": Topology("a ring of near neighbours with random shortcuts", graphs.small_world),
+    "dominant": Topology("one dominant participant, two subdominant ones, the rest ordinary", dominant),
+    "pairwise-gossip": Topology("each round, one random pair averages", _pairwise_gossip),
+    "epidemic": Topology("each round, a fresh random regular graph", schedules.epidemic),
+    "matching": Topology("each round, everyone averages with one random partner", schedules.random_matching),
+}

@@ -39,9 +39,6 @@ def constant(W: Tensor) -> Cycle:
 def cyclic(matrices: Sequence[Tensor]) -> Cycle:
     """These W in turn, over and over.
 
-    Raises:
-        ValueError: There is none, one is not a mixing matrix, or their sizes differ.
-
     Example:
         >>> schedule = cyclic([identity(2), torch.full((2, 2), 0.5)])
         >>> schedule(3)[0].tolist()
@@ -70,11 +67,7 @@ def one_peer_exponential(nodes: int) -> Cycle:
 
 
 def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
-    """In each round, one random pair of neighbours averages (Boyd et al. 2006).
-
-    Args:
-        graph: An undirected graph; a number n means that any two of n participants may meet.
-    """
+    """In each round, one random pair of neighbours averages (Boyd et al. 2006); any two where `graph` is a number."""
     if isinstance(graph, int):
         return partial(_any_pair, check_nodes(graph), seed)
     nodes, receivers, sources = symmetric_edges(graph)
@@ -83,11 +76,7 @@ def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
 
 
 def epidemic(nodes: int, *, degree: int | None = None, seed: int = 0) -> Schedule:
-    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023).
-
-    Args:
-        degree: Neighbours of each participant; 4 unless given, or all others if there are fewer.
-    """
+    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023), see `random_regular`."""
     return partial(_fresh_regular, nodes, check_degree(nodes, degree), seed)
 
 
@@ -115,10 +104,7 @@ def presence(schedule: Schedule, present: Presence) -> Schedule:
 
 
 def absences(intervals: Iterable[tuple[Iterable[int], range]], nodes: int) -> Presence:
-    """Who is present, given who is absent when; for `presence`.
-
-    Args:
-        intervals: Pairs of absent participants and the rounds of their absence.
+    """Who is present, given pairs of absent participants and the rounds of their absence; for `presence`.
 
     Example:
         >>> absences([([1, 2], range(10, 20))], nodes=4)(10).tolist()

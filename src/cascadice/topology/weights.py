@@ -36,13 +36,7 @@ def uniform(graph: Graph) -> Float[Tensor, "n n"]:
 def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
     """Metropolis–Hastings weights: W[k, j] = 1 / (1 + max(degree of k, degree of j)). Doubly stochastic.
 
-    The diagonal takes the rest of each row.
-
-    Args:
-        graph: Undirected, or directed with every edge in both directions.
-
-    Raises:
-        ValueError: An edge has no reverse.
+    The diagonal takes the rest of each row. A directed graph must have every edge in both directions.
     """
     nodes, receivers, sources = symmetric_edges(graph)
     degree = receivers.bincount(minlength=nodes).double()
@@ -51,14 +45,9 @@ def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
 
 
 def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """The weights of the graph's edges: `W[v, u] = graph[u][v]["weight"]`.
+    """The weights of the graph's edges, which must all have one: `W[v, u] = graph[u][v]["weight"]`.
 
-    Args:
-        graph: Every edge has a "weight". A participant without a self-loop gives itself the rest of its row.
-        normalize: Divide each row by its sum.
-
-    Raises:
-        ValueError: An edge has no weight, or W is not a mixing matrix.
+    A participant without a self-loop gives itself the rest of its row. `normalize` divides each row by its sum.
     """
     nodes, receivers, sources = edges(graph)
     given = nx.get_edge_attributes(graph, "weight")
@@ -74,6 +63,26 @@ def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]
     own = [float(graph[u][u]["weight"] if graph.has_edge(u, u) else rest[k]) for k, u in enumerate(label)]
     W = with_diagonal(nodes, receivers, sources, weights, torch.tensor(own, dtype=torch.float64))
     return matrix(W, normalize=normalize)
+
+
+def dominant(nodes: int) -> Float[Tensor, "n n"]:
+    """W with participant 0 dominant, ⌊7n/16⌋ and ⌊10n/16⌋ subdominant (7 and 10 of 16), the rest ordinary.
+
+    Every participant gives itself 0.5 (the dominant one 0.7) and its predecessor on a ring 0.1. Ordinary participants
+    give 0.24 to the dominant and 0.08 to each subdominant one; a subdominant one gives 0.3 to the dominant and 0.1 to
+    the other; the dominant one gives each of them 0.1. Row-stochastic, strongly connected; at least 4 participants.
+    """
+    if nodes < 4:
+        raise ValueError(f"dominant needs at least 4 participants; found nodes={nodes}. Use topology 'star'.")
+    leaders = sub, other = 7 * nodes // 16, 10 * nodes // 16
+    given = [(k, (k - 1) % nodes, 0.1) for k in range(nodes)]
+    given += [(k, 0, 0.24) for k in range(1, nodes) if k not in leaders]
+    given += [(k, leader, 0.08) for k in range(1, nodes) if k not in leaders for leader in leaders]
+    given += [(sub, 0, 0.3), (other, 0, 0.3), (sub, other, 0.1), (other, sub, 0.1), (0, sub, 0.1), (0, other, 0.1)]
+    receivers, sources, weights = zip(*given, strict=True)
+    return keeping_the_rest(
+        nodes, torch.tensor(receivers), torch.tensor(sources), torch.tensor(weights, dtype=torch.float64)
+    )
 
 
 def with_diagonal(
