@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from cascadice.data import Samples
 from cascadice.engine.learner import Buffers, Learner, Participants, forward, unflatten
@@ -73,6 +74,8 @@ def evaluate_on(
     sets = [(x.to(dtype) if x.is_floating_point() else x, y) for x, y in sets]
     for k, one in enumerate(sets):
         _check_measured(_measured_once(network.learner, rows_of(network.initial, k), *one, function))
+    if network.strategy != "loop":
+        _check_vectorises(network, *sets[0], function)
     if not own:
         return Evaluation(*sets[0], function)
     xs, ys = tuple(x for x, _ in sets), tuple(y for _, y in sets)
@@ -112,6 +115,18 @@ def _check_measured(value: Any) -> None:
             f"a measure must give a number; at the initial parameters it is {float(value)}. "
             "Does it average over nothing, such as a class that no evaluation sample has?"
         )
+
+
+def _check_vectorises(network: Network, x: Tensor, y: Tensor, measure: Loss) -> None:
+    two = rows_of(network.initial, slice(0, 2))
+    try:
+        vmap(lambda theta, buffers: measured(theta, network.learner, buffers, x, y, measure))(two.theta, two.buffers)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"the measure cannot run for all participants at once: {reason} Leave out .item() and branches on values, "
+            "or build the network with strategy='loop'."
+        ) from error
 
 
 def check_differentiable(loss: Tensor) -> None:

@@ -1,0 +1,176 @@
+"""Mistakes that gave wrong numbers or raw errors once: each is refused, or works, now."""
+
+import numpy as np
+import pytest
+import torch
+from influence.cases import CLOSE, NODES, changing, directed, small, smooth, window
+from oracles import losses
+from torch import nn
+
+from cascadice import influence, models, network
+from cascadice.data import from_tensors
+from cascadice.engine import Operator, evaluate, simulate
+from cascadice.influence.shares import scaled_rounds
+from cascadice.optimizers import Optimizer
+
+
+@pytest.mark.parametrize(
+    "form", [torch.Tensor.numpy, lambda W: W, lambda W: W.to_sparse_csr()], ids=["array", "dense", "sparse"]
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_schedule_that_refills_one_buffer_is_read_each_round(form):
+    """It once trained for ever by its first W."""
+    buffer = torch.empty(NODES, NODES, dtype=torch.float64)
+    shown = form(buffer) if form is torch.Tensor.numpy else None
+
+    def refilling(t):
+        buffer.copy_(directed(t % 3))
+        return shown if shown is not None else form(buffer)
+
+    expected = list(simulate(small(mixing=lambda t: directed(t % 3)), 4))
+    rounds = list(simulate(small(mixing=refilling), 4))
+    for one, other in zip(rounds, expected, strict=True):
+        assert torch.equal(one.W.to_dense(), other.W.to_dense())
+        torch.testing.assert_close(one.after.theta, other.after.theta, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("factor", [1.04, 1.002])
+def test_inputs_that_are_slightly_off_are_noticed(dtype, factor):
+    """10 % of an update were once allowed."""
+    train, test = (getattr(small().data, name) for name in ("train", "test"))
+    scaled = from_tensors(train.x * factor, train.y, test.x, test.y, classes=3)
+    if dtype == "float32" and factor < 1.01:
+        pytest.skip("rounding of single precision may be as large")
+    honest, other = small(dtype=dtype), small(dtype=dtype, data=scaled)
+    with pytest.raises(ValueError, match="made again, must end where it did"):
+        influence.truth(other, window(honest, 1), influence.evaluate_on(other))
+    for strategy in ("loop", "vmap"):
+        again = small(dtype=dtype, strategy=strategy)
+        assert influence.truth(again, window(honest, 1), influence.evaluate_on(again)).value.isfinite().all()
+
+
+def test_shares_hold_running_statistics_as_they_were():
+    net = small(smooth(nn.BatchNorm1d(4)), strategy="loop", lr=0.1)
+    rounds = window(net, 3)
+    again = scaled_rounds(Operator(net), rounds, 1.0)
+    for one, other in zip(again, rounds, strict=True):
+        for name, value in other.after.buffers.items():
+            torch.testing.assert_close(one.after.buffers[name], value)
+        torch.testing.assert_close(one.after.theta, other.after.theta, **CLOSE)
+    half = scaled_rounds(Operator(net), rounds, 0.5)
+    for one, other in zip(half, rounds, strict=True):
+        for name, value in other.half.buffers.items():
+            assert torch.equal(one.half.buffers[name], value)
+    evaluation = influence.evaluate_on(net)
+    held = scaled_rounds(Operator(net), rounds, 0.0)
+    change = net.q @ (losses(net, rounds[0].half) - losses(net, held[0].half))
+    change = change + sum(
+        net.q @ (losses(net, a.after) - losses(net, b.after)) for a, b in zip(rounds, held, strict=True)
+    )
+    shares = influence.shares(net, rounds, evaluation, points=16)
+    torch.testing.assert_close(shares.sum(), change, rtol=1e-9, atol=1e-12)
+
+
+def test_an_adjoint_of_another_round_is_refused():
+    net = small()
+    rounds = list(simulate(net, 4))
+    adjoint = influence.reverse_gossip(net, rounds[1:3], influence.evaluate_on(net))
+    message = r"the adjoint is of round 1, the updates are of round 2"
+    with pytest.raises(ValueError, match=message):
+        influence.by_participant(rounds[2], adjoint)
+    with pytest.raises(ValueError, match=message):
+        influence.by_sample(net, rounds[2], adjoint)
+
+
+def lion(beta=0.9):
+    """Sign-based: its step does not respond to a small change of the gradient."""
+
+    def update(gradient, state, theta, lr):
+        moment = torch.lerp(gradient, state["m"], beta)
+        return -moment.sign() * lr[..., None], {"m": moment}
+
+    return Optimizer(lambda theta: {"m": torch.zeros_like(theta)}, update)
+
+
+def test_a_sign_based_optimizer_has_truth_and_no_derivatives():
+    net = small(optimizer=lion(), lr=0.01)
+    rounds, evaluation = window(net, 2), influence.evaluate_on(net)
+    assert influence.truth(net, rounds, evaluation).value.any()
+    adjoint = influence.RoundAdjoint(rounds[0].t, torch.ones_like(rounds[0].half.theta), rounds[0].half.state)
+    for estimate in (
+        lambda: influence.first_order(net, rounds, evaluation),
+        lambda: influence.reverse_gossip(net, rounds, evaluation),
+        lambda: influence.by_sample(net, rounds[0], adjoint),
+        lambda: list(influence.full_horizon(net, reversed(rounds), evaluation)),
+    ):
+        with pytest.raises(ValueError, match="truth"):
+            estimate()
+
+
+def test_one_source_may_be_a_number():
+    net = small()
+    rounds, evaluation = window(net, 2), influence.evaluate_on(net)
+    for estimate in (influence.truth, influence.first_order, influence.path_integrated):
+        assert estimate(net, rounds, evaluation, 2).sources == (2,)
+
+
+def test_one_round_is_not_a_list_of_rounds(unchecked):
+    net = small()
+    (round_,) = window(net, 1)
+    for estimate in (influence.truth, influence.first_order, influence.reverse_gossip, influence.shares):
+        with pytest.raises(TypeError, match=r"must be a list of rounds; found one Round\. Use \[round\]"):
+            estimate(net, round_, influence.evaluate_on(net))
+
+
+@pytest.mark.parametrize("lr", [torch.tensor(0.3), np.float64(0.3)])
+def test_a_rate_may_be_a_scalar_of_any_kind(lr):
+    one, other = next(simulate(small(lr=lr), 1)), next(simulate(small(lr=0.3), 1))
+    torch.testing.assert_close(one.after.theta, other.after.theta)
+
+
+def test_a_measure_that_cannot_be_vectorised_says_what_to_do():
+    def by_item(outputs, targets):
+        return outputs.sum() if outputs.sum().item() > 0 else -outputs.sum()
+
+    with pytest.raises(ValueError, match=r"the measure cannot run for all participants at once.*strategy='loop'"):
+        influence.evaluate_on(small(strategy="vmap"), measure=by_item)
+    looped = small(strategy="loop")
+    rounds = window(looped, 1)
+    assert influence.truth(looped, rounds, influence.evaluate_on(looped, measure=by_item)).value.isfinite().all()
+
+
+def test_many_convolutional_participants_are_evaluated_in_parts(monkeypatch):
+    """768 participants of 512 samples each died in avg_pool: their product is too large for one sweep."""
+    from cascadice.engine.fast import measure
+
+    draw = torch.Generator().manual_seed(0)
+    images = from_tensors(
+        torch.randn(40, 1, 8, 8, generator=draw), torch.arange(40) % 4, torch.randn(12, 1, 8, 8, generator=draw),
+        torch.arange(12) % 4, classes=4,
+    )  # fmt: skip
+    net = network(
+        models.build("cnn", (1, 8, 8), 4, channels=(2, 3, 4)),
+        images,
+        nodes=10,
+        mixing="ring",
+        batch_size=4,
+        strategy="vmap",
+        init="own",
+    )
+    whole = evaluate(net, net.initial)
+    calls = []
+    plain = measure.over_rows
+    monkeypatch.setattr(
+        measure, "over_rows", lambda *a, **k: lambda rows: calls.append(len(rows.theta)) or plain(*a, **k)(rows)
+    )
+    monkeypatch.setattr(measure, "MOST_AT_ONCE", 12 * 3)
+    parts = evaluate(net, net.initial)
+    assert calls == [3, 3, 3, 1]
+    torch.testing.assert_close(parts.loss, whole.loss)
+    assert torch.equal(parts.accuracy, whole.accuracy)
+
+
+def test_a_changing_w_is_still_checked():
+    with pytest.raises(ValueError, match=r"in round 2, W must have rows summing to 1"):
+        list(simulate(small(mixing=lambda t: changing()(t) * (1.0 if t < 2 else 0.9)), 3))
