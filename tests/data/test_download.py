@@ -187,13 +187,13 @@ def test_bad_archives_leave_nothing(tmp_path: Path, content: bytes, complaint: s
 def test_load_downloads_what_is_missing_and_only_that(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, files = download.ARCHIVES["mnist"]
+    files = download.ARCHIVES["mnist"]
     served = []
     for archive in files:
         content = small_idx(3 if "images" in archive.file else 1)
         server.files[f"/mirror/{archive.file}"] = content
         served.append(archive._replace(md5=hashlib.md5(content).hexdigest(), size=len(content)))
-    table = {"mnist": (folder, served)}
+    table = {"mnist": served}
     monkeypatch.setattr(catalogue, "fetch_archives", lambda *a, **k: download.download(*a, **k, archives=table))
     monkeypatch.setenv("CASCADICE_MIRROR", server.address + "/mirror/")
     with pytest.raises(FileNotFoundError, match="Use --download"):
@@ -220,14 +220,10 @@ def small_idx(dimensions: int) -> bytes:
 def test_archives_are_unpacked_on_download_and_removed(server: Server, tmp_path: Path) -> None:
     packed = tar_of({"things/a": b"1"})
     server.files["/things.tar.gz"] = packed
-    table = {
-        "toy": (
-            "toys",
-            [Archive("http://unused/things.tar.gz", hashlib.md5(packed).hexdigest(), len(packed), "things")],
-        )
-    }
+    archive = Archive("http://unused/things.tar.gz", hashlib.md5(packed).hexdigest(), len(packed), "things")
+    table = {"toy": [archive]}
     folder = download.download("toy", tmp_path, mirror=server.address, archives=table)
-    assert folder == tmp_path / "toys"
+    assert folder == tmp_path / "toy"
     assert [p.name for p in folder.iterdir()] == ["things"]
     download.download("toy", tmp_path, mirror=server.address, archives=table)
     assert server.asked == ["/things.tar.gz"]

@@ -1,4 +1,3 @@
-import io
 from collections.abc import Callable
 
 import pytest
@@ -179,20 +178,3 @@ def test_counts_agree_with_counting() -> None:
     parts = partition.dirichlet(LABELS, 7, 0.3)
     held = partition.counts(parts, LABELS, 12)
     assert held.tolist() == [[sum(int(LABELS[i]) == c for i in part) for c in range(12)] for part in parts]
-
-
-def shown(holdings: Tensor, classes: list[str]) -> str:
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=200)
-    console.print(partition.table(holdings, classes))
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
-
-
-def test_table_shows_every_class_or_the_commonest() -> None:
-    text = shown(torch.tensor([[3, 0], [1, 41]]), ["cat", "dog"])
-    assert "dog" in text
-    assert "42" in text
-    many = torch.zeros(1, 30, dtype=torch.int64)
-    many[0, 4], many[0, 7] = 5, 6
-    assert "c7 (6), c4 (5)" in shown(many, [f"c{c}" for c in range(30)])

@@ -1,8 +1,7 @@
 """Data: read it, divide it among participants, draw batches from it, corrupt it on purpose."""
 
 from cascadice.data import batches, corruption, partition
-from cascadice.data.bundled import digits, pydoc
-from cascadice.data.catalogue import DATASETS, load
+from cascadice.data.catalogue import DATASETS, digits, load, pydoc
 from cascadice.data.cifar import cifar10, cifar100
 from cascadice.data.idx import mnist
 from cascadice.data.samples import DataSet, Samples, from_tensors, from_torch, resolve

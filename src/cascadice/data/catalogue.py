@@ -1,17 +1,65 @@
-"""All data sets by name."""
+"""All data sets by name; those that come with installed packages: scikit-learn's digits, Python's documentation."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from cascadice.data.bundled import digits, pydoc
+import torch
+from torch import Tensor
+
 from cascadice.data.cifar import cifar10, cifar100
 from cascadice.data.download import ARCHIVES
 from cascadice.data.download import download as fetch_archives
 from cascadice.data.idx import mnist
 from cascadice.data.places import Root
-from cascadice.data.samples import DataSet
+from cascadice.data.samples import DataSet, Samples
 from cascadice.data.tiny import tiny_imagenet
 from cascadice.names import lookup
+
+DIGITS_MEAN, DIGITS_STD = 0.3053, 0.3760  # of all pixels / 16
+ALPHABET = "\n" + "".join(chr(c) for c in range(32, 127))
+UNKNOWN = ALPHABET.index("?")
+
+
+def digits() -> DataSet:
+    """8×8 handwritten digits: 1,442 for training, 355 for testing, float32 [N, 1, 8, 8], standardised.
+
+    Every fifth image of each class is a test image, so the test set is balanced and needs no seed.
+    """
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    x = (torch.from_numpy(pixels).float().reshape(-1, 1, 8, 8) / 16 - DIGITS_MEAN) / DIGITS_STD
+    y = torch.from_numpy(labels).long()
+    held_out = torch.zeros(len(y), dtype=torch.bool)
+    for label in range(10):
+        held_out[(y == label).nonzero()[4::5]] = True
+    train, test = Samples(x[~held_out], y[~held_out]), Samples(x[held_out], y[held_out])
+    return DataSet("digits", train, test, tuple("0123456789"))
+
+
+def pydoc(context: int = 64) -> DataSet:
+    """The documentation that ships with Python, as characters: x [N, context], y the same text, one character later.
+
+    There are 96 symbols (newline and printable ASCII; other characters become "?"), the same in all Python versions,
+    although the text differs. The last tenth of the text is the test set.
+    """
+    from pydoc_data.topics import topics  # type: ignore[import-untyped, unused-ignore]
+
+    if context < 1:
+        raise ValueError(f"context must be at least 1 character; found {context}.")
+    text = "\n".join(topics[key] for key in sorted(topics))
+    code = {character: token for token, character in enumerate(ALPHABET)}
+    tokens = torch.tensor([code.get(character, UNKNOWN) for character in text])
+    cut = len(tokens) * 9 // 10
+    if len(tokens) - cut <= context:
+        raise ValueError(f"context must be shorter than the held-out text ({len(tokens) - cut}); found {context}.")
+    return DataSet("pydoc", _windows(tokens[:cut], context), _windows(tokens[cut:], context), tuple(ALPHABET))
+
+
+def _windows(tokens: Tensor, context: int) -> Samples:
+    """Consecutive windows that do not overlap, each with its next characters."""
+    used = (len(tokens) - 1) // context * context
+    return Samples(tokens[:used].reshape(-1, context), tokens[1 : used + 1].reshape(-1, context))
 
 
 class Source(NamedTuple):
@@ -38,10 +86,6 @@ def load(name: str, root: Root = None, download: bool = False, quiet: bool = Fal
         name: One of DATASETS.
         download: Whether to download the data set if it is in none of these places.
         quiet: Show no progress bar.
-
-    Raises:
-        FileNotFoundError: The data set is in none of these places; the message lists them.
-        ValueError: The name is unknown, or a file is damaged.
 
     Example:
         >>> load("digits").classes[:3]

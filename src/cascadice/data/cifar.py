@@ -29,13 +29,8 @@ class Form(NamedTuple):
 
 
 TEN = Form(
-    train=[f"data_batch_{number}" for number in range(1, 6)],
-    test="test_batch",
-    meta="batches.meta",
-    labels="labels",
-    names="label_names",
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2470, 0.2435, 0.2616),
+    train=[f"data_batch_{number}" for number in range(1, 6)], test="test_batch", meta="batches.meta",
+    labels="labels", names="label_names", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
     checksums={
         "data_batch_1": "c99cafc152244af753f735de768cd75f",
         "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -45,21 +40,16 @@ TEN = Form(
         "test_batch": "40351d587109b95175f43aff81a1287e",
         "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
     },
-)
+)  # fmt: skip
 HUNDRED = Form(
-    train=["train"],
-    test="test",
-    meta="meta",
-    labels="fine_labels",
-    names="fine_label_names",
-    mean=(0.5071, 0.4865, 0.4409),
-    std=(0.2673, 0.2564, 0.2762),
+    train=["train"], test="test", meta="meta",
+    labels="fine_labels", names="fine_label_names", mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762),
     checksums={
         "train": "16019d7e3df5f24257cddd939b257f8d",
         "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
         "meta": "7973b15100ade9c7d40fb424638fde48",
     },
-)
+)  # fmt: skip
 
 
 def cifar10(root: Root = None) -> DataSet:
@@ -69,11 +59,7 @@ def cifar10(root: Root = None) -> DataSet:
 
 
 def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
-    """A hundred classes of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009).
-
-    Args:
-        coarse: Use the twenty groups of classes instead.
-    """
+    """A hundred classes of objects and animals, or their twenty `coarse` groups, as many and as large as CIFAR-10."""
     (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)
     form = HUNDRED._replace(labels="coarse_labels", names="coarse_label_names") if coarse else HUNDRED
     name = "cifar100-coarse" if coarse else "cifar100"

@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -36,38 +36,22 @@ class Archive(NamedTuple):
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
-_TINY = "http://cs231n.stanford.edu/"
+_TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
-ARCHIVES: Mapping[str, tuple[str, Sequence[Archive]]] = {
-    "mnist": (
-        "mnist",
-        [
-            Archive(_MNIST + "train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9912422),
-            Archive(_MNIST + "train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28881),
-            Archive(_MNIST + "t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1648877),
-            Archive(_MNIST + "t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4542),
-        ],
-    ),
-    "cifar10": (
-        "cifar10",
-        [
-            Archive(
-                _CIFAR + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170498071, "cifar-10-batches-py"
-            )
-        ],
-    ),
-    "cifar100": (
-        "cifar100",
-        [
-            Archive(
-                _CIFAR + "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169001437, "cifar-100-python"
-            )
-        ],
-    ),
-    "tiny-imagenet": (
-        "tiny-imagenet",
-        [Archive(_TINY + "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", 248100043, "tiny-imagenet-200")],
-    ),
+ARCHIVES: Mapping[str, Sequence[Archive]] = {
+    "mnist": [
+        Archive(_MNIST + "train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9912422),
+        Archive(_MNIST + "train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28881),
+        Archive(_MNIST + "t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1648877),
+        Archive(_MNIST + "t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4542),
+    ],
+    "cifar10": [
+        Archive(_CIFAR + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170498071, "cifar-10-batches-py")
+    ],
+    "cifar100": [
+        Archive(_CIFAR + "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169001437, "cifar-100-python")
+    ],
+    "tiny-imagenet": [Archive(_TINY, "90528d7ca1a48142e341f4ef8d21d0de", 248100043, "tiny-imagenet-200")],
 }
 
 
@@ -77,7 +61,7 @@ def download(
     *,
     mirror: str | None = None,
     quiet: bool = False,
-    archives: Mapping[str, tuple[str, Sequence[Archive]]] = ARCHIVES,
+    archives: Mapping[str, Sequence[Archive]] = ARCHIVES,
 ) -> Path:
     """Download and unpack the official files of a data set.
 
@@ -85,14 +69,12 @@ def download(
         name: One of `archives`.
         root: Where to put them; unless given, into $CASCADICE_DATA or the cache.
         mirror: The URL of a folder with the same files, in place of the official one; default $CASCADICE_MIRROR.
-        quiet: Show no progress bar.
-        archives: The data sets that can be downloaded.
 
     Returns:
-        The folder of the data set.
+        The folder of the data set, named like it.
     """
-    folder_name, wanted = lookup(archives, name, "downloadable data set")
-    folder = places(root)[0] / folder_name
+    wanted = lookup(archives, name, "downloadable data set")
+    folder = places(root)[0] / name
     base = mirror or os.environ.get("CASCADICE_MIRROR")
     for archive in wanted:
         target = folder / (archive.unpacks_to or archive.file)
@@ -174,7 +156,9 @@ def unpack(archive: Path, target: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 for member in zipped.namelist():
-                    _check_member(archive, member)
+                    path = PurePosixPath(member.replace("\\", "/"))
+                    if path.is_absolute() or ".." in path.parts:
+                        raise ValueError(f"it would write outside its own folder, to {member}")
                 zipped.extractall(temporary)
         else:
             with tarfile.open(archive) as tarred:
@@ -183,15 +167,7 @@ def unpack(archive: Path, target: Path) -> None:
             raise ValueError(f"expected a folder {target.name} inside, found none")
         (temporary / target.name).replace(target)
     except (ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as cause:
-        raise ValueError(
-            f"{archive} could not be unpacked: {one_line(cause)}. Delete it and download it again."
-        ) from cause
+        reason = one_line(cause)
+        raise ValueError(f"{archive} could not be unpacked: {reason}. Delete it and download it again.") from cause
     finally:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(temporary)
-
-
-def _check_member(archive: Path, member: str) -> None:
-    path = PurePosixPath(member.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"it would write outside its own folder, to {member}")
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -20,9 +20,8 @@ MEAN, STD = torch.tensor([0.1307], dtype=torch.float32), torch.tensor([0.3081], 
 def mnist(root: Root = None) -> DataSet:
     """Handwritten digits, 60,000 + 10,000 images of 1×28×28 (LeCun et al. 1998).
 
-    Args:
-        root: The folder that holds `mnist/` or `MNIST/raw/`, or the files themselves; then $CASCADICE_DATA and the
-            cache are searched. Fashion-MNIST, whose files have the same names, is not mistaken for MNIST.
+    `root` holds `mnist/` or `MNIST/raw/`, or the files. Fashion-MNIST, whose files have the same names, is not
+    mistaken for MNIST.
     """
     train_x, train_y, test_x, test_y = locate("MNIST", "mnist", LAYOUTS, root, _is_mnist)
     return DataSet("mnist", _samples(train_x, train_y), _samples(test_x, test_y), tuple("0123456789"))

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ from torch import Tensor
 
 from cascadice import seeds
 from cascadice.names import lookup
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Partition = list[Tensor]
 Scheme = Callable[..., Partition]  # (labels, nodes, per_node=None, seed=0) -> partition
@@ -29,17 +26,11 @@ def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 
     """
     _check_sizes(n_samples, nodes, per_node)
     order = torch.randperm(n_samples, generator=seeds.generator(seed, "partition", "iid"))
-    if per_node is None:
-        return list(order.tensor_split(nodes))
-    return list(order[: nodes * per_node].tensor_split(nodes))
+    return list(order[: None if per_node is None else nodes * per_node].tensor_split(nodes))
 
 
 def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
-    """`per_node` independent draws for each participant, so that participants overlap and samples recur.
-
-    Args:
-        per_node: Draws for each participant; n_samples / nodes unless given.
-    """
+    """`per_node` (or n_samples / nodes) independent draws for each participant: they overlap, and samples recur."""
     size = max(1, n_samples // max(1, nodes)) if per_node is None else per_node
     _check_sizes(n_samples, nodes, size, disjoint=False)
     return [
@@ -58,9 +49,7 @@ def dirichlet(
     mix of classes while they last (Hsu et al. 2019).
 
     Args:
-        labels: The class of each training sample.
         alpha: The smaller, the fewer classes each participant sees.
-        per_node: The number of samples that each participant holds.
         minimum: The fewest samples that a participant may hold; the largest participant gives some of its own.
     """
     if not alpha > 0 or not np.isfinite(alpha):
@@ -81,11 +70,8 @@ def by_class(
 ) -> Partition:
     """A disjoint partition in which each participant holds a few classes and shares each evenly with its other holders.
 
-    Args:
-        labels: The class of each training sample.
-        classes_per_node: Classes that each participant holds. Some classes are held by no one where
-            nodes × classes_per_node is less than the number of classes.
-        per_node: Keep this many samples of each participant, at random.
+    Classes may be held by no one where nodes × classes_per_node is less than their number. With `per_node`, that many
+    random samples are kept of each participant's.
     """
     _check_labels(labels)
     _check_sizes(len(labels), nodes, per_node)
@@ -113,10 +99,8 @@ def _holders(classes: int, nodes: int, classes_per_node: int, generator: torch.G
     """The holders of each class: every participant in turn takes the classes with the fewest holders."""
     holders: list[list[int]] = [[] for _ in range(classes)]
     for node in range(nodes):
-        crowding = torch.tensor([len(h) for h in holders]) + torch.rand(
-            classes, generator=generator, dtype=torch.float64
-        )
-        for c in crowding.argsort()[:classes_per_node].tolist():
+        ties = torch.rand(classes, generator=generator, dtype=torch.float64)
+        for c in (torch.tensor([len(h) for h in holders]) + ties).argsort()[:classes_per_node].tolist():
             holders[c].append(node)
     return holders
 
@@ -159,17 +143,10 @@ OPTIONS: Mapping[str, Sequence[str]] = {"dirichlet": ("alpha", "minimum"), "by-c
 
 
 def scheme(name: str, **options: Any) -> Scheme:
-    """A named partition with its options set, for `network(partition=…)`.
+    """A named partition with its options set, for `network(partition=…)`: (labels, nodes, per_node, seed) -> partition.
 
     Args:
-        name: One of PARTITIONS.
         **options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
-
-    Returns:
-        The function (labels, nodes, per_node=None, seed=0) -> partition.
-
-    Raises:
-        ValueError: The name is unknown, or the partition has no such option.
 
     Example:
         >>> skewed = scheme("dirichlet", alpha=0.1)
@@ -186,14 +163,7 @@ def resolve(
 ) -> Partition:
     """The partition that a user means: a name, a scheme such as `scheme("dirichlet", alpha=0.1)`, or index lists.
 
-    Args:
-        partition: A name, a function (labels, nodes, per_node=None, seed=0) -> partition, or the indices of each
-            participant's samples.
-        labels: The targets of the training samples.
-        per_node: The number of samples that each participant holds; not with index lists.
-
-    Raises:
-        ValueError: There is not one list per participant, or an index is out of range.
+    `labels` are the targets of the training samples; `per_node` does not go with index lists.
     """
     if isinstance(partition, str):
         partition = scheme(partition)
@@ -213,29 +183,8 @@ def resolve(
 
 def counts(partition: Partition, labels: Int[Tensor, " samples"], classes: int) -> Int[Tensor, "nodes classes"]:
     """The number of samples of each class that each participant holds."""
-    return torch.stack(
-        [torch.bincount(labels[index.to(labels.device)], minlength=classes) for index in partition]
-    ).cpu()
-
-
-def table(holdings: Int[Tensor, "nodes classes"], classes: Sequence[str], *, widest: int = 20) -> "Table":
-    """`counts` as a rich table; with more than `widest` classes, only each participant's three commonest."""
-    from rich.table import Table
-
-    shown = Table(title="who holds what")
-    narrow = len(classes) <= widest
-    headings = [*classes] if narrow else ["classes", "commonest"]
-    for heading in ("participant", "samples", *headings):
-        shown.add_column(heading, justify="left" if heading == "commonest" else "right")
-    for node, row in enumerate(holdings.tolist()):
-        cells = [str(c) if c else "·" for c in row] if narrow else _commonest(row, classes)
-        shown.add_row(str(node), str(sum(row)), *cells)
-    return shown
-
-
-def _commonest(row: list[int], classes: Sequence[str]) -> list[str]:
-    held = sorted((c for c in range(len(row)) if row[c]), key=lambda c: -row[c])
-    return [str(len(held)), ", ".join(f"{classes[c]} ({row[c]})" for c in held[:3])]
+    held = [torch.bincount(labels[index.to(labels.device)], minlength=classes) for index in partition]
+    return torch.stack(held).cpu()
 
 
 def _divide_classes(pools: list[Tensor], nodes: int, alpha: float, generator: np.random.Generator) -> Partition:

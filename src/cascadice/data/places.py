@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Root = str | os.PathLike[str] | None
+MISREADINGS = (ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError)
 
 
 def places(root: Root = None) -> list[Path]:
@@ -32,14 +33,9 @@ def locate(
     """The files of the first complete layout, in `folder` of a place or in the place itself.
 
     Args:
-        name: The data set, for the error.
         folder: The folder named after the data set; it is searched first, and trusted.
         layouts: Lists of files, each file a glob pattern.
-        root: See `places`.
         recognise: Whether files found outside `folder` are this data set's.
-
-    Raises:
-        FileNotFoundError: No place holds the data set.
     """
     rejected = ""
     for place in places(root):
@@ -65,10 +61,8 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError) as cause:
-        raise _damaged(path, cause) from cause
-    except (zlib.error, zipfile.BadZipFile, pickle.UnpicklingError) as cause:
-        raise _damaged(path, cause) from cause
+    except (*MISREADINGS, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError) as cause:
+        raise ValueError(f"{path} is damaged: {one_line(cause)}. Delete it and download it again.") from cause
 
 
 @contextmanager
@@ -91,7 +85,3 @@ def expect(what: str, wanted: object, found: object) -> None:
 def one_line(cause: Exception) -> str:
     """The message of `cause` on one line, without its full stop."""
     return " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
-
-
-def _damaged(path: Path, cause: Exception) -> ValueError:
-    return ValueError(f"{path} is damaged: {one_line(cause)}. Delete it and download it again.")

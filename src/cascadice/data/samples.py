@@ -15,13 +15,9 @@ from torch.utils.data import Dataset
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """N inputs and their targets, kept as stored: uint8 images stay uint8 (Tiny ImageNet in float32 is 5 GB).
+    """N inputs x and their targets y, kept as stored: uint8 images stay uint8 (Tiny ImageNet in float32 is 5 GB).
 
-    Args:
-        x: Inputs, one row per sample. `take` turns uint8 into float32 `(x / 255 − mean) / std`; other dtypes stay.
-        y: Targets, one row per sample.
-        mean: Of x / 255, one number per channel; for uint8 images only.
-        std: Of x / 255, one number per channel.
+    `take` turns uint8 into float32 `(x / 255 − mean) / std`, with a mean and std per channel; other dtypes stay.
 
     Example:
         >>> x, y = Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])).take(torch.tensor([2, 0]))
@@ -80,13 +76,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """The samples that participants train on and those they are evaluated on.
-
-    Args:
-        train: The training samples, which a partition divides among the participants.
-        test: The samples for evaluation.
-        classes: The names of the classes; empty for regression.
-    """
+    """The samples to train on, which a partition divides, and those to evaluate on; regression has no classes."""
 
     name: str
     train: Samples
@@ -127,12 +117,7 @@ def from_tensors(
         x: Training inputs: uint8 images NCHW, floats, or integer tokens.
         y: Training targets: integer classes, or floats for regression.
         classes: Names or a number; left out, integer targets are the classes 0 … max, floats regression.
-        mean: Of x / 255, one number per channel: normalises uint8 images when they are taken.
-        std: Of x / 255, one number per channel.
-
-    Raises:
-        ValueError: Something is empty, not finite, of unequal shape, or a label is out of range.
-        TypeError: Labels are not integers although `classes` is given.
+        mean: Of x / 255, one number per channel, as `std`: uint8 images are normalised when they are taken.
 
     Example:
         >>> data = from_tensors(torch.randn(90, 4), torch.arange(90) % 3, torch.randn(30, 4), torch.arange(30) % 3)
@@ -179,16 +164,7 @@ def from_torch(
 ) -> DataSet:
     """A data set from torch Datasets of (input, target) pairs, read once into memory; PIL images become uint8 NCHW.
 
-    Args:
-        train: A map-style or iterable Dataset, or any iterable of pairs, to train on.
-        test: The same, for evaluation.
-        classes: As for `from_tensors`, as are `mean` and `std`.
-        mean: Normalises images together with `std`.
-        std: Normalises images together with `mean`.
-
-    Raises:
-        TypeError: An item is not a pair.
-        ValueError: A Dataset is empty, or its inputs differ in shape.
+    Any iterable of pairs is accepted; `classes`, `mean` and `std` are those of `from_tensors`.
 
     Example:
         >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
@@ -204,14 +180,6 @@ def resolve(data: Any) -> DataSet:
     """The data set that a user means: a DataSet, a torch Dataset, Samples, or a pair (train, test) of these.
 
     Without a test set, participants are evaluated on the training samples, and a warning says so.
-
-    Raises:
-        TypeError: It is none of these.
-
-    Example:
-        >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
-        >>> resolve((pairs, pairs)).classes
-        ('0', '1', '2')
     """
     if isinstance(data, DataSet):
         return data

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -113,7 +113,22 @@ def print_opening(console: "Console", network: Network, rounds: int, name: str) 
         say(console, f"each participant holds {each} training samples")
         return
     classes = network.data.classes
-    console.print(partition.table(partition.counts(network.partition, network.data.train.y, len(classes)), classes))
+    console.print(holdings_table(partition.counts(network.partition, network.data.train.y, len(classes)), classes))
+
+
+def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20) -> "Table":
+    """`partition.counts` as a table; with more than `widest` classes, only each participant's three commonest."""
+    from rich.table import Table
+
+    table, narrow = Table(title="who holds what"), len(classes) <= widest
+    for heading in ("participant", "samples", *(classes if narrow else ("classes", "commonest"))):
+        table.add_column(heading, justify="left" if heading == "commonest" else "right")
+    for node, row in enumerate(holdings.tolist()):
+        held = sorted((c for c in range(len(row)) if row[c]), key=lambda c: -row[c])
+        commonest = ", ".join(f"{classes[c]} ({row[c]})" for c in held[:3])
+        cells = [str(count or "·") for count in row] if narrow else [str(len(held)), commonest]
+        table.add_row(str(node), str(sum(row)), *cells)
+    return table
 
 
 def print_closing(console: "Console", metrics: RoundMetrics) -> None:
