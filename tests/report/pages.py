@@ -7,7 +7,7 @@ import pytest
 
 from cascadice.runs import train as runs
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.fingerprints import fingerprint
+from cascadice.runs.folder import fingerprint
 from cascadice.runs.recipes import demo
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

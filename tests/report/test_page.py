@@ -24,7 +24,7 @@ from cascadice.report.page import collect, mixing, page, samples
 from cascadice.report.page.writing import LARGEST, json_in_html
 from cascadice.runs import store
 from cascadice.runs.config import build, to_json
-from cascadice.runs.fingerprints import fingerprint
+from cascadice.runs.folder import fingerprint
 from cascadice.runs.summary import read_summary
 
 

@@ -10,8 +10,8 @@ from cascadice import learning_rates
 from cascadice.engine import behaviours, simulate
 from cascadice.runs import config as configuration
 from cascadice.runs.config import Config, build, from_json, length, override, to_json
-from cascadice.runs.fingerprints import fingerprint
-from cascadice.runs.flags import reader
+from cascadice.runs.flags import read_setting
+from cascadice.runs.folder import fingerprint
 from cascadice.runs.options import read_options
 from cascadice.runs.recipes import RECIPES, demo, describe
 from cascadice.topology import SPARSE_FROM, read_csv, write_csv
@@ -172,9 +172,8 @@ def test_large_networks_are_sparse():
 
 @pytest.mark.parametrize("text", ["x", "1.5"])
 def test_flags_are_read_by_the_type_of_their_field(text):
-    read = reader
-    assert read("nodes")("3") == 3
-    assert read("nodes")("none") is None
-    assert read("lr")("1e-3") == 1e-3
+    assert read_setting("nodes", "3") == 3
+    assert read_setting("nodes", "none") is None
+    assert read_setting("lr", "1e-3") == 1e-3
     with pytest.raises(ValueError, match=f"--batch-size must be a whole number; found '{text}'"):
-        read("batch_size")(text)
+        read_setting("batch_size", text)

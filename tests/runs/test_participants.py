@@ -9,7 +9,7 @@ import torch
 from cascadice.cli import main
 from cascadice.engine import network
 from cascadice.runs.config import Config, build, length, override, per_participant
-from cascadice.runs.fingerprints import fingerprint
+from cascadice.runs.folder import fingerprint
 from cascadice.runs.options import read_participants
 from cascadice.runs.recipes import demo
 from cascadice.runs.recording import open_recording

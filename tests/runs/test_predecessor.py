@@ -15,7 +15,7 @@ from cascadice.influence.tables import parts, read_note, read_table
 from cascadice.runs import ask, config, folder, store
 from cascadice.runs.ask import Question
 from cascadice.runs.config import Config, from_json, to_json
-from cascadice.runs.fingerprints import INCIDENTAL, SETTINGS_OF_0_1_0, fingerprint
+from cascadice.runs.folder import INCIDENTAL, SETTINGS_OF_0_1_0, fingerprint
 from cascadice.runs.recording import open_recording
 from cascadice.runs.train import run
 

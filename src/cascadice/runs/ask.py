@@ -19,7 +19,7 @@ from cascadice.runs.config import build, override
 from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint
 from cascadice.runs.progress import say, track
 from cascadice.runs.recording import Recording, spans
-from cascadice.runs.summary import InfluenceSummary, read_summary
+from cascadice.runs.summary import InfluenceSummary, in_words, print_summary, read_summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,11 +146,9 @@ def ask(
 
     Args:
         run: The folder of the run.
-        question: Which influence to compute.
         out: The folder for the table and the figure (None: `influence` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         overwrite: Whether to replace influence of other settings.
-        quiet: Whether to print nothing.
 
     Returns:
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
@@ -170,8 +168,10 @@ def ask(
     if overwrite:
         clear(out)
     remaining = [t for t in starts if t not in parts(out)]
-    computed = _answers_for(Recording(folder, config, network, tuple(numbers)), question, remaining)
-    for answer in track(computed, len(remaining), console, "scoring rounds", _scored):
+    recording = Recording(folder, config, network, tuple(numbers))
+    loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
+    computed = (answer for rounds in loaded for answer in answers(network, rounds, question))
+    for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
         save_answer(out, answer, note)
     return conclude(console, network, folder, out)
 
@@ -194,15 +194,6 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
     return complete[:: question.every]
 
 
-def _answers_for(recording: Recording, question: Question, starts: Sequence[int]) -> Iterator[RoundInfluence]:
-    for span in spans(starts, question.rounds_needed):
-        yield from answers(recording.network, recording.load_rounds(span), question)
-
-
-def _scored(answer: RoundInfluence) -> str:
-    return f"scored round {answer.round.t}"
-
-
 def clear(out: Path) -> None:
     """Remove the table and its figure, and nothing else."""
     files.remove_drafts(out)
@@ -213,7 +204,6 @@ def clear(out: Path) -> None:
 def conclude(console: "Console", network: Network, run: files.Folder, out: Path) -> InfluenceSummary:
     """Read back everything in the folder, plot it and print a summary."""
     from cascadice.pictures.influence import plot
-    from cascadice.runs.words import in_words, print_summary
 
     summary, data = read_summary(out, run, network), network.data
     tests = summary.test_results

@@ -1,7 +1,7 @@
 """All settings of a run as plain data, and the one place where names become objects."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -92,11 +92,7 @@ class Config:
 def field_types() -> Mapping[str, tuple[type, ...]]:
     """The types that each setting may have; a tuple holds strings."""
     hints = get_type_hints(Config)
-    return {f.name: _types(hints[f.name]) for f in fields(Config)}
-
-
-def _types(hint: Any) -> tuple[type, ...]:
-    return (tuple,) if hint == tuple[str, ...] else get_args(hint) or (hint,)
+    return {name: (tuple,) if hint == tuple[str, ...] else get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
 def _check_type(name: str, value: Any, types: tuple[type, ...]) -> None:
@@ -120,10 +116,6 @@ RESETS: Mapping[str, Mapping[str, Any]] = {
 
 def override(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return the configuration with these settings changed; settings that they replace are reset.
-
-    Raises:
-        ValueError: If a name is unknown or a value is out of range.
-        TypeError: If a value has the wrong type.
 
     Example:
         >>> changed = override(Config(), {"rounds": 100})
@@ -155,12 +147,7 @@ def from_json(settings: Mapping[str, Any]) -> Config:
 
 
 def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Network":
-    """Build the network that these settings describe.
-
-    Args:
-        download: Whether to fetch the data set if it is not on this machine.
-        quiet: Whether to hide the progress of the download.
-    """
+    """Build the network that these settings describe; `download` fetches the data set if it is not on this machine."""
     import torch
 
     from cascadice import data, learning_rates, losses, models

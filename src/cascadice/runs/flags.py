@@ -1,7 +1,7 @@
 """Command-line flags of settings, questions and recordings. Torch is not imported until a run is opened."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType
@@ -41,28 +41,24 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 def settings_from(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given as flags."""
     given = {name: value for name, value in vars(args).items() if name in field_types()}
-    read = {name: reader(name)(value) if isinstance(value, str) else value for name, value in given.items()}
+    read = {name: read_setting(name, value) if isinstance(value, str) else value for name, value in given.items()}
     for name in ("mixing", "data_root"):  # config.json must mean the same from any folder
         if read.get(name):
             read[name] = str(Path(read[name]).absolute())
     return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
 
 
-def reader(name: str) -> Callable[[str], Any]:
-    """The function that turns the text of a flag into the value of its setting."""
+def read_setting(name: str, text: str) -> Any:
+    """The value of a setting, from the text of its flag."""
     types = field_types()[name]
-
-    def read(text: str) -> Any:
-        if NoneType in types and text.lower() == "none":
-            return None
-        kind = next(t for t in types if t is not NoneType)
-        try:
-            return text if kind is tuple else kind(text)
-        except ValueError:
-            wanted = {int: "a whole number", float: "a number"}[kind] + (" or none" if NoneType in types else "")
-            raise ValueError(f"--{name.replace('_', '-')} must be {wanted}; found {text!r}.") from None
-
-    return read
+    if NoneType in types and text.lower() == "none":
+        return None
+    kind = next(t for t in types if t is not NoneType)
+    try:
+        return text if kind is tuple else kind(text)
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number"}[kind] + (" or none" if NoneType in types else "")
+        raise ValueError(f"--{name.replace('_', '-')} must be {wanted}; found {text!r}.") from None
 
 
 def add_question(parser: argparse.ArgumentParser, title: str) -> None:
@@ -103,11 +99,10 @@ def add_recording(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--out", metavar="DIR", help=f"folder for the results (RUN/{name})")
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    for flag, metavar, meaning in (
-        ("--device", "TEXT", "where to compute: cpu or cuda (default: as the run did)"),
-        ("--data-root", "DIR", "folder that holds the data (default: the run's)"),
-    ):
-        parser.add_argument(flag, metavar=metavar, help=meaning, default=argparse.SUPPRESS)
+    device = "where to compute: cpu or cuda (default: as the run did)"
+    parser.add_argument("--device", metavar="TEXT", help=device, default=argparse.SUPPRESS)
+    data = "folder that holds the data (default: the run's)"
+    parser.add_argument("--data-root", metavar="DIR", help=data, default=argparse.SUPPRESS)
 
 
 def open_from(args: argparse.Namespace) -> "Recording":

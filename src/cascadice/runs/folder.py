@@ -1,20 +1,34 @@
-"""A run's folder: its files, whether it may be written to, and how it is cleared."""
+"""A run's folder: its files, which run they belong to, whether it may be written to, and how it is cleared."""
 
+import json
 import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import fields
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from cascadice import files
 from cascadice.runs import store
-from cascadice.runs.config import Config, from_json
-from cascadice.runs.fingerprints import SETTINGS_OF_0_1_0, determining, fingerprint
+from cascadice.runs.config import Config, from_json, to_json
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 INFLUENCE = "influence"
 RUN_FILES = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE)
 RESULTS = ("detect", "choose", "reward", "forget", "ledger", "report.html")  # of commands over the run
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
+
+# What may change when a run is resumed: where its files are, how long it runs, what it keeps.
+INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "record")
+
+# The settings that version 0.1.0 put into its fingerprints, whatever their value.
+SETTINGS_OF_0_1_0 = (
+    "data", "nodes", "topology", "topology_options", "weights", "normalize", "connected", "link_loss", "partition",
+    "per_node", "alpha", "classes_per_node", "model", "model_options", "loss", "init", "batch_size", "local_steps",
+    "optimizer", "optimizer_options", "weight_decay", "clip", "lr", "lr_schedule", "rounds", "epochs", "corruptions",
+    "behaviours", "seed", "device", "dtype", "strategy", "eval_every",
+)  # fmt: skip
 
 
 def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -> None:
@@ -45,11 +59,7 @@ def check_writable(folder: Path, content: str = "the output") -> None:
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """Read the configuration of a run, from its folder or its config.json.
-
-    Raises:
-        ValueError: If the file is no configuration, or has settings that this version does not know.
-    """
+    """Read the configuration of a run, from its folder or its config.json."""
     path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
     try:
         return from_json(files.read_json(path))
@@ -75,14 +85,29 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
     return manifest
 
 
+def determining(config: Config) -> dict[str, Any]:
+    """The settings that determine the rounds of a run; its length is one of them under a cosine schedule."""
+    free = INCIDENTAL if "cosine" not in config.lr_schedule else set(INCIDENTAL) - {"rounds", "epochs"}
+    return {name: value for name, value in to_json(config).items() if name not in free}
+
+
+def fingerprint(config: Config, always: Sequence[str] = ()) -> str:
+    """A digest of the settings that determine the rounds, and of the content of the mixing file.
+
+    A setting at its default does not enter the digest, so a later version may add settings and still recognise the run;
+    those in `always` do enter: with `SETTINGS_OF_0_1_0` this is the fingerprint of version 0.1.0.
+    """
+    changed = {f.name for f in fields(config) if getattr(config, f.name) != f.default}
+    entering = {name: value for name, value in determining(config).items() if name in always or name in changed}
+    content = Path(config.mixing).read_bytes() if config.mixing else b""
+    return blake2b(json.dumps(entering, sort_keys=True).encode() + content, digest_size=8).hexdigest()
+
+
 def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
     """The fingerprint that the files of a run carry: checkpoint, influence, ledger and results.
 
-    It is computed from the settings, so a changed mixing file is noticed. Runs of version 0.1.0, whose manifests hold
-    no fingerprint, keep the kind that version computed, also when they are resumed.
-
-    Args:
-        config: The settings, if they are not to be read from the folder.
+    It is computed from the settings (`config`, or the folder's), so a changed mixing file is noticed. Runs of version
+    0.1.0, whose manifests hold no fingerprint, keep the kind that version computed, also when they are resumed.
     """
     config = read_config(folder) if config is None else config
     manifest, old = read_manifest(folder), fingerprint(config, SETTINGS_OF_0_1_0)

@@ -21,8 +21,7 @@ from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.config import Config
-from cascadice.runs.fingerprints import fingerprint
-from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, read_manifest, run_fingerprint
+from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.store import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0
@@ -77,7 +76,7 @@ def open_journal(folder: Path, config: Config, network: Network, rounds: int, re
         journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
         manifest = read_manifest(folder)
         journal.earlier_seconds, journal.started = manifest["seconds"], manifest["started"]
-    store.delete_rounds(folder, [t for t in store.saved_rounds(folder) if t >= journal.t])
+    _delete_later_rounds(journal)
     files.remove_drafts(folder)
     return journal
 
@@ -128,9 +127,8 @@ def save(journal: Journal) -> None:
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
         store.write_metrics(journal.folder, journal.metrics)
-        store.save_checkpoint(
-            journal.folder, journal.t, journal.participants, run=journal.fingerprint, layout=journal.layout
-        )
+        identity = {"run": journal.fingerprint, "layout": journal.layout}
+        store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
         journal.checkpointed = journal.t
         _write_manifest(journal)
     journal.saved = monotonic()
@@ -139,9 +137,7 @@ def save(journal: Journal) -> None:
 def _update_view(journal: Journal) -> None:
     """Write what a live view shows, without a checkpoint; a resumed run drops metrics from after its checkpoint."""
     start = monotonic()
-    _metrics_to_cpu(journal)
-    store.write_metrics(journal.folder, journal.metrics)
-    _write_manifest(journal)
+    _write(journal)
     journal.next_update = monotonic() + pause_after(monotonic() - start)
 
 
@@ -154,31 +150,34 @@ def pause_after(seconds: float) -> float:
 def ending(journal: Journal) -> Iterator[None]:
     """However the training inside ends, keep what was done and write into the manifest how it ended."""
     _write_manifest(journal)
+    status = "failed"
     try:
         yield
-    except DivergedError as error:
-        end(journal, "diverged", error.t)
-        raise
+        status = "finished"
     except KeyboardInterrupt:
-        save(journal)
-        end(journal, "interrupted", journal.t)
+        status = "interrupted"
         raise
-    except BaseException:
-        end(journal, "failed", journal.t)
+    except DivergedError as error:
+        status, journal.t = "diverged", error.t
         raise
-    save(journal)
-    end(journal, "finished", journal.t)
+    finally:
+        if status in ("finished", "interrupted"):
+            save(journal)
+        journal.status = status
+        journal.metrics = [m for m in journal.metrics if m.t < journal.t]
+        _delete_later_rounds(journal)
+        _write(journal)
+        plot(journal)
 
 
-def end(journal: Journal, status: str, t: int) -> None:
-    """Keep the rounds before t."""
+def _write(journal: Journal) -> None:
     _metrics_to_cpu(journal)
-    journal.status, journal.t = status, t
-    journal.metrics = [m for m in journal.metrics if m.t < t]
-    store.delete_rounds(journal.folder, [saved for saved in store.saved_rounds(journal.folder) if saved >= t])
     store.write_metrics(journal.folder, journal.metrics)
     _write_manifest(journal)
-    plot(journal)
+
+
+def _delete_later_rounds(journal: Journal) -> None:
+    store.delete_rounds(journal.folder, [t for t in store.saved_rounds(journal.folder) if t >= journal.t])
 
 
 def plot(journal: Journal) -> None:
@@ -192,14 +191,14 @@ def plot(journal: Journal) -> None:
         counts = partition.counts(parts, data.train.y, len(data.classes))
         plot_partition(counts, journal.folder / HOLDINGS, data.classes)
     if metrics:
-        title = f"{journal.network.nodes} participants, {c.mixing or c.topology}: {c.model} on {c.data}"
+        tests = {m.t: m.test for m in metrics if m.test is not None}
         plot_training(
             journal.folder / FIGURE,
             train_loss={m.t: m.train_loss for m in metrics},
-            test_loss={m.t: m.test.loss for m in metrics if m.test is not None},
-            accuracy={m.t: m.test.accuracy for m in metrics if m.test is not None},
+            test_loss={t: test.loss for t, test in tests.items()},
+            accuracy={t: test.accuracy for t, test in tests.items()},
             consensus={m.t: float(m.consensus) for m in metrics},
-            title=title,
+            title=f"{journal.network.nodes} participants, {c.mixing or c.topology}: {c.model} on {c.data}",
         )
 
 

@@ -79,10 +79,6 @@ def open_recording(run: Folder, settings: Mapping[str, Any] | None = None, *, qu
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        quiet: Whether to hide the progress of reading the data.
-
-    Raises:
-        ValueError: If the folder holds no run, or a run without recorded rounds.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
@@ -98,8 +94,7 @@ def open_recording(run: Folder, settings: Mapping[str, Any] | None = None, *, qu
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:
     """The folder for the results of a command: `out`, or `name` in the run's folder. Nothing is created or removed.
 
-    Args:
-        written: The files that the command writes; if one exists, `overwrite` must be set.
+    `written` are the files that the command writes; if one exists, `overwrite` must be set.
     """
     folder = run / name if out is None else Path(out)
     check_writable(folder, "a result")

@@ -24,6 +24,7 @@ from cascadice.engine.learner import Participants
 from cascadice.engine.metrics import Metrics
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, Tensors, damaged, read_tensors, replacing, write_tensors
+from cascadice.topology.matrices import from_links
 
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.parquet"
@@ -64,15 +65,7 @@ def save_checkpoint(folder: Folder, t: int, participants: Participants, *, run: 
 
 
 def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | None = None) -> Checkpoint:
-    """Load a run's checkpoint.
-
-    Args:
-        run: The fingerprint that the checkpoint must carry (None: any).
-        layout: The layout of the model that it must belong to (None: any).
-
-    Raises:
-        ValueError: If it is damaged, or belongs to other settings or another model.
-    """
+    """Load a run's checkpoint, which must carry this fingerprint and belong to this layout of the model (None: any)."""
     path = Path(folder) / CHECKPOINT
     tensors, metadata = read_tensors(path, layout)
     if run is not None and metadata.get("run") != run:
@@ -120,10 +113,6 @@ def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str
     Args:
         layout: The layout of the model that it must belong to (None: any).
         device: Where parameters, optimizer state and buffers go.
-
-    Raises:
-        FileNotFoundError: If the round was not recorded.
-        ValueError: If the file is damaged or belongs to another model.
     """
     path = _round_path(folder, t)
     if not path.exists():
@@ -196,8 +185,6 @@ def _matrix_to_tensors(W: Tensor) -> Tensors:
 
 
 def _matrix_from_tensors(tensors: Tensors, nodes: int) -> Tensor:
-    from cascadice.topology.matrices import from_links
-
     if "W" in tensors:
         return tensors["W"]
     receivers = torch.arange(nodes).repeat_interleave(tensors["W.starts"].diff())

@@ -58,13 +58,11 @@ def run(
         resume: Continue from the folder's checkpoint, or from the beginning if there is none. The final parameters are
             those of a run that was never stopped.
         overwrite: Replace the run in the folder.
-        quiet: Print nothing.
         download: Fetch the data set if it is not on this machine.
         question: Influence to compute during training; it goes into the subfolder `influence`.
         live: A view of the run during training, e.g. `partial(cascadice.report.live.serving, port=0)`.
 
     Raises:
-        ValueError: If the settings are wrong, or the folder holds something else.
         DivergedError: If a participant became NaN or infinite; the rounds before it are kept.
 
     Example:
