@@ -24,12 +24,7 @@ Tensors = dict[str, Tensor]
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; if the block succeeds, flush that file to disk and rename it to `path`.
 
-    Args:
-        path: The file to create or replace; missing parent folders are created.
-
-    Example:
-        >>> with replacing(folder / "notes.txt") as draft:  # doctest: +SKIP
-        ...     draft.write_text("all or nothing")
+    Missing parent folders are created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".tmp-{os.getpid()}-{path.name}")

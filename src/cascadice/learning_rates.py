@@ -55,10 +55,7 @@ def warmup(schedule: Schedule, steps: int) -> Schedule:
 
 
 def per_participant(rates: Iterable[Any]) -> Schedule:
-    """A rate of its own for each participant: step -> float64 tensor [n].
-
-    Args:
-        rates: One entry for each participant, a number or a schedule that gives one number a step.
+    """A rate of its own for each participant, a number or a schedule of numbers: step -> float64 tensor [n].
 
     Example:
         >>> per_participant([0.1, cosine(0.2, total=10)])(10)
@@ -71,14 +68,8 @@ def per_participant(rates: Iterable[Any]) -> Schedule:
 def resolve(lr: Any, nodes: int | None = None) -> Schedule:
     """The schedule that a user means by `lr`.
 
-    Args:
-        lr: A number (a 0-dim tensor or NumPy scalar counts as one), a function of the step, or a sequence of these,
-            one for each participant.
-        nodes: How many participants there are; checked where `lr` is a sequence.
-
-    Raises:
-        TypeError: `lr`, or an entry of it, is neither a number nor a function.
-        ValueError: A rate is negative or not finite, or a sequence has the wrong length.
+    That is a number (also a 0-dim tensor or a NumPy scalar), a function of the step, or a sequence of these, one for
+    each of the `nodes` participants.
     """
     row = isinstance(lr, (Tensor, np.ndarray)) and lr.ndim == 1
     if row or (isinstance(lr, Sequence) and not isinstance(lr, str)):
@@ -117,23 +108,19 @@ SCHEDULES: dict[str, Form] = {
 
 
 def parse(text: str, lr: float, total: int) -> Schedule:
-    """The schedule written as `text`, in one of the forms of SCHEDULES.
-
-    Args:
-        text: E.g. "cosine" or "warmup:10+step:100:0.5".
-        lr: The largest learning rate.
-        total: The number of steps of the run, where a cosine ends.
+    """The schedule written as `text`, in one of the forms of SCHEDULES; a cosine ends after `total` steps.
 
     Example:
-        >>> parse("step:30:0.5", lr=0.1, total=100)(30)
-        0.05
         >>> parse("warmup:4+cosine", lr=0.2, total=100)(0)
         0.05
     """
     part, plus, rest = text.partition("+")
     name, *fields = part.split(":")
     form = lookup(SCHEDULES, name, "learning-rate schedule")
-    numbers = _read(fields, form.readers)
+    try:
+        numbers = [read(field) for read, field in zip(form.readers, fields, strict=True)]
+    except ValueError:
+        numbers = None
     if numbers is None or bool(plus) != (name == "warmup"):
         raise ValueError(f"the learning-rate schedule {name} must be written {form.text}; found {text!r}.")
     match name:
@@ -144,13 +131,6 @@ def parse(text: str, lr: float, total: int) -> Schedule:
         case "warmup":
             return warmup(parse(rest, lr, total), *numbers)
     return constant(lr)
-
-
-def _read(fields: list[str], readers: tuple[Callable[[str], Any], ...]) -> list[Any] | None:
-    try:
-        return [read(field) for read, field in zip(readers, fields, strict=True)]
-    except ValueError:
-        return None
 
 
 def _require_rate(lr: float) -> None:

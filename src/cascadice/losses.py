@@ -23,14 +23,7 @@ def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, 
 def mse(
     outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "*batch"]
 ) -> Float[Tensor, ""]:
-    """Mean of (output − target)² over all entries.
-
-    Args:
-        targets: Of the same shape; or integer classes, which stand for their one-hot vectors.
-
-    Raises:
-        ValueError: The shapes differ.
-    """
+    """Mean of (output − target)² over all entries; integer targets are classes, and stand for their one-hot vectors."""
     if not targets.is_floating_point():
         targets = (targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)).to(outputs.dtype)
     if outputs.shape != targets.shape:

@@ -19,13 +19,8 @@ from torch import Tensor, nn
 from cascadice import seeds
 from cascadice.names import lookup
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "tanh": nn.Tanh,
-    "silu": nn.SiLU,
-    "elu": nn.ELU,
-}
+Activation = Callable[[], nn.Module]
+ACTIVATIONS: dict[str, Activation] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
 POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 
 
@@ -33,11 +28,6 @@ def mlp(
     shape: Sequence[int], classes: int, hidden: Sequence[int] = (256, 256), activation: str = "relu"
 ) -> nn.Sequential:
     """A multilayer perceptron on the flattened input, by default with three linear layers.
-
-    Args:
-        shape: The shape of one input.
-        hidden: The widths of the hidden layers.
-        activation: One of ACTIVATIONS.
 
     Example:
         >>> mlp((1, 8, 8), 10, hidden=(32,))(torch.zeros(5, 1, 8, 8)).shape
@@ -59,13 +49,7 @@ def cnn(
     """3×3 convolutions, each followed by the activation and a 2×2 pool, then one linear layer.
 
     With a smooth activation and `pool="average"` the model is smooth; a max pool has kinks, like ReLU. Sides of one
-    pixel are not pooled any further, so that any image size works.
-
-    Args:
-        shape: (channels, height, width) of one image.
-        channels: The channels of each convolution.
-        activation: One of ACTIVATIONS.
-        pool: "max" or "average".
+    pixel are not pooled any further, so that any image size works. `shape` is (channels, height, width).
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, channels=channels)
@@ -96,12 +80,8 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
     """ResNet-18 for small images: 3×3 stem, no max pool, GroupNorm in place of BatchNorm.
 
     He et al. 2016 (two basic blocks in each of four stages, channels doubling from `width`) with the normalisation of
-    Wu & He 2018, because batch statistics would couple samples and cannot be averaged over participants.
-
-    Args:
-        shape: (channels, height, width) of one image.
-        width: The channels of the first stage.
-        activation: One of ACTIVATIONS.
+    Wu & He 2018, because batch statistics would couple samples and cannot be averaged over participants. `shape` is
+    (channels, height, width).
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, width=[width])
@@ -115,7 +95,7 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes))
 
 
-def _basic_block(i: int, o: int, stride: int, groups: int, act: Callable[[], nn.Module]) -> nn.Sequential:
+def _basic_block(i: int, o: int, stride: int, groups: int, act: Activation) -> nn.Sequential:
     body = nn.Sequential(
         nn.Conv2d(i, o, 3, stride, padding=1, bias=False),
         nn.GroupNorm(groups, o),
@@ -177,13 +157,8 @@ def transformer(
 ) -> nn.Sequential:
     """Decoder-only transformer: tokens `[batch, time ≤ context]` to next-token logits `[batch, time, vocabulary]`.
 
-    Pre-norm blocks, learned positions, no dropout.
-
-    Args:
-        context: The longest sequence.
-        width: Of the residual stream; a multiple of `heads`.
-        activation: One of ACTIVATIONS.
-        tied: Share the token embedding with the output layer.
+    Pre-norm blocks, learned positions, no dropout. `width`, of the residual stream, is a multiple of `heads`; `tied`
+    shares the token embedding with the output layer.
     """
     _require_positive(vocabulary=[vocabulary], context=[context], width=[width], depth=[depth], heads=[heads])
     if width % heads:
@@ -197,7 +172,7 @@ def transformer(
     return nn.Sequential(embedding, *blocks, nn.LayerNorm(width), head)
 
 
-def _attention_and_mlp(width: int, heads: int, act: Callable[[], nn.Module]) -> Iterator[Residual]:
+def _attention_and_mlp(width: int, heads: int, act: Activation) -> Iterator[Residual]:
     yield Residual(nn.Sequential(nn.LayerNorm(width), CausalAttention(width, heads)))
     perceptron = (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
     yield Residual(nn.Sequential(nn.LayerNorm(width), *perceptron))
@@ -229,9 +204,6 @@ def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, 
         data_shape: The shape of one input; `(context,)` for the transformer.
         classes: The number of outputs; the vocabulary for the transformer.
         **options: Keyword arguments of the model, e.g. `hidden`.
-
-    Raises:
-        ValueError: The name or an option is unknown, or the model cannot take such data.
 
     Example:
         >>> model = build("mlp", (1, 8, 8), 10, hidden=(64,), activation="gelu")

@@ -57,12 +57,9 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
 
 
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
-    """Heavy-ball momentum: delta = −lr b with b ← beta b + g, as torch.optim.SGD without dampening.
+    """Heavy-ball momentum: delta = −lr b with b ← beta b + g + weight_decay θ, as torch.optim.SGD without dampening.
 
-    Args:
-        beta: The decay rate of the momentum, in [0, 1).
-        weight_decay: Times θ, added to the gradient.
-        nesterov: Look ahead: delta = −lr (g + beta b).
+    With `nesterov` it looks ahead: delta = −lr (g + beta b).
     """
     _require_at_least_zero(weight_decay=weight_decay)
     _require_decay_rates(beta)
@@ -90,11 +87,6 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
         delta = −lr m̂ / (√v̂ + eps),   m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,   x̂ = x / (1 − βᶜᵒᵘⁿᵗ)
 
     The step count is a float, one for each participant, so that states can be interpolated and differentiated.
-
-    Args:
-        betas: The decay rates β₁ of the mean and β₂ of the mean square.
-        eps: Added to the denominator.
-        weight_decay: Times θ, added to the gradient.
     """
     _require_at_least_zero(weight_decay=weight_decay, eps=eps)
     _require_decay_rates(*betas)
@@ -155,14 +147,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
 
 
 def build(name: str, **options: Any) -> Optimizer:
-    """The optimizer called `name`, with its options.
-
-    Args:
-        name: One of OPTIMIZERS.
-        **options: Keyword arguments of the function that OPTIMIZERS names.
-
-    Raises:
-        ValueError: The name, an option or its value is not valid.
+    """The optimizer called `name`, one of OPTIMIZERS, with options of the function named there.
 
     Example:
         >>> optimizer = build("momentum", beta=0.95)
@@ -176,8 +161,7 @@ def build(name: str, **options: Any) -> Optimizer:
 def resolve(optimizer: Any) -> Optimizer:
     """The optimizer that a user means: a name is built with its defaults, an Optimizer is returned as it is.
 
-    Raises:
-        TypeError: It is neither; a torch.optim class cannot be replayed or differentiated, so its name is suggested.
+    A class of torch.optim cannot be replayed or differentiated; the TypeError suggests its name.
     """
     if isinstance(optimizer, Optimizer):
         return optimizer
@@ -200,9 +184,6 @@ def check_differentiable(optimizer: Optimizer) -> None:
 
     First-order estimates multiply by this derivative, and would all be 0. Three steps from a random point are
     probed in float64, with gradients of several sizes, since clipping by value flattens the large ones only.
-
-    Raises:
-        ValueError: The derivative is zero wherever the steps respond to the gradient.
     """
     generator = seeds.generator(0, "optimizer", "probe")
     theta, one, other, direction = torch.randn(4, 2, 8, generator=generator, dtype=torch.float64)
@@ -234,12 +215,8 @@ def _three_steps(optimizer: Optimizer, theta: Tensor, gradient: Tensor) -> Tenso
 
 def _adam_init(theta: Rows) -> State:
     # in bfloat16 a count would stop at 256
-    precise = torch.promote_types(theta.dtype, torch.float32)
-    return {
-        "m": torch.zeros_like(theta),
-        "v": torch.zeros_like(theta),
-        "count": torch.zeros_like(theta[..., 0], dtype=precise),
-    }
+    count = torch.zeros_like(theta[..., 0], dtype=torch.promote_types(theta.dtype, torch.float32))
+    return {"m": torch.zeros_like(theta), "v": torch.zeros_like(theta), "count": count}
 
 
 def _bias(beta: float, count: Tensor) -> Tensor:
