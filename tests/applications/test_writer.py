@@ -6,10 +6,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from rich.console import Console
 
-from cascadice.applications.writer import Writer, nested_lists, open_writer
+from cascadice.applications.writer import Writer, open_writer
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def test_the_json_is_written_last(writer):
 
 
 def test_lines_are_printed_as_they_are(writer):
-    writer.print(["[bold] 'text' 12 that is longer than the console is wide"])
+    writer.print("[bold] 'text' 12 that is longer than the console is wide")
     writer.print_files()
     assert writer.console.file.getvalue().splitlines() == [
         "[bold] 'text' 12 that is longer than the console is wide",
@@ -43,9 +42,7 @@ def test_lines_are_printed_as_they_are(writer):
 
 
 def test_only_the_named_column_wraps(writer):
-    writer.print_table(
-        {"participant": "left", "advice": "left"}, [["3", "keep in its group, which is large"]], "advice"
-    )
+    writer.print_table(["participant", "advice"], [[3, "keep in its group, which is large"]], 0, "advice")
     empty, header, first, second, *_ = writer.console.file.getvalue().splitlines()
     assert (empty, header.split()) == ("", ["participant", "advice"])
     assert first.split()[:3] == ["3", "keep", "in"]
@@ -53,13 +50,8 @@ def test_only_the_named_column_wraps(writer):
 
 
 def test_a_table_without_rows_is_not_printed(writer):
-    writer.print_table({"participant": "left"}, [])
+    writer.print_table(["participant"], [], 0)
     assert writer.console.file.getvalue() == ""
-
-
-def test_json_has_null_for_what_is_no_number():
-    values = torch.tensor([[1.0, torch.nan], [torch.inf, -2.0]])
-    assert nested_lists(values) == [[1.0, None], [None, -2.0]]
 
 
 def test_results_are_not_replaced_unasked(tmp_path):

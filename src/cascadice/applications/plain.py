@@ -1,13 +1,14 @@
-"""Plain data for a page: what JSON can hold, rounded and thinned to what a reader can see."""
+"""Plain data for JSON and pages: what JSON can hold, rounded and thinned to what a reader can see."""
 
 import base64
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 Json = dict[str, Any]
+Item = TypeVar("Item")
 DIGITS = 5  # significant digits
 
 
@@ -28,6 +29,11 @@ def plain(content: Any) -> Any:
 def evenly(count: int, most: int) -> list[int]:
     """At most `most` evenly spaced indices into `count` things, always with the first and the last."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()}) if count else []
+
+
+def in_order(items: Iterable[Item], order: Sequence[str], name: Callable[[Item], str]) -> list[Item]:
+    """The items in the order in which their names are listed, then the others by name."""
+    return sorted(items, key=lambda item: (order.index(name(item)) if name(item) in order else len(order), name(item)))
 
 
 def data_uri(picture: bytes, kind: str = "png") -> str:

@@ -351,7 +351,9 @@ def test_a_removal_must_make_sense(arguments, message):
 def test_other_mistakes():
     network = small(optimizer=optimizers.clip(optimizers.sgd(), 0.5))
     rounds = window(network, 2)
-    with pytest.raises(ValueError, match=r"gossip alone carries .* this network has others\. Use first-order or replay"):
+    with pytest.raises(
+        ValueError, match=r"gossip alone carries .* this network has others\. Use first-order or replay"
+    ):
         forget(network, rounds, PARTICIPANT, "gossip")
     with pytest.raises(ValueError, match=r"unknown level 'gosip'\. Did you mean 'gossip'\?"):
         forget(network, rounds, PARTICIPANT, "gosip")

@@ -31,24 +31,20 @@ class Balance(NamedTuple):
     @property
     def gave(self) -> Float[Tensor, "times n"]:
         """How much j has lowered its neighbours' losses so far; negative if it raised them."""
-        return -_between(self.given).sum(2)
+        return -self._between.sum(2)
 
     @property
     def took(self) -> Float[Tensor, "times n"]:
         """How much j's neighbours have lowered j's loss so far."""
-        return -_between(self.given).sum(1)
+        return -self._between.sum(1)
 
-
-def _between(given: Float[Tensor, "times n n"]) -> Float[Tensor, "times n n"]:
-    return given * (1 - torch.eye(given.shape[-1], dtype=given.dtype))
+    @property
+    def _between(self) -> Float[Tensor, "times n n"]:
+        return self.given * (1 - torch.eye(self.given.shape[-1], dtype=self.given.dtype))
 
 
 def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balance:
-    """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last.
-
-    Raises:
-        ValueError: If there is no round, or `every` is below 1.
-    """
+    """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last."""
     if every < 1:
         raise ValueError(f"every must be at least 1; found {every}.")
     total, t, sums = None, -1, dict[int, Tensor]()
@@ -77,7 +73,7 @@ def advise(
     gave: Float[Tensor, " n"],
     took: Float[Tensor, " n"],
 ) -> list[Advice]:
-    """Whom to keep, move or expel.
+    """Whom to keep, move or expel: advice on each participant, in their order.
 
     Expel those who help nobody, move those who would help only others than hear them, and keep in their group those
     who help nobody else.
@@ -85,12 +81,8 @@ def advise(
     Args:
         helps: `[k, j]`: whether j helps k, heard or not.
         heard: `[k, j]`: whether k hears j.
-        group: The group of each participant, as `find_groups` numbers them.
-        gave: How much each lowered its neighbours' losses.
-        took: How much each one's neighbours lowered its loss.
-
-    Returns:
-        Advice on each participant, in their order.
+        group: As `find_groups` numbers them.
+        gave, took: As in `Balance`, in the end.
     """
     return [_advice(j, helps[:, j], heard[:, j], group, float(gave[j]), float(took[j])) for j in range(len(group))]
 

@@ -1,24 +1,101 @@
-"""The sentences of `cascadice choose`."""
+"""What `cascadice choose` computes, writes and says."""
 
+import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from cascadice.applications.choose.groups import ALONE
+from torch import Tensor
+
+from cascadice import files
+from cascadice.applications.choose import picture
+from cascadice.applications.choose.balance import Advice, advise
+from cascadice.applications.choose.groups import ALONE, find_groups
+from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
 from cascadice.applications.detect.evidence import LEAST
-from cascadice.applications.writer import comma_separated
+from cascadice.applications.detect.findings import own_samples
+from cascadice.applications.plain import Json, plain
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.runs import store
+from cascadice.runs.flags import open_from
+from cascadice.runs.recording import Recording
+from cascadice.runs.summary import injected_faults
+from cascadice.topology import write_csv
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from cascadice.applications.choose.balance import Advice
-    from cascadice.runs.recording import Recording
-
+MIXING = "mixing.csv"
+TIMES = 20  # points in time at which the balance is kept
 MOST_GENEROUS = 5  # participants that are named
+COLUMNS = ("participant", "group", "helps", "heard by", "gave", "took", "advice", "injected")
+SECTION = Section(
+    "Who should collaborate with whom?",
+    "cascadice choose {run}",
+    "Gave: how much a participant lowered the loss of its neighbours; took: how much they lowered its own, summed over "
+    "the recorded rounds. Here positive = the loss went down = it helped. Group −1: in no group. W is the mixing "
+    "matrix: the weight that each receiver gives to each source.",
+)
 
 
-def group_sentences(groups: Sequence[int]) -> list[str]:
+def run(args: argparse.Namespace) -> None:
+    """Advise as the flags ask."""
+    if args.degree is not None and args.degree < 1:
+        raise ValueError(f"--degree must be at least 1; found {args.degree}.")
+    recording = open_from(args)
+    network = recording.network
+    if args.groups is not None and not 1 <= args.groups <= network.nodes:
+        raise ValueError(f"--groups must be in 1..{network.nodes}, the participants; found {args.groups}.")
+    writer = open_writer(args, recording, "choose", MIXING)
+    with writer.console.status("measuring what everyone did for everyone"):
+        (evaluation, samples), every = own_samples(network), -(-len(recording.round_numbers) // TIMES)
+        observed = observe(network, recording.load_rounds(), evaluation, samples=samples, every=every)
+    suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
+    results = _results(writer, observed, suggested, args)
+    with files.replacing(writer.folder / MIXING) as draft:
+        write_csv(suggested, draft)
+    writer.write(results, picture.plot)
+    _print_table(writer, results)
+    writer.print_files()
+    writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
+
+
+def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:
+    (trust, balance, W), injected = observed, injected_faults(writer.recording.network)
+    given, heard, helps = trust.influence.T, neighbours(W), trust.trusted & (trust.influence < 0)
+    gave, took = balance.gave, balance.took
+    groups = find_groups(given, args.groups)
+    advice = advise(helps, heard, groups, gave[-1], took[-1])
+    sentences = [
+        *_groups(groups.tolist()),
+        *_advice(advice, gave[-1], took[-1]),
+        *_mixing(W, suggested, args.degree),
+        *_accuracy(writer.recording),
+    ]
+    numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], took[-1])
+    columns = zip(*(column.tolist() for column in numbers), strict=True)
+    rows = [[a.node, *row, a.verdict, injected.get(a.node, "")] for a, row in zip(advice, columns, strict=True)]
+    return {
+        **writer.header("With whom to collaborate", sentences, COLUMNS, rows),
+        "groups": groups.tolist(),
+        "influence": given.tolist(),
+        "given": balance.given[-1].tolist(),
+        "gave": gave.tolist(),
+        "took": took.tolist(),
+        "rounds": list(balance.t),
+        "pairs": plain(balance.pairs.tolist()),
+        "neighbourhoods": plain(balance.neighbourhoods.tolist()),
+        "advice": [{"participant": a.node, "verdict": a.verdict, "reason": a.reason} for a in advice],
+        "mixing": suggested.tolist(),
+        "known": {str(node): kind for node, kind in injected.items()},
+    }
+
+
+def _print_table(writer: Writer, results: Json) -> None:
+    rows = []
+    for node, group, helps, heard, gave, took, *others in results["table"]["rows"]:
+        name = "" if group == ALONE else group
+        rows.append([node, name, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", *others])
+    writer.print_table([name for name in COLUMNS if name != "heard by"], rows, right=4, wrap="advice")
+
+
+def _groups(groups: Sequence[int]) -> list[str]:
     """Who helps whom, group by group, and who is in none."""
     members = {group: [k for k, g in enumerate(groups) if g == group] for group in sorted(set(groups))}
     alone = members.pop(ALONE, [])
@@ -26,17 +103,16 @@ def group_sentences(groups: Sequence[int]) -> list[str]:
     return sentences + ([f"In no group: {comma_separated(alone)}."] if alone else [])
 
 
-def advice_sentences(advice: Sequence["Advice"], gave: "Tensor", took: "Tensor") -> list[str]:
+def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor) -> list[str]:
     """Whom to expel or move, and who gives more than it takes."""
     sentences = [f"Participant {a.node}: {a.verdict}; {a.reason}." for a in advice if a.verdict in ("expel", "move")]
-    generous = [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]
-    if generous:
+    if generous := [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]:
         names = comma_separated(generous[:MOST_GENEROUS])
         sentences.append(f"Giving more than they take, the most generous first: {names}.")
     return sentences
 
 
-def mixing_sentences(W: "Tensor", suggested: "Tensor", degree: int | None) -> list[str]:
+def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
     """What the suggested W changes, and whether it leaves participants too few neighbours."""
     before, after = neighbours(W), neighbours(suggested)
     dropped, added = int((before & ~after).sum()), int((after & ~before).sum())
@@ -48,7 +124,7 @@ def mixing_sentences(W: "Tensor", suggested: "Tensor", degree: int | None) -> li
     return sentences
 
 
-def accuracy_sentences(recording: "Recording") -> list[str]:
+def _accuracy(recording: Recording) -> list[str]:
     """How good the run's models were in the end, where that was measured."""
     metrics = store.read_metrics(recording.folder) if (recording.folder / store.METRICS).exists() else []
     accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)

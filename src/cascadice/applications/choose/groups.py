@@ -12,12 +12,8 @@ def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "
 
         A = (R + Rᵀ) / 2,   R[k, j] = max(0, given[j, k] / min_i given[i, k] − share)
 
-    Each receiver has its own scale, because losses may differ in size. Harm, and help below `share` of the greatest,
-    count as no tie at all.
-
-    Args:
-        given: `[j, k]`: the accumulated influence of j on k; negative helped.
-        share: The part of the greatest help from which on there is a tie, in [0, 1).
+    `given[j, k]` is the accumulated influence of j on k; negative helped. Each receiver has its own scale, because
+    losses may differ in size. Harm, and help below `share` of the greatest, in [0, 1), count as no tie at all.
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1; found {share}.")
@@ -45,9 +41,6 @@ def find_groups(
     Returns:
         The group of each participant, numbered by their first members; `ALONE` for those tied to nobody.
 
-    Raises:
-        ValueError: If `given` is no square matrix of finite numbers, or `count` is out of range.
-
     Example:
         >>> find_groups(torch.tensor([[0.0, -1.0, 0.1], [-1.0, 0.0, 0.2], [0.1, 0.2, 0.0]]))
         tensor([ 0,  0, -1])
@@ -68,13 +61,12 @@ def _clustered(ties: Float[Tensor, "n n"], count: int | None, most: int) -> Int[
     scale = ties.sum(1).rsqrt()
     laplacian = torch.eye(len(ties), dtype=ties.dtype) - scale[:, None] * ties * scale
     values, vectors = torch.linalg.eigh(laplacian)
-    groups = _before_the_gap(values[: most + 1]) if count is None else min(count, len(ties))
+    before_gap = int(values[: most + 1].diff().argmax()) + 1 if min(len(values), most + 1) > 2 else 1
+    groups = before_gap if count is None else min(count, len(ties))
     rows = torch.nn.functional.normalize(vectors[:, :groups], dim=1)
-    return _numbered(_k_means(rows, groups))
-
-
-def _before_the_gap(values: Float[Tensor, " some"]) -> int:
-    return 1 if len(values) < 3 else int(values.diff().argmax()) + 1
+    found = _k_means(rows, groups).tolist()
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}  # by first members
+    return torch.tensor([numbers[group] for group in found])
 
 
 def _k_means(points: Float[Tensor, "n q"], groups: int, steps: int = 50) -> Int[Tensor, " n"]:
@@ -89,23 +81,13 @@ def _k_means(points: Float[Tensor, "n q"], groups: int, steps: int = 50) -> Int[
     return nearest
 
 
-def _numbered(groups: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """The same groups, numbered in the order of their first members."""
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups.tolist()))}
-    return torch.tensor([numbers[group] for group in groups.tolist()])
-
-
 def rand_index(one: Int[Tensor, " n"], other: Int[Tensor, " n"]) -> float:
     """Adjusted Rand index (Hubert & Arabie 1985) of two groupings: 1 if equal, about 0 if unrelated."""
     _, a = torch.unique(one, return_inverse=True)
     _, b = torch.unique(other, return_inverse=True)
     table = torch.zeros(int(a.max()) + 1, int(b.max()) + 1, dtype=torch.float64)
     table.index_put_((a, b), torch.ones(len(a), dtype=torch.float64), accumulate=True)
-    together, in_one, in_other = (_pairs(counts) for counts in (table, table.sum(1), table.sum(0)))
+    together, in_one, in_other = (float((c * (c - 1) / 2).sum()) for c in (table, table.sum(1), table.sum(0)))
     expected = in_one * in_other / max(len(a) * (len(a) - 1) / 2, 1)
     most = (in_one + in_other) / 2
     return 1.0 if most == expected else (together - expected) / (most - expected)
-
-
-def _pairs(counts: Tensor) -> float:
-    return float((counts * (counts - 1) / 2).sum())

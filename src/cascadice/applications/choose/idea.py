@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.applications.choose.balance import Balance, balance_over_time
-from cascadice.engine import Evaluation
+from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.exchange.influence_aware import (
     Trust,
@@ -18,15 +18,13 @@ from cascadice.engine.exchange.influence_aware import (
     most_helpful,
     reweighted,
 )
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
 from cascadice.influence.proximity import Proximity, in_turn, proximity
 
 LITTLE = 0.05  # of the greatest weight of evidence: below it, k knows too little of j
 
 
 class Observed(NamedTuple):
-    """What the rounds of a run show: trust between all pairs, the balance over the links, and the mean W."""
+    """What the rounds of a run show: trust between well-known pairs, the balance over the links, and the mean W."""
 
     trust: Trust
     balance: Balance
@@ -39,14 +37,10 @@ def observe(
     """What every participant could have learnt about every other, had all updates been sent to all.
 
     Args:
-        network: The network that was trained.
-        rounds: Its rounds, read once; there must be at least one.
+        rounds: Read once; there must be at least one.
         evaluation: Samples of each participant's own: `evaluate_on(network, own_data(network, size))`.
         samples: How many of these to use in a round; they take turns.
         every: Keep the balance after every so many rounds.
-
-    Returns:
-        Trust in the pairs that are well known, the balance over time and the mean W of the rounds.
 
     Example:
         >>> own = evaluate_on(network, own_data(network, 128))
@@ -65,13 +59,9 @@ def observe(
             yield proximity(network, round_, in_turn(evaluation, round_.t, samples))
 
     balance = balance_over_time(proximities(), every)
-    return Observed(only_well_known(trust), balance, total / count)
-
-
-def only_well_known(trust: Trust) -> Trust:
-    """Trust without the pairs about which the receiver has learnt too little."""
     enough = trust.weight >= LITTLE * trust.weight.max()
-    return trust._replace(total=trust.total * enough, weight=trust.weight * enough)
+    well_known = trust._replace(total=trust.total * enough, weight=trust.weight * enough)
+    return Observed(well_known, balance, total / count)
 
 
 def suggest_mixing(
@@ -82,13 +72,9 @@ def suggest_mixing(
     Whoever would be left alone listens to the most helpful participant it did not hear, if any helps it.
 
     Args:
-        trust: What participants know of each other.
         W: The mixing matrix to improve.
         degree: Greatest number of neighbours. With `new_links`, as many as the busiest had before unless given.
         new_links: Whether participants may hear anyone who helps, neighbour or not, all with equal weights.
-
-    Returns:
-        The suggested mixing matrix; its rows sum to 1.
     """
     heard, helps = neighbours(W), trust.trusted & (trust.influence < 0)
     helps = helps & ~torch.eye(len(W), dtype=torch.bool)

@@ -13,12 +13,7 @@ EXPELLED = "expel"
 
 
 def plot(results: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """Plot influence sorted by group, and giving and taking, in all and over time, into a PNG or SVG file.
-
-    Args:
-        results: What `cascadice choose` wrote into choose.json.
-        path: The file; its suffix decides the format.
-    """
+    """Plot the content of `choose.json` as PNG or SVG: influence sorted by group, giving and taking, also over time."""
     figure, (left, middle, right) = panels(3, (16.5, 4.8))
     _plot_groups(left, results)
     _plot_balance(middle, results)
@@ -48,11 +43,8 @@ def _plot_balance(axes: Any, results: Mapping[str, Any]) -> None:
     axes.plot(ends, ends, color="0.2", linewidth=0.8, linestyle=":")
     for node, point in enumerate(zip(took, gave, strict=True)):
         axes.annotate(str(node), point, xytext=(3, 3), textcoords="offset points", fontsize=7)
-    axes.set(
-        title="who gives, who takes (red: expel)",
-        xlabel="took: loss removed by neighbours",
-        ylabel="gave: loss removed from neighbours",
-    )
+    axes.set(xlabel="took: loss removed by neighbours", ylabel="gave: loss removed from neighbours")
+    axes.set_title("who gives, who takes (red: expel)")
 
 
 def _plot_over_time(axes: Any, results: Mapping[str, Any]) -> None:

@@ -43,13 +43,7 @@ def accumulate(
     """Evidence after one more round.
 
     A neighbour not heard in this round counts with its last scores, so that neighbours who take turns can be compared.
-    Cost: a sort of each column.
-
-    Args:
-        evidence: The evidence before this round.
-        scores: What the signals say about every link.
-        heard: `[j, k]`: whether k heard j in this round.
-        keep: How much of the old evidence to keep; 1 forgets nothing.
+    `heard[j, k]`: whether k heard j; `keep`: how much of the old evidence to keep. Cost: a sort of each column.
     """
     latest = torch.where(heard, scores.double(), evidence.latest)
     known = heard | (evidence.weight > 0)
@@ -61,10 +55,7 @@ def accumulate(
 
 
 def deviations(evidence: Evidence, allowance: float = 0.5) -> Float[Tensor, "signals n n"]:
-    """D: how far j is from k's other neighbours, in robust standard deviations.
-
-    0 where k heard nothing from j, or knows fewer than three neighbours.
-    """
+    """D, in robust standard deviations; 0 where k heard nothing from j, or knows fewer than three neighbours."""
     offset, spread = _offsets(evidence)
     neighbours = (evidence.weight > 0).sum(0)
     rounds = evidence.weight.square() / evidence.squares.clamp_min(1e-24)
@@ -106,10 +97,8 @@ def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
 
 def _thresholds(neighbours: Int[Tensor, " n"], rate: float, measured: bool = False) -> Float[Tensor, " n"]:
     """The threshold of each receiver, by its number of neighbours."""
-    thresholds = torch.empty_like(neighbours, dtype=torch.float64)
-    for count in set(neighbours.tolist()):
-        thresholds[neighbours == count] = threshold(count, rate, measured)
-    return thresholds
+    each = [threshold(count, rate, measured) for count in neighbours.tolist()]
+    return torch.tensor(each, dtype=torch.float64, device=neighbours.device)
 
 
 def _offsets(evidence: Evidence) -> tuple[Float[Tensor, "signals n n"], Float[Tensor, "signals 1 n"]]:

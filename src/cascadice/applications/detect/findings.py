@@ -1,18 +1,94 @@
-"""The sentences of `cascadice detect`."""
+"""What `cascadice detect` computes, writes and says."""
 
+import argparse
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from cascadice.applications.detect import picture
+from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
-from cascadice.applications.writer import comma_separated
+from cascadice.applications.plain import Json, plain
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
+from cascadice.engine import Evaluation, Network, evaluate_on
+from cascadice.influence import own_data
+from cascadice.runs.flags import open_from
+from cascadice.runs.summary import injected_faults
 
-if TYPE_CHECKING:
-    from cascadice.applications.detect.idea import Verdict
+SAMPLES = 128  # to evaluate on in a round, where participants hold as many
+COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "because")
+SECTION = Section(
+    "Who behaves unlike the others?",
+    "cascadice detect {run}",
+    "Each participant compares the updates it receives from its neighbours and flags those that stand out. Those "
+    "flagged by at least half of their receivers are marked in the network. Rounds count from 0.",
+)
 
-Row = Sequence[Any]  # participant, flagged by, heard by, since round, injected, because
+
+def run(args: argparse.Namespace) -> None:
+    """Detect as the flags ask."""
+    check(args.rate, args.allowance, args.memory)
+    recording = open_from(args)
+    evaluation, samples = own_samples(recording.network, args.samples)
+    writer = open_writer(args, recording, "detect")
+    options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
+    options |= {"unlike": args.unlike}
+    shares = []
+    with writer.console.status("looking at what everyone heard"):
+        for verdict in detect(recording.network, recording.load_rounds(), evaluation, **options):
+            shares.append(votes(verdict))
+    results = _results(writer, verdict, torch.stack(shares).cpu(), options)
+    writer.write(results, picture.plot)
+    shown = [row[:-1] for row in results["table"]["rows"] if row[1] or row[4]]  # flagged or injected
+    writer.print_table(COLUMNS[:-1], shown, right=3)
+    writer.print_files()
 
 
-def reason(verdict: "Verdict", node: int) -> str:
+def own_samples(network: Network, asked: int | None = None) -> tuple[Evaluation, int]:
+    """An evaluation on samples of each participant's own, and how many of these to use in a round, in turn."""
+    least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # without one, own_data refuses
+    if asked is not None and not 1 <= asked <= least:
+        raise ValueError(f"--samples must be in 1..{least}, the fewest that a participant holds; found {asked}.")
+    evaluation = evaluate_on(network, own_data(network, min(least, 4 * SAMPLES)))
+    return evaluation, min(asked or SAMPLES, least)
+
+
+def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> Json:
+    """The content of detect.json, from the last verdict and the votes after each round."""
+    injected = injected_faults(writer.recording.network)
+    share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
+    order = sorted(range(len(share)), key=lambda node: -share[node])
+    suspects = [node for node in order if share[node] >= MAJORITY]
+    rows = [_row(verdict, node, injected) for node in order]
+    sentences = [
+        *_sight(verdict),
+        *_suspicions(verdict, rows, suspects),
+        *_injected(injected, suspects),
+        _terms(len(votes), options),
+    ]
+    return {
+        **writer.header("Who is unlike the others", sentences, COLUMNS, rows),
+        **plain(options),
+        "rounds": list(writer.recording.round_numbers),
+        "votes": plain(votes.tolist()),
+        "strength": verdict.strength.tolist(),
+        "heard": verdict.heard.tolist(),
+        "since": verdict.since.tolist(),
+        "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
+        "known": {str(node): kind for node, kind in injected.items()},
+    }
+
+
+def _row(verdict: Verdict, node: int, injected: Mapping[int, str]) -> list[Any]:
+    flags, heard = verdict.flagged[node], int(verdict.heard[node].sum())
+    since = min(verdict.since[node][flags].tolist(), default=None)
+    return [node, int(flags.sum()), heard, since, injected.get(node, ""), _reason(verdict, node)]
+
+
+def _reason(verdict: Verdict, node: int) -> str:
     """What those that flag this participant notice: the clearest signal, and a second one if beyond its threshold."""
     flags = verdict.flagged[node]
     if not flags.any():
@@ -25,7 +101,7 @@ def reason(verdict: "Verdict", node: int) -> str:
     return ", and ".join(signal.above if beyond[signal] > 0 else signal.below for signal in named)
 
 
-def sight_sentences(verdict: "Verdict") -> list[str]:
+def _sight(verdict: Verdict) -> list[str]:
     """Who can tell at all, where not everyone can."""
     nodes = len(verdict.heard)
     blind = [k for k in range(nodes) if not verdict.able[:, k].any()]
@@ -36,7 +112,7 @@ def sight_sentences(verdict: "Verdict") -> list[str]:
     return [f"Only {nodes - len(blind)} of {nodes} can tell: {comma_separated(blind)} {hear} {few}."] if blind else []
 
 
-def suspicion_sentences(verdict: "Verdict", rows: Sequence[Row], suspects: Sequence[int]) -> list[str]:
+def _suspicions(verdict: Verdict, rows: Sequence[Sequence[Any]], suspects: Sequence[int]) -> list[str]:
     """Who is flagged by at least half of its receivers and why, and who by fewer."""
     able = verdict.able.sum(1).tolist()
     sentences = []
@@ -51,21 +127,19 @@ def suspicion_sentences(verdict: "Verdict", rows: Sequence[Row], suspects: Seque
     return sentences
 
 
-def injected_sentences(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]:
+def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]:
     """Which of the injected faults were found, where any were injected."""
     if not injected:
         return []
     names = ", ".join(f"{node} ({kind})" for node, kind in sorted(injected.items()))
     missed, wrong = sorted(set(injected) - set(suspects)), sorted(set(suspects) - set(injected))
-    found = (
-        f"Missed: {comma_separated(missed)}" if missed else f"{'All were' if len(injected) > 1 else 'It was'} flagged"
-    )
-    return [
-        f"Injected: {names}. {found}; {f'wrongly flagged: {comma_separated(wrong)}' if wrong else 'no one else was'}."
-    ]
+    flagged = "All were flagged" if len(injected) > 1 else "It was flagged"
+    flagged = f"Missed: {comma_separated(missed)}" if missed else flagged
+    others = f"wrongly flagged: {comma_separated(wrong)}" if wrong else "no one else was"
+    return [f"Injected: {names}. {flagged}; {others}."]
 
 
-def terms_sentence(rounds: int, options: Mapping[str, Any]) -> str:
+def _terms(rounds: int, options: Json) -> str:
     """On which terms participants were flagged: samples, rounds, and the false-alarm rate."""
     rate, allowance = f"{100 * options['rate']:g} % per link and check", options["allowance"]
     alike = f"{rate}, as long as honest participants' long-run scores differ by less than {allowance:g} (--allowance)"

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from cascadice.applications.detect.evidence import LEAST, Evidence, accumulate, deviations, no_evidence, strengths
 from cascadice.applications.detect.signals import SIGNALS, Signal, signal_scores
-from cascadice.engine import Evaluation
+from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
 from cascadice.influence.proximity import in_turn
 
 MAJORITY = 0.5  # share of j's receivers from which on j is under suspicion
@@ -23,7 +21,6 @@ class Verdict(NamedTuple):
     """What every receiver k thinks of every source j after round t, `[j, k]`.
 
     Attributes:
-        t: The round.
         deviation: How far j is from k's other neighbours by each signal, in robust standard deviations.
         strength: The largest |deviation| divided by its threshold; above 1, k flags j.
         since: The round since which k has flagged j without a break; −1 if it does not.
@@ -38,7 +35,6 @@ class Verdict(NamedTuple):
 
     @property
     def flagged(self) -> Bool[Tensor, "n n"]:
-        """Whether k flags j."""
         return self.strength > 1
 
     @property
@@ -59,11 +55,9 @@ def detect(
     unlike: bool = False,
     signals: Mapping[str, Signal] = SIGNALS,
 ) -> Iterator[Verdict]:
-    """Flag neighbours that are unlike the others, live while training or from a recording.
+    """Flag neighbours that are unlike the others after each round, live while training or from a recording.
 
     Args:
-        network: The network that trains, or trained.
-        rounds: Its rounds, in order.
         evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
         rate: False-alarm rate: the probability that a receiver flags a given honest neighbour when one looks, shared
             evenly between the signals. It holds as long as the lasting differences between honest neighbours have a
@@ -73,13 +67,6 @@ def detect(
         samples: Samples of each participant's own to evaluate on in a round, taken in turn; all by default.
         unlike: Keep the rate however much honest neighbours differ: j must also be far out by the spread of k's other
             neighbours. These are few, so fewer attackers are flagged.
-        signals: The signals to look at.
-
-    Yields:
-        What everyone thinks of its neighbours after each round.
-
-    Raises:
-        ValueError: If an option is out of range.
 
     Example:
         >>> own = evaluate_on(network, own_data(network, 80))
@@ -88,15 +75,14 @@ def detect(
     """
     check(rate, allowance, memory)
     evidence: Evidence | None = None
-    since: Tensor | None = None
+    since = torch.full((network.nodes, network.nodes), -1, device=network.device)
     for round_ in rounds:
         now = evaluation if samples is None else in_turn(evaluation, round_.t, samples)
         scores = signal_scores(network, round_, now, signals)
         heard = neighbours(round_.W).T.to(scores.device)
-        evidence = accumulate(no_evidence(scores) if evidence is None else evidence, scores, heard, 1 - 1 / memory)
+        evidence = accumulate(evidence or no_evidence(scores), scores, heard, 1 - 1 / memory)
         strength = strengths(evidence, rate, allowance, unlike)
-        before = torch.full_like(heard, -1, dtype=torch.int64) if since is None else since
-        since = torch.where(strength > 1, torch.where(before < 0, round_.t, before), -1)
+        since = torch.where(strength > 1, torch.where(since < 0, round_.t, since), -1)
         yield Verdict(round_.t, deviations(evidence, allowance), strength, since, evidence.weight > 0)
 
 

@@ -14,12 +14,7 @@ LINES = (HARMED, *COLOURS[1:], HELPED)
 
 
 def plot(results: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """Plot who flags whom and how the votes developed, into a PNG or SVG file.
-
-    Args:
-        results: What `cascadice detect` wrote into detect.json.
-        path: The file; its suffix decides the format.
-    """
+    """Plot the content of `detect.json` as PNG or SVG: who flags whom, and how the votes developed."""
     figure, (left, right) = panels(2, (11.2, 4.8))
     _plot_strength(left, results)
     _plot_votes(right, results)

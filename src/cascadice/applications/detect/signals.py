@@ -17,13 +17,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cascadice.engine import Evaluation
+from cascadice.engine import Evaluation, Network, Operator, Participants, Round
 from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.exchange.robust import krum_scores
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
 from cascadice.influence.proximity import proximity
 
 
@@ -129,12 +125,7 @@ def signal_scores(
 ) -> Float[Tensor, "signals n n"]:
     """`[signal, j, k]`: what each signal says to receiver k about source j; meaningless where k did not hear j.
 
-    Args:
-        network: The network that was trained.
-        round_: One of its rounds.
-        evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
-        signals: The signals to score, by name.
+    `evaluation` is of each participant's own data: `evaluate_on(network, own_data(network, size))`.
     """
     received = Received(network, round_, evaluation)
-    scores = [signal.score(received) for signal in signals.values()]
-    return torch.stack([score.to(received.inner) for score in scores])
+    return torch.stack([signal.score(received).to(received.inner) for signal in signals.values()])

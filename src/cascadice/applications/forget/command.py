@@ -4,7 +4,6 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from cascadice.applications.writer import open_writer
 from cascadice.runs.flags import add_recording, open_from
 
 if TYPE_CHECKING:
@@ -34,15 +33,20 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _forget(args: argparse.Namespace) -> None:
     nodes, samples, rounds = _request(args)
-    _check_method(args)
-    recording = open_from(args)
-    from cascadice.applications.forget.picture import plot
+    from cascadice.applications.forget import picture  # all this imports torch
+    from cascadice.applications.forget.idea import LEVELS
     from cascadice.applications.forget.records import COLUMNS, Method, record_forgetting
     from cascadice.applications.forget.removals import Removal, check_removal
+    from cascadice.applications.writer import open_writer
+    from cascadice.names import lookup
     from cascadice.runs import store
 
-    numbers = _rounds_to_read(recording, rounds)
-    removal = Removal(nodes, samples, rounds)
+    lookup(LEVELS, args.level, "level")
+    for flag, least, found in (("--points", 1, args.points), ("--repair", 0, args.repair)):
+        if found < least:
+            raise ValueError(f"{flag} must be at least {least}; found {found}.")
+    recording = open_from(args)
+    numbers, removal = _rounds_to_read(recording, rounds), Removal(nodes, samples, rounds)
     check_removal(recording.network, removal)
     writer = open_writer(args, recording, "forget", CHECKPOINT)
     record = record_forgetting(recording, numbers, removal, Method(args.level, args.points, args.repair, args.check))
@@ -50,8 +54,7 @@ def _forget(args: argparse.Namespace) -> None:
     folder = writer.folder / MODELS
     store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
     header = writer.header(record.title, record.findings, COLUMNS, record.rows)
-    writer.write({**header, **record.details, "models": CHECKPOINT}, plot)
-    writer.print(record.findings)
+    writer.write({**header, **record.details, "models": CHECKPOINT}, picture.plot)
     writer.print_files()
 
 
@@ -79,17 +82,6 @@ def _span(text: str) -> range:
     if not ends or int(ends[1]) > int(ends[2]):
         raise ValueError(f"--rounds must be FROM-TO, both included, e.g. 0-99; found {text!r}.")
     return range(int(ends[1]), int(ends[2]) + 1)
-
-
-def _check_method(args: argparse.Namespace) -> None:
-    from cascadice.applications.forget.idea import LEVELS
-    from cascadice.names import lookup
-
-    lookup(LEVELS, args.level, "level")
-    if args.points < 1:
-        raise ValueError(f"--points must be at least 1; found {args.points}.")
-    if args.repair < 0:
-        raise ValueError(f"--repair must be at least 0; found {args.repair}.")
 
 
 def _rounds_to_read(recording: "Recording", rounds: range | None) -> range:

@@ -12,12 +12,20 @@ from torch import Tensor
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
 from cascadice.applications.forget.removals import Removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
+from cascadice.applications.writer import Section, comma_separated
 from cascadice.engine import Participants
 from cascadice.runs.recording import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
 ENOUGH_SAMPLES = 10  # for an AUC that means something
 COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
+SECTION = Section(
+    "How can a participant's data be removed?",
+    "cascadice forget {run} --participant 0",
+    "Membership AUC: how well the forgotten samples can be told from unseen ones by their loss; 0.5 is guessing, 1 is "
+    "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
+    "0 = exact.",
+)
 EXACT = (
     "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
     "recording is complete, or that no copy of the data or of earlier models is kept elsewhere."
@@ -164,7 +172,7 @@ def _subject(removal: Removal) -> str:
 
 
 def _some(numbers: tuple[int, ...], most: int = 8) -> str:
-    shown = ", ".join(map(str, numbers[:most]))
+    shown = comma_separated(numbers[:most])
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
 
 

@@ -55,7 +55,7 @@ def collect(folder: files.Folder) -> Json:
         "shown": shown,
         "run": _run(config, manifest),
         "injected": {str(node): what for node, what in injected.items()},
-        "flagged": sections.flagged(results),
+        "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),
         "training": training.curves(metrics),
         "influence": influences.influence(read, shown),

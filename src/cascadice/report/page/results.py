@@ -12,7 +12,7 @@ from typing import Any
 
 import cascadice
 from cascadice import files
-from cascadice.applications.plain import Json, data_uri, evenly, short
+from cascadice.applications.plain import Json, data_uri, evenly, in_order, short
 
 MANIFEST, RESULT, POINTS, PARTS, ERROR = "reproduction.json", "result.json", "points.parquet", "parts", "error.txt"
 PICTURES = ("figure.png", "figure.svg")
@@ -61,19 +61,11 @@ def result_folders(folder: Path) -> list[Path]:
     """This folder if it holds a result; otherwise those in it that do, in the order that the manifest gives."""
     if (folder / RESULT).exists():
         return [folder]
-    order = _order(folder / MANIFEST)
-    return sorted((path.parent for path in folder.glob(f"*/{RESULT}")), key=lambda path: _rank(path.name, order))
-
-
-def _order(manifest: Path) -> Sequence[str]:
     try:
-        return list(files.read_json(manifest).get(ORDER, ()))
+        order = list(files.read_json(folder / MANIFEST).get(ORDER, ()))
     except (OSError, ValueError):
-        return []
-
-
-def _rank(name: str, order: Sequence[str]) -> tuple[int, str]:
-    return (order.index(name) if name in order else len(order)), name
+        order = []
+    return in_order((path.parent for path in folder.glob(f"*/{RESULT}")), order, lambda path: path.name)
 
 
 def unfinished(folder: Path) -> str:

@@ -5,20 +5,22 @@ after those listed.
 """
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from cascadice import files
-from cascadice.applications.choose.section import SECTION as CHOOSE
-from cascadice.applications.detect.section import SECTION as DETECT
-from cascadice.applications.forget.section import SECTION as FORGET
-from cascadice.applications.plain import Json
-from cascadice.applications.reward.section import SECTION as REWARD
-from cascadice.applications.sections import Section, build_section
+from cascadice.applications.choose.findings import SECTION as CHOOSE
+from cascadice.applications.detect.findings import SECTION as DETECT
+from cascadice.applications.detect.idea import MAJORITY
+from cascadice.applications.forget.records import SECTION as FORGET
+from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
+from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.runs.folder import INFLUENCE
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET}
-OTHER = Section("", "", build_section)
+ROWS = 500  # most rows of a section's table on the page
+PICTURE_BYTES = 800_000
 
 # what only the page itself shows: question, command
 INFLUENCES = {
@@ -37,27 +39,58 @@ NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, 
 def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
     """The sections of the run with fingerprint `run`; what cannot be shown is named in `notes`."""
     sections = []
-    for path in sorted(folder.glob("*/*.json"), key=lambda path: _rank(path.stem)):
+    for path in in_order(folder.glob("*/*.json"), list(SECTIONS), lambda path: path.stem):
         if path.stem != path.parent.name or path.stem == INFLUENCE:
             continue
         try:
             results = files.read_json(path)
             if results.get("run") != run:
                 raise ValueError("it belongs to another run.")
-            sections.append(SECTIONS.get(path.stem, OTHER).build(results, path.parent))
+            sections.append(build_section(results, path.parent))
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
     return sections
 
 
-def _rank(name: str) -> tuple[int, str]:
-    order = list(SECTIONS)
-    return (order.index(name) if name in order else len(order)), name
+def build_section(results: Json, folder: Path) -> Json:
+    """Make a section of the JSON that a command wrote into this folder; the figure lies beside it.
+
+    `flagged` lists the participants to mark in the network; None if the application flags nobody.
+    """
+    table = results.get("table")
+    columns, rows = (table.get("columns"), table.get("rows")) if isinstance(table, dict) else ([], [])
+    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError("its table must have a list of columns and a list of rows.")
+    return {
+        "name": folder.name,
+        "title": str(results.get("title", folder.name)),
+        "lead": SECTIONS[folder.name].lead if folder.name in SECTIONS else "",
+        "findings": [str(sentence) for sentence in results.get("findings", ())],
+        "columns": [str(column) for column in columns],
+        "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
+        "count": len(rows),
+        "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
+        "picture": _picture(folder, results.get("figure")),
+    }
 
 
-def flagged(sections: Sequence[Json]) -> list[int]:
-    """All participants that any of the sections flags."""
-    return sorted({node for section in sections for node in section["flagged"] or ()})
+def _cell(cell: Any) -> Any:
+    return plain(cell) if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
+
+
+def _flagged(votes: Any) -> list[int]:
+    """Participants flagged in the last round; `votes` is the share of receivers that flag each, round by round."""
+    last = votes[-1] if isinstance(votes, list) and votes else []
+    return [node for node, share in enumerate(last) if share is not None and share >= MAJORITY]
+
+
+def _picture(folder: Path, name: Any) -> str | None:
+    """The figure as a data URI, if it is a PNG in this folder and small enough for the page."""
+    path = folder / Path(name).name if isinstance(name, str) else folder
+    if not path.is_file() or path.stat().st_size > PICTURE_BYTES:
+        return None
+    content = path.read_bytes()
+    return data_uri(content) if content.startswith(b"\x89PNG") else None
 
 
 def commands(folder: Path, recorded: bool, shown: Collection[str]) -> list[Json]:

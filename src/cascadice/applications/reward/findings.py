@@ -1,0 +1,153 @@
+"""What `cascadice reward` computes, writes and says."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from cascadice.applications.plain import Json
+from cascadice.applications.reward import picture
+from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares
+from cascadice.applications.reward.idea import PAYOUT_RULES, Payout, check_terms, pay
+from cascadice.applications.reward.ledger import CHAIN, Ledger, by_round, check_free, enter, read_ledger, totals
+from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.engine import evaluate_on
+from cascadice.names import lookup
+from cascadice.runs.ask import Question, start_rounds
+from cascadice.runs.flags import open_from
+from cascadice.runs.progress import track
+from cascadice.runs.recording import Recording
+from cascadice.runs.summary import injected_faults
+
+HOPS = 4
+COLUMNS = ("participant", "payment", "credit", "helped by", "harmed by", "injected")
+SECTION = Section(
+    "What should each participant be paid?",
+    "cascadice reward {run} --budget 1000",
+    "Payments share out the budget, in its unit, by credit. Helped by and harmed by: how much a participant's updates "
+    "lowered and raised the loss on the test data, summed over the rounds in the ledger. Credit: the help less the "
+    "part of the harm that is charged (--clawback).",
+)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Enter what the ledger lacks and pay, as the flags ask."""
+    _check_kind(args)
+    recording = open_from(args)
+    check_terms(recording.network.nodes, args.budget, args.floor, args.clawback, args.payout)
+    folder, note = Path(args.ledger or recording.folder / "ledger"), _note(args, recording)
+    ledger = None
+    if (folder / CHAIN).exists():
+        ledger = read_ledger(folder, note)
+    else:
+        check_free(folder)
+    writer = open_writer(args, recording, "reward")
+    _enter_missing(writer, ledger, folder, note, args)
+    ledger = read_ledger(folder, note)
+    payout = pay(by_round(ledger), args.budget, floor=args.floor, clawback=args.clawback, rule=args.payout)
+    writer.write(_results(writer, ledger, payout, args), picture.plot)
+    writer.print_files(f"; the ledger in {ledger.folder}")
+
+
+def _check_kind(args: argparse.Namespace) -> None:
+    lookup(CONTRIBUTIONS, args.kind, "kind")
+    for name in ("hops", "every", "eval_samples"):
+        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{flag} must be at least 1; found {value}.")
+        if value is not None and args.kind == "horizon" and name != "eval_samples":
+            raise ValueError(f"{flag} is for shares; horizon follows every round to the end. Leave it out.")
+
+
+def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
+    """What the ledger is of. Effects on the final models are other numbers once the run has been continued."""
+    available, asked = len(recording.network.data.test), args.eval_samples
+    if (asked or 0) > available:
+        raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {asked}.")
+    hops = args.hops or HOPS
+    shares, horizon = f"{hops} hop{'s' * (hops > 1)}", f"to the end of round {recording.round_numbers[-1]}"
+    return {
+        "run": recording.fingerprint,
+        "kind": f"{args.kind}, {shares if args.kind == 'shares' else horizon}",
+        "samples": str(args.samples).lower(),
+        "eval-samples": "all" if asked is None else str(asked),
+    }
+
+
+def _enter_missing(
+    writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace
+) -> None:
+    """Enter the rounds that the ledger lacks, and those whose parts are damaged."""
+    entered: set[int] = set(ledger.rounds) if ledger else set()
+    writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
+    entries, total = _missing_entries(writer.recording, entered, args)
+    if total:
+        try:
+            shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
+            enter(folder, note, shown)
+        except KeyboardInterrupt:
+            text = "stopped. Rounds entered so far are kept; the same command continues."
+            raise KeyboardInterrupt(text) from None
+
+
+def _missing_entries(recording: Recording, entered: set[int], args: argparse.Namespace) -> tuple[Iterator[Entry], int]:
+    """The entries that the ledger lacks, and their number."""
+    network = recording.network
+    index = torch.arange(args.eval_samples or len(network.data.test))
+    evaluation = evaluate_on(network, network.data.test.subset(index))
+    if args.kind == "horizon":
+        span = recording.consecutive_rounds()
+        entries = by_horizon(network, recording.load_rounds(span[::-1]), evaluation, samples=args.samples)
+        return (entry for entry in entries if entry.round not in entered), len(set(span) - entered)
+    question = Question(("shares",), hops=args.hops or HOPS, every=args.every or 1)
+    starts = start_rounds(recording.round_numbers, question, recording.folder)
+    missing = [t for t in starts if t not in entered]
+    windows = recording.windows(missing, question.hops)
+    return (by_shares(network, window, evaluation, samples=args.samples) for window in windows), len(missing)
+
+
+def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Namespace) -> Json:
+    """The content of reward.json."""
+    injected = injected_faults(writer.recording.network)
+    order = payout.payment.argsort(descending=True, stable=True).tolist()
+    rows = [[k, *(round(float(column[k]), 6) for column in payout), injected.get(k, "")] for k in order]
+    title = f"{args.budget:g} shared among {writer.recording.network.nodes} participants"
+    results = {
+        **writer.header(title, _sentences(writer, ledger, payout, injected, args), COLUMNS, rows),
+        **{name: getattr(args, name) for name in ("budget", "floor", "clawback", "payout")},
+        "ledger": str(ledger.folder),
+        "note": ledger.note,
+        "seal": ledger.seal,
+        "rounds": ledger.rounds,
+        "payments": payout.payment.tolist(),
+        "contributions": by_round(ledger).tolist(),
+    }
+    if args.samples:
+        results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
+    return results
+
+
+def _sentences(
+    writer: Writer, ledger: Ledger, payout: Payout, injected: Mapping[int, str], args: argparse.Namespace
+) -> list[str]:
+    """Who is paid what, and why."""
+
+    def names(nodes: list[int]) -> str:
+        return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in nodes)
+
+    nodes, rounds = range(len(payout.payment)), ledger.rounds
+    span = f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
+    best, least = int(payout.payment.argmax()), float(payout.payment.min())
+    unpaid = [k for k in nodes if payout.credit[k] <= 0]
+    idle = [k for k in unpaid if payout.earned[k] == 0 == payout.lost[k]]
+    return [
+        f"{args.budget:g} is shared among {len(nodes)} participants, {PAYOUT_RULES[args.payout].description}.",
+        f"Credit is how much a participant's updates lowered the loss, less the harm they did ({ledger.note['kind']}; "
+        f"{span}).",
+        f"Highest payment: {payout.payment[best]:.2f}, to {names([best])}.",
+        *([f"Paid {least:.2f} each, because they did not help on balance: {names(unpaid)}."] if unpaid else []),
+        *([f"Neither helped nor harmed: {names(idle)}."] if idle else []),
+        *([f"Mean {quality}."] if (quality := writer.recording.final_test_metrics()) else []),
+        f"Ledger seal: {ledger.seal[:16]}… (in full in reward.json). A copy kept elsewhere reveals removed entries.",
+    ]
