@@ -33,7 +33,7 @@ def _list(args: argparse.Namespace) -> None:
         console.print()
 
 
-def _entries(module: str, table: str) -> Mapping[str, str]:
+def _entries(module: str, table: str) -> dict[str, str]:
     """The names in a table of the library, with their descriptions."""
     entries = getattr(import_module(f"cascadice.{module}"), table)
     return {name: _description(entry) for name, entry in entries.items()}
@@ -57,10 +57,6 @@ def _schedules() -> Mapping[str, str]:
     return {form.text: form.description for form in SCHEDULES.values()}
 
 
-def _strategies() -> Mapping[str, str]:
-    return {"auto": "chosen by model, batch and device", **_entries("engine.assembly", "STRATEGIES")}
-
-
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
@@ -73,7 +69,7 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "corruptions": partial(_entries, "data.corruption", "CORRUPTIONS"),
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
     "rules": partial(_entries, "engine.exchange.rules", "RULES"),
-    "strategies": _strategies,
+    "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
     "kinds": partial(_entries, "influence.estimators", "ESTIMATORS"),
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.idea", "PAYOUT_RULES"),

@@ -51,29 +51,19 @@ def _by_name(results: list[dict[str, Any]]) -> list[str]:
 
 def _has_results(folder: Path) -> bool:
     """Whether the folder holds results rather than a run; a folder with neither is a mistake."""
-    from cascadice.report.page.results import result_folders
+    from cascadice.report.page.results import MANIFEST, RESUME, result_folders, unfinished
     from cascadice.runs.folder import CONFIG
 
-    if (folder / CONFIG).exists():
-        return False
-    if not result_folders(folder):
-        raise ValueError(_why_empty(folder))
-    return True
-
-
-def _why_empty(folder: Path) -> str:
-    """Why a folder has nothing to show, and what to do."""
-    from cascadice.report.page.results import MANIFEST, RESUME, unfinished
-
-    if begun := unfinished(folder):
-        return f"{folder} has no result yet. {begun}"
-    if (folder / MANIFEST).exists():
-        return f"{folder} has no result yet. {RESUME}"
+    if (folder / CONFIG).exists() or result_folders(folder):
+        return not (folder / CONFIG).exists()
+    if begun := unfinished(folder) or (RESUME if (folder / MANIFEST).exists() else ""):
+        raise ValueError(f"{folder} has no result yet. {begun}")
     if not folder.is_dir():
-        return f"{folder} {'is a file' if folder.exists() else 'does not exist'}. {ACCEPTED}"
+        raise ValueError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}. {ACCEPTED}")
+    found = "neither a run (config.json) nor a result (result.json)"
     if any(path.with_suffix(".parquet").exists() for path in folder.glob("*.json")):
-        return f"{folder} holds numbers of figures, NAME.json, but no figure's folder, NAME/result.json. {ACCEPTED}"
-    return f"{folder} holds neither a run (config.json) nor a result (result.json). {ACCEPTED}"
+        found = "numbers of figures, NAME.json, but no figure's folder, NAME/result.json"
+    raise ValueError(f"{folder} holds {found}. {ACCEPTED}")
 
 
 def _checked(out: str | None) -> Path | None:

@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from cascadice.data.places import Root, one_line, places
+from cascadice.files import replacing
 from cascadice.names import lookup
 
 CHUNK = 1 << 18
@@ -96,15 +97,8 @@ def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, 
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"downloads need an http:// or https:// address; found {url!r}.")
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".part")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            _stream(url, file, digest, size, quiet)
-        Path(part).chmod(0o644)  # mkstemp makes it readable by its owner only
-        Path(part).replace(destination)
-    finally:
-        Path(part).unlink(missing_ok=True)
+    with replacing(destination) as draft, draft.open("wb") as file:
+        _stream(url, file, digest, size, quiet)
 
 
 def _stream(url: str, file: IO[bytes], digest: str, size: int | None, quiet: bool) -> None:

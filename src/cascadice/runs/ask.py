@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from rich.console import Console
 
 from cascadice import files
 from cascadice.engine.networks import Network
@@ -20,9 +21,6 @@ from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_co
 from cascadice.runs.progress import say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import InfluenceSummary, in_words, print_summary, read_summary
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 FIGURE = "influence.png"
 FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
@@ -156,8 +154,6 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
-    from rich.console import Console
-
     console, folder = Console(quiet=quiet), Path(run)
     config = read_run_config(folder)
     out, numbers = Path(out) if out is not None else folder / INFLUENCE, store.saved_rounds(folder)
@@ -201,7 +197,7 @@ def clear(out: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def conclude(console: "Console", network: Network, run: files.Folder, out: Path) -> InfluenceSummary:
+def conclude(console: Console, network: Network, run: files.Folder, out: Path) -> InfluenceSummary:
     """Read back everything in the folder, plot it and print a summary."""
     from cascadice.pictures.influence import plot
 

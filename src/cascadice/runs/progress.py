@@ -5,18 +5,18 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from rich import progress as rich_progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from torch import Tensor
 
 from cascadice.data import partition
 from cascadice.engine.networks import Network
 from cascadice.runs.store import RoundMetrics
 from cascadice.topology import describe_schedule
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 LINES = 10  # of progress where no bar can be drawn
 REDRAW = 0.1  # seconds; reading a loss on CUDA waits for it
@@ -26,19 +26,17 @@ Advance = Callable[[RoundMetrics], None]
 Item = TypeVar("Item")
 
 
-def say(console: "Console", text: str) -> None:
+def say(console: Console, text: str) -> None:
     """Print one plain line: no colours, no wrapping, no markup."""
     console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def track(
-    items: Iterable[Item], total: int, console: "Console", doing: str, done: Callable[[Item], str]
+    items: Iterable[Item], total: int, console: Console, doing: str, done: Callable[[Item], str]
 ) -> Iterator[Item]:
     """Yield the items and show progress: a bar named `doing`, or without a terminal up to ten lines `done(item)`."""
     if console.is_terminal:
-        from rich.progress import track as bar
-
-        yield from bar(items, doing, total=total, console=console, transient=True)
+        yield from rich_progress.track(items, doing, total=total, console=console, transient=True)
         return
     every = max(1, -(-total // LINES))
     for count, item in enumerate(items, start=1):
@@ -48,13 +46,11 @@ def track(
 
 
 @contextmanager
-def progress(console: "Console", rounds: int, start: int = 0) -> Iterator[Advance]:
+def progress(console: Console, rounds: int, start: int = 0) -> Iterator[Advance]:
     """Show the progress of training: a bar, or without a terminal up to ten lines; call the result after each round."""
     if not console.is_terminal:
         yield _lines(console, rounds)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))
     with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"), console=console) as bar:
         task = bar.add_task("", total=rounds, completed=start, speed="", state="")
@@ -73,7 +69,7 @@ def progress(console: "Console", rounds: int, start: int = 0) -> Iterator[Advanc
         yield advance
 
 
-def _lines(console: "Console", rounds: int) -> Advance:
+def _lines(console: Console, rounds: int) -> Advance:
     every, accuracy = max(1, -(-rounds // LINES)), math.nan
 
     def advance(metrics: RoundMetrics) -> None:
@@ -94,7 +90,7 @@ def _state(metrics: RoundMetrics, accuracy: float) -> str:
     return f"training loss {float(metrics.train_loss.mean()):.4f}{known}"
 
 
-def print_opening(console: "Console", network: Network, rounds: int, name: str) -> None:
+def print_opening(console: Console, network: Network, rounds: int, name: str) -> None:
     """Print what is about to be trained: the model, the graph and how the data are divided."""
     how = f"{rounds} rounds, {network.strategy} on {network.device}"
     size = f"{network.learner.size:,} parameters each"
@@ -116,10 +112,8 @@ def print_opening(console: "Console", network: Network, rounds: int, name: str) 
     console.print(holdings_table(partition.counts(network.partition, network.data.train.y, len(classes)), classes))
 
 
-def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20) -> "Table":
+def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20) -> Table:
     """`partition.counts` as a table; with more than `widest` classes, only each participant's three commonest."""
-    from rich.table import Table
-
     table, narrow = Table(title="who holds what"), len(classes) <= widest
     for heading in ("participant", "samples", *(classes if narrow else ("classes", "commonest"))):
         table.add_column(heading, justify="left" if heading == "commonest" else "right")
@@ -131,7 +125,7 @@ def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20
     return table
 
 
-def print_closing(console: "Console", metrics: RoundMetrics) -> None:
+def print_closing(console: Console, metrics: RoundMetrics) -> None:
     """Print how good the participants became, and how far apart they are."""
     if metrics.test is not None:
         classify = not bool(metrics.test.accuracy.isnan().any())
@@ -143,10 +137,8 @@ def print_closing(console: "Console", metrics: RoundMetrics) -> None:
     say(console, f"consensus distance (root mean square distance from the mean model): {float(metrics.consensus):.4g}")
 
 
-def _compact(title: str, values: Tensor, wide: int = 8) -> "Table":
+def _compact(title: str, values: Tensor, wide: int = 8) -> Table:
     """Eight participants per row: number above value."""
-    from rich.table import Table
-
     table = Table(title=title, show_header=False)
     for first in range(0, len(values), wide):
         nodes = range(first, min(first + wide, len(values)))

@@ -1,12 +1,14 @@
 """What a table of influence says: who helped, who harmed, how far influence reached, and how accurate it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table as ConsoleTable
 from torch import Tensor
 
 from cascadice.engine.networks import Network
@@ -18,10 +20,6 @@ from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.progress import say
 from cascadice.runs.store import RoundMetrics
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as ConsoleTable
 
 Numbers = NDArray[np.float64]
 PREFERRED = ("truth", "path-integrated", "shares", "first order")  # kinds, the most accurate first
@@ -194,32 +192,33 @@ def ranked(values: Numbers, most: int = 5) -> Ranked:
 
 
 def print_summary(
-    console: "Console", summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None
+    console: Console, summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None
 ) -> None:
     """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
     `classes` are the names, `labels` the numbers of the training samples' classes, where they have any.
     """
-    say(
-        console,
-        f"Influence of the updates in {_span(summary.rounds)}, as a change of the weighted mean test loss:",
-    )
+    rounds = summary.rounds
+    span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
+    say(console, f"Influence of the updates in {span}, as a change of the weighted mean test loss:")
     say(console, "negative influence lowered the loss (helped), positive influence raised it (harmed).")
     for kind, totals in [*summary.participants.items()][:1]:
         title = f"Who helped and who harmed ({kind}, summed over rounds)"
-        _print_table(console, title, _participants(ranked(totals, MOST), summary))
+        _print_table(console, title, ["influence"], _participant_rows(ranked(totals, MOST), summary))
         if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
             say(console, f"no influence: {', '.join(idle)}")
     if summary.by_hop:
-        _print_table(console, "How far influence reaches (mean absolute influence of an update)", _decay(summary))
+        title = "How far influence reaches (mean absolute influence of an update)"
+        _print_table(console, title, summary.by_hop, _hop_rows(summary))
     for kind, samples in [*summary.samples.items()][:1]:
         title = f"The most helpful and the most harmful samples ({kind})"
-        _print_table(console, title, _sample_rows(samples, summary, classes, labels))
+        rows = _sample_rows(samples, summary, classes, labels)
+        _print_table(console, title, ("sample", "label", "uses", "influence"), rows)
     if summary.agreements or summary.sample_agreements:
-        _print_table(console, "How close the estimates are to the truth, update by update", _agreement_rows(summary))
-    if summary.test_results:
-        metric = summary.test_results[0].metric
-        say(console, f"mean test {metric} of the participants: {in_words(summary.test_results)}")
+        title = "How close the estimates are to the truth, update by update"
+        _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), _agreement_rows(summary))
+    if tests := summary.test_results:
+        say(console, f"mean test {tests[0].metric} of the participants: {in_words(tests)}")
 
 
 def in_words(results: Sequence[EvaluationResult]) -> str:
@@ -227,62 +226,47 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
     return " -> ".join(f"{result.mean:.3f} (round {result.t})" for result in results)
 
 
-def _print_table(console: "Console", title: str, table: "ConsoleTable") -> None:
+def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+    """The first column, of names, has no heading."""
+    table = ConsoleTable("", box=None, padding=(0, 3, 0, 0))
+    table.columns[0].no_wrap = True
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
     console.print(table)
-
-
-def _span(rounds: Sequence[int]) -> str:
-    return f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:
     return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
 
 
-def _console_table(*columns: str) -> "ConsoleTable":
-    from rich.table import Table as ConsoleTable
-
-    table = ConsoleTable(box=None, padding=(0, 3, 0, 0))
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place == 0 else "right", no_wrap=True)
-    return table
-
-
-def _participants(sides: Ranked, summary: InfluenceSummary) -> "ConsoleTable":
-    table = _console_table("", "influence")
+def _participant_rows(sides: Ranked, summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
     for verb, side in zip(("helped", "harmed"), sides, strict=True):
         for node, value in side:
-            table.add_row(f"{verb}  {_name(node, summary)}", f"{value:+.4f}")
-    return table
+            yield f"{verb}  {_name(node, summary)}", f"{value:+.4f}"
 
 
-def _decay(summary: InfluenceSummary) -> "ConsoleTable":
-    table = _console_table("", *summary.by_hop)
+def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
     for hop in range(max(map(len, summary.by_hop.values()))):
         name = "on itself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
-        table.add_row(name, *(f"{values[hop]:.5f}" for values in summary.by_hop.values()))
-    return table
+        yield name, *(f"{values[hop]:.5f}" for values in summary.by_hop.values())
 
 
 def _sample_rows(
     samples: Sequence[SampleScore], summary: InfluenceSummary, classes: Sequence[str], labels: Tensor | None
-) -> "ConsoleTable":
-    table = _console_table("", "sample", "label", "uses", "influence")
+) -> Iterator[tuple[str, ...]]:
     sides = {"helped": samples[:MOST], "harmed": samples[: -MOST - 1 : -1]}
     for verb, side in sides.items():
         for one in (one for one in side if (one.value < 0) == (verb == "helped") and one.value != 0):
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
             owner = f"{verb}  of {_name(one.node, summary)}"
-            table.add_row(owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}")
-    return table
+            yield owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}"
 
 
-def _agreement_rows(summary: InfluenceSummary) -> "ConsoleTable":
-    table = _console_table("", "Pearson", "Spearman", "relative RMSE")
-    named = [*summary.agreements.items()]
-    named += [(f"{kind}, of samples", a) for kind, a in summary.sample_agreements.items()]
-    for kind, a in named:
-        table.add_row(kind, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}")
-    return table
+def _agreement_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
+    of_samples = {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
+    for kind, a in (summary.agreements | of_samples).items():
+        yield kind, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}"

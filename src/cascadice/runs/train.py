@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from rich.console import Console
 
 from cascadice import files
 from cascadice.engine.exchange.rules import RULES
@@ -22,9 +24,6 @@ from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, clear
 from cascadice.runs.journal import Journal, ending, enter, open_journal
 from cascadice.runs.progress import print_closing, print_opening, progress, say
 from cascadice.runs.store import RoundMetrics
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""
@@ -69,8 +68,6 @@ def run(
         >>> run(Config(rounds=10, epochs=None), "runs/mine", quiet=True).rounds  # doctest: +SKIP
         10
     """
-    from rich.console import Console
-
     console, folder = Console(quiet=quiet), Path(out)
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)
@@ -97,7 +94,7 @@ def run(
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.metrics[-1])
 
 
-def _train(journal: Journal, rounds: int, console: "Console", question: Question | None) -> None:
+def _train(journal: Journal, rounds: int, console: Console, question: Question | None) -> None:
     if question is None:
         deque(_rounds(journal, rounds, console), maxlen=0)
         return
@@ -108,7 +105,7 @@ def _train(journal: Journal, rounds: int, console: "Console", question: Question
 
 
 def _rounds(
-    journal: Journal, rounds: int, console: "Console", window: int = 0, taped: bool = False
+    journal: Journal, rounds: int, console: Console, window: int = 0, taped: bool = False
 ) -> Generator[Round, None, None]:
     """The rounds, each entered into the journal before it is passed on."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
@@ -121,7 +118,7 @@ def _rounds(
             yield round
 
 
-def _print_files(console: "Console", journal: Journal) -> None:
+def _print_files(console: Console, journal: Journal) -> None:
     names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
     saved = store.saved_rounds(journal.folder)
     rounds = f" and {len(saved)} recorded rounds" if saved else ""
