@@ -8,15 +8,7 @@ T = TypeVar("T")
 
 
 def lookup(table: Mapping[str, T], name: str, what: str) -> T:
-    """`table[name]`, or a ValueError that lists the known names and suggests the nearest.
-
-    Args:
-        what: What the names stand for, e.g. "optimizer".
-
-    Example:
-        >>> lookup({"sgd": 1}, "sgd", "optimizer")
-        1
-    """
+    """`table[name]`, or a ValueError that lists the known names (of `what`, e.g. "optimizer") and the nearest."""
     if name in table:
         return table[name]
     near = get_close_matches(name, table, n=1, cutoff=0.5)

@@ -168,14 +168,12 @@ def resolve(optimizer: Any) -> Optimizer:
     if isinstance(optimizer, str):
         return build(optimizer)
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
-    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
-    if issubclass(kind, torch.optim.Optimizer):
-        name, remedy = f"torch.optim.{name}", "Write its step as a pure function: optimizers.Optimizer(init, update)."
-        if kind.__name__.lower() in OPTIMIZERS:
-            same = kind.__name__.lower()
+    remedy = f"Use one of {', '.join(OPTIMIZERS)}, or optimizers.build(name, …)."
+    if issubclass(optimizer if isinstance(optimizer, type) else type(optimizer), torch.optim.Optimizer):
+        remedy = "Write its step as a pure function: optimizers.Optimizer(init, update)."
+        if (same := name.lower()) in OPTIMIZERS:
             remedy = f"Use {same!r}, or optimizers.build({same!r}, …) to set options."
-    else:
-        remedy = f"Use one of {', '.join(OPTIMIZERS)}, or optimizers.build(name, …)."
+        name = f"torch.optim.{name}"
     raise TypeError(f"optimizer must be a name or an optimizers.Optimizer; found {name}. {remedy}")
 
 

@@ -50,13 +50,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Summary":
-    """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine meanwhile.
-
-    Args:
-        out: The folder of the run.
-        port: The port to serve on; 0 is any that is free. The address is printed.
-        options: What else `run` takes.
-    """
+    """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine on a port (0: any free)."""
     from cascadice.report.live import serving
     from cascadice.runs.train import run
 

@@ -74,13 +74,7 @@ def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | Non
 
 
 def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
-    """Save a round. `after` is left out where gossip by W recomputes it from the rest, bit for bit.
-
-    Example:
-        >>> for round in simulate(network, 10):  # doctest: +SKIP
-        ...     save_round("my-run", round)
-        >>> rounds = list(load_rounds("my-run"))  # doctest: +SKIP
-    """
+    """Save a round. `after` is left out where gossip by W recomputes it from the rest, bit for bit."""
     t, batch, W, lr, conduct = round.draw
     tensors = {**_to_tensors("before.", round.before), **_to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}

@@ -40,7 +40,24 @@ class Description:
     out_weight: Float[Tensor, " n"]
 
     def __str__(self) -> str:
-        return "\n".join([*_summary(self), "", *_table(self)])
+        over = f" over {self.rounds} rounds" if self.rounds > 1 else ""
+        sums = "rows and columns" if self.doubly_stochastic else "rows" if self.row_stochastic else "not the rows"
+        lines = [
+            f"participants        {self.nodes}",
+            f"links               {self.links}{over}",
+            f"spectral gap        {self.spectral_gap:.4g}{' per round' if over else ''}",
+            f"sums to 1           {sums}",
+            f"strongly connected  {'yes' if self.strongly_connected else 'no'}",
+            "",
+            "participant  in-weight  out-weight",
+        ]
+        # all participants, or, if there are many, those with the most out-weight
+        order = self.out_weight.argsort(descending=True, stable=True).tolist()
+        shown = sorted(order) if self.nodes <= TABLE_ROWS else order[:TABLE_ROWS]
+        lines += [f"{k:>11}  {self.in_weight[k]:>9.4f}  {self.out_weight[k]:>10.4f}" for k in shown]
+        if self.nodes > len(shown):
+            lines.append(f"… and {self.nodes - len(shown)} with less out-weight")
+        return "\n".join(lines)
 
 
 def describe(W: Float[Tensor, "n n"]) -> Description:
@@ -149,24 +166,3 @@ def _arnoldi(apply: Callable[[Tensor], Tensor], x: Float[Tensor, " n"]) -> tuple
         basis.append(x / x.norm())
     size = min(len(basis), KRYLOV_STEPS)
     return torch.stack(basis[:size], dim=1), hessenberg[:size, :size]
-
-
-def _summary(description: Description) -> list[str]:
-    over = f" over {description.rounds} rounds" if description.rounds > 1 else ""
-    sums = "rows and columns" if description.doubly_stochastic else "rows"
-    return [
-        f"participants        {description.nodes}",
-        f"links               {description.links}{over}",
-        f"spectral gap        {description.spectral_gap:.4g}{' per round' if over else ''}",
-        f"sums to 1           {sums if description.row_stochastic else 'not the rows'}",
-        f"strongly connected  {'yes' if description.strongly_connected else 'no'}",
-    ]
-
-
-def _table(description: Description) -> list[str]:
-    """All participants, or, if there are many, those with the most out-weight."""
-    order = description.out_weight.argsort(descending=True, stable=True).tolist()
-    shown = sorted(order) if description.nodes <= TABLE_ROWS else order[:TABLE_ROWS]
-    rows = [f"{k:>11}  {description.in_weight[k]:>9.4f}  {description.out_weight[k]:>10.4f}" for k in shown]
-    left = [f"… and {description.nodes - len(shown)} with less out-weight"] if description.nodes > len(shown) else []
-    return ["participant  in-weight  out-weight", *rows, *left]

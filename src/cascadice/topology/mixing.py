@@ -75,13 +75,11 @@ def _fitting(W: Tensor, like: Tensor, *, transposed: bool) -> Tensor:
         return W
     copies = _copies.setdefault(W, {})
     if target not in copies:
-        copies[target] = (_transpose(W) if transposed else W).to(like.device, like.dtype)
+        if transposed:
+            receivers, sources, weights = (column.cpu() for column in links(W))
+            W = from_links(W.shape[0], sources, receivers, weights)
+        copies[target] = W.to(like.device, like.dtype)
     return copies[target]
-
-
-def _transpose(W: Tensor) -> Tensor:
-    receivers, sources, weights = links(W)
-    return from_links(W.shape[0], sources.cpu(), receivers.cpu(), weights.cpu())
 
 
 # Keyed by identity and weakly: a constant W is moved to the GPU once, the W of a random round is forgotten with it.
