@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascadice.influence.readings import Agreement
-from cascadice.pictures.panels import NAMED_UP_TO, check_suffix, number_participants, panels, save
+from cascadice.pictures.panels import NAMED_UP_TO, number_participants, panels, save
 
 HELPED, HARMED = "#0072B2", "#D55E00"  # Okabe–Ito: distinct for colour-blind readers too
 COLOURS = ("#4D4D4D", "#009E73", "#CC79A7", "#E69F00")
@@ -28,10 +28,9 @@ def plot(
     test_results: str = "",
     title: str = "",
 ) -> None:
-    """Plot a summary of influence, one panel for each thing there is to show. Negative influence helped.
+    """Plot a summary of influence as PNG or SVG, one panel for each thing there is to show. Negative influence helped.
 
     Args:
-        path: A PNG or SVG file.
         updates: kind -> [rounds, n], the influence of each update on everyone.
         by_hop: kind -> [hops + 1], the mean absolute influence of an update at each hop.
         matrix: kind -> [n, n], the influence of source on receiver.
@@ -39,7 +38,6 @@ def plot(
         injected: participant -> its faults, for the labels.
         test_results: The participants' test accuracy in words.
     """
-    path = check_suffix(path)
     count = 1 + 2 * bool(matrix) + bool(agreements)
     rows = 2 if count == 4 else 1
     figure, axes = panels(count, (5.4 * count / rows, 4.6 * rows), rows)

@@ -10,13 +10,6 @@ NAMED_UP_TO = 32  # participants: of more, their numbers do not fit along an axi
 SUFFIXES = (".png", ".svg")
 
 
-def check_suffix(path: str | PathLike[str]) -> Path:
-    """The path, which must end in .png or .svg."""
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise ValueError(f"a figure must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
-    return Path(path)
-
-
 def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, Any]:
     """A figure of this size in inches, and its `count` panels (one alone is not in a list)."""
     from matplotlib.figure import Figure
@@ -27,8 +20,7 @@ def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, A
 
 
 def save(figure: Any, path: str | PathLike[str], title: str = "") -> None:
-    """Style all panels and save the figure, atomically; ValueError unless `path` ends in .png or .svg."""
-    path = check_suffix(path)
+    """Style all panels and write the figure."""
     if title:
         figure.suptitle(title)
     for axes in figure.axes:
@@ -38,8 +30,10 @@ def save(figure: Any, path: str | PathLike[str], title: str = "") -> None:
 
 
 def write(figure: Any, path: str | PathLike[str]) -> None:
-    """Save the figure as it is, atomically, in the format of the path's suffix."""
-    path = check_suffix(path)
+    """Write the figure as it is, atomically, in the format of the path's suffix, .png or .svg."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a figure must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
     with replacing(path) as draft:
         figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
 

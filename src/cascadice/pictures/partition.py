@@ -13,12 +13,7 @@ LEGIBLE = 40  # labels along an axis; of more, every second, fifth, tenth … is
 
 
 def plot(counts: Int[Tensor, "nodes classes"], path: str | PathLike[str], classes: Sequence[str]) -> None:
-    """Plot the number of samples of each class at each participant as a heat map, with totals.
-
-    Args:
-        path: A PNG or SVG file.
-        classes: The names of the classes.
-    """
+    """Plot the number of samples of each class at each participant as a heat map with totals, as PNG or SVG."""
     from matplotlib.figure import Figure
 
     nodes, n_classes = counts.shape

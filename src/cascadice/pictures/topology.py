@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.pictures.panels import check_suffix, write
+from cascadice.pictures.panels import write
 from cascadice.topology import Links, links
 
 NETWORK_UP_TO = 64  # participants; of more, arrows would hide one another
@@ -17,17 +17,13 @@ COLOURS = "cividis_r"  # dark is strong; distinct for colour-blind readers too
 
 
 def plot(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "") -> None:
-    """Plot W: the graph on the left, the matrix on the right; of more than 64 participants, the matrix alone.
+    """Plot W as PNG or SVG: the graph on the left, the matrix on the right; of more than 64, the matrix alone.
 
     The area of a participant shows the weight that others give it, the width and darkness of an arrow its weight.
-
-    Args:
-        path: A PNG or SVG file.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    path = check_suffix(path)
     nodes, entries = W.shape[0], links(W.detach().cpu())
     both = nodes <= NETWORK_UP_TO
     figure = Figure(figsize=(13, 6.4) if both else (7.4, 6.6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
@@ -67,17 +63,10 @@ def _arrow(start: Any, end: Any, start_area: float, end_area: float, strength: f
     from matplotlib.patches import FancyArrowPatch
 
     return FancyArrowPatch(
-        start,
-        end,
-        connectionstyle="arc3,rad=0.12",
-        arrowstyle="-|>",
-        mutation_scale=4 + 10 * strength * width,
-        linewidth=0.3 + 2.7 * strength * width,
-        color=colour(0.25 + 0.75 * strength),
-        shrinkA=math.sqrt(start_area) / 2,
-        shrinkB=math.sqrt(end_area) / 2,
-        zorder=2,
-    )
+        start, end, connectionstyle="arc3,rad=0.12", arrowstyle="-|>", mutation_scale=4 + 10 * strength * width,
+        linewidth=0.3 + 2.7 * strength * width, color=colour(0.25 + 0.75 * strength), zorder=2,
+        shrinkA=math.sqrt(start_area) / 2, shrinkB=math.sqrt(end_area) / 2,
+    )  # fmt: skip
 
 
 def _heat_map(axes: Any, nodes: int, entries: Links) -> None:
@@ -91,10 +80,9 @@ def _heat_map(axes: Any, nodes: int, entries: Links) -> None:
     axes.figure.colorbar(shown, ax=axes, label="W[k, j]" if block == 1 else f"largest W[k, j] of {block} x {block}")
     axes.set(xlabel="source j", ylabel="receiver k", title="weight that k gives to j")
     if nodes <= 32:
-        axes.set_xticks(range(nodes))
-        axes.set_yticks(range(nodes))
-        axes.set_xticks(np.arange(nodes + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(nodes + 1) - 0.5, minor=True)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(nodes))
+            axis.set_ticks(np.arange(nodes + 1) - 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=0.8)
         axes.tick_params(which="minor", length=0)
         axes.tick_params(labelsize=9 if nodes <= 16 else 7)

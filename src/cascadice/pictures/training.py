@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.pictures.panels import check_suffix, panels, write
+from cascadice.pictures.panels import panels, write
 
 LINES_UP_TO = 64  # participants; of more, a band from minimum to maximum
 COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00", "consensus": "#4D4D4D"}  # Okabe–Ito
@@ -22,22 +22,22 @@ def plot(
     consensus: Mapping[int, float],
     title: str = "",
 ) -> None:
-    """Plot metrics over the rounds: thin lines are participants, thick lines their mean.
+    """Plot metrics over the rounds as PNG or SVG: thin lines are participants, thick lines their mean.
 
     Args:
-        path: A PNG or SVG file.
         train_loss: round -> [n], on the batches.
         test_loss: round -> [n], of the rounds that were evaluated.
         accuracy: round -> [n], of the rounds that were evaluated; NaN where there is none.
         consensus: round -> root mean square distance from the mean model.
     """
-    path = check_suffix(path)
     if not train_loss:
         raise ValueError("there must be at least one round to plot; found none.")
     figure, parts = panels(3, (13, 4.2))
     _accuracy(parts[0], accuracy)
     _losses(parts[1], train_loss, test_loss)
-    _consensus(parts[2], consensus)
+    parts[2].plot(list(consensus), list(consensus.values()), color=COLOURS["consensus"], linewidth=1.6)
+    parts[2].set(title="consensus distance", ylabel=r"root mean square of $\|\theta_k - \bar\theta\|$")
+    parts[2].set_ylim(bottom=0)
     for axes in parts:
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
@@ -65,13 +65,6 @@ def _losses(axes: Any, train_loss: Mapping[int, Tensor], test_loss: Mapping[int,
     axes.set_title("loss")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper right", frameon=False)
-
-
-def _consensus(axes: Any, consensus: Mapping[int, float]) -> None:
-    axes.plot(list(consensus), list(consensus.values()), color=COLOURS["consensus"], linewidth=1.6)
-    axes.set_title("consensus distance")
-    axes.set_ylabel(r"root mean square of $\|\theta_k - \bar\theta\|$")
-    axes.set_ylim(bottom=0)
 
 
 def _lines(axes: Any, curves: Mapping[int, Tensor], colour: str, name: str) -> None:

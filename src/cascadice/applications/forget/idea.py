@@ -16,11 +16,7 @@ from torch import Tensor
 
 from cascadice.applications.forget.corrections import Correct, along, coasted, pushed, replayed, work_without
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
-from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network, draw
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
+from cascadice.engine import Network, Operator, Participants, Round, draw, mix
 from cascadice.influence.checks import check_form, check_replays, check_samples_are_separate
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.names import lookup
@@ -57,12 +53,8 @@ def forget(
 
     Args:
         rounds: Consecutive rounds, recorded or from `simulate`; read once, one at a time.
-        removal: What to forget.
         level: A name in `LEVELS`.
         points: Of the quadrature, for path-integrated.
-
-    Raises:
-        ValueError: If the level is unknown, the rounds are not this network's or have gaps, or nothing was used.
 
     Example:
         >>> rounds = list(cd.simulate(network, 30))
@@ -116,9 +108,6 @@ def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int
     The rounds are those that would have followed, with their batches, mixing matrices and learning rates. Removed
     samples are left out; a participant does no work, whether all its updates were removed or only some. What this
     gains is measured in docs/applications.md. Cost: that of training.
-
-    Args:
-        rounds: How many rounds to train.
 
     Example:
         >>> repaired = repair(network, forget(network, recorded, removal, "gossip"), removal, rounds=5)

@@ -40,8 +40,8 @@ def _plot_change(axes: Any, results: Mapping[str, Any]) -> None:
 def _plot_traces(axes: Any, results: Mapping[str, Any], key: str, title: str) -> None:
     for name, trace in results["traces"].items():
         mean = np.mean(trace[key])
-        label = f"{name}: mean {mean:.3f}"
-        axes.plot(trace[key], MARKS[name], color=COLOURS[name], markersize=5, label=label, linestyle="none")
+        style = {"color": COLOURS[name], "markersize": 5, "linestyle": "none"}
+        axes.plot(trace[key], MARKS[name], label=f"{name}: mean {mean:.3f}", **style)
         axes.axhline(mean, color=COLOURS[name], linewidth=0.8, alpha=0.6)
     axes.set_title(title)
     axes.legend(frameon=False, fontsize=8)

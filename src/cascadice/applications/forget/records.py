@@ -3,6 +3,7 @@
 It is no proof that every trace is gone; `proved` says what it shows and what it does not.
 """
 
+from collections.abc import Sequence
 from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -82,7 +83,7 @@ def record_forgetting(recording: Recording, numbers: range, removal: Removal, me
     members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
     traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
     change = (corrected.participants.theta - last.after.theta).double().norm(dim=1)
-    measured = _Measured(seconds, _distance_left(models, exact), _list(change), traces, len(members))
+    measured = _Measured(seconds, _distance_left(models, exact), change.tolist(), traces, len(members))
     proved = EXACT if method.level == "replay" else ESTIMATED
     return ForgettingRecord(
         corrected,
@@ -97,7 +98,7 @@ def record_forgetting(recording: Recording, numbers: range, removal: Removal, me
             "seconds": seconds,
             "distance": measured.left,
             "change": measured.change,
-            "traces": {name: {key: _list(row) for key, row in one._asdict().items()} for name, one in traces.items()},
+            "traces": {name: {k: row.tolist() for k, row in one._asdict().items()} for name, one in traces.items()},
         },
     )
 
@@ -120,11 +121,6 @@ def _request(removal: Removal, numbers: range, corrected: Corrected, members: in
         "uses": corrected.uses.tolist(),
         "distinct_samples": members,
     }
-
-
-def _list(values: Tensor) -> list[float]:
-    numbers: list[float] = values.double().cpu().tolist()
-    return numbers
 
 
 def _mean(values: Tensor) -> float:
@@ -153,7 +149,7 @@ def _findings(
     what = _subject(removal) if removal.samples else f"the updates of {_subject(removal)}"
     findings += [_accuracy(method, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
     if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
-        findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(tuple(unused))}.")
+        findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
     others = [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]
     if others:
         spans = " and ".join(map(_span, others))
@@ -164,16 +160,13 @@ def _findings(
 
 
 def _subject(removal: Removal) -> str:
-    participants = f"participant{'s' * (len(removal.nodes) > 1)} {_some(removal.nodes)}"
-    if not removal.samples:
-        return participants
-    samples = f"sample{'s' * (len(removal.samples) > 1)} {_some(removal.samples)}"
-    return f"{samples} of {participants}" if removal.nodes else samples
+    named = (("sample", removal.samples), ("participant", removal.nodes))
+    return " of ".join(f"{name}{'s' * (len(of) > 1)} {_some(of)}" for name, of in named if of)
 
 
-def _some(numbers: tuple[int, ...], most: int = 8) -> str:
-    shown = comma_separated(numbers[:most])
-    return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
+def _some(numbers: Sequence[int], most: int = 8) -> str:
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return f"{comma_separated(numbers[:most])}{more}"
 
 
 def _count(number: int, name: str) -> str:

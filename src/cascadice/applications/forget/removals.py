@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Draw
+from cascadice.engine import Draw, Network
 
 
 @dataclass(frozen=True)
@@ -19,10 +18,7 @@ class Removal:
     Attributes:
         nodes: Participants whose updates are forgotten; with `samples`, only those participants' uses of them.
         samples: Training samples, by their index in the training data, whoever drew them.
-        rounds: The rounds in which they are forgotten (None: all).
-
-    Raises:
-        ValueError: If there is nothing to forget, or the rounds are not consecutive.
+        rounds: The consecutive rounds in which they are forgotten (None: all).
 
     Example:
         >>> participant = Removal(nodes=(3,))
@@ -71,8 +67,7 @@ def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> In
     """The training samples used in what is forgotten, each once."""
     used = [torch.zeros(0, dtype=torch.int64)]
     for draw in draws:
-        part = part_of(removal, draw, nodes)
-        batch = draw.batch.cpu()
+        part, batch = part_of(removal, draw, nodes), draw.batch.cpu()
         used.append(torch.cat([batch[part.samples], batch[part.updates].flatten()]))
     samples: Tensor = torch.unique(torch.cat(used))
     return samples
@@ -80,9 +75,9 @@ def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> In
 
 def check_removal(network: Network, removal: Removal) -> None:
     """Raise ValueError if the network has no such participants or samples."""
-    for node in removal.nodes:
-        if not 0 <= node < network.nodes:
-            raise ValueError(f"participants are numbered 0 to {network.nodes - 1}; found {node}.")
-    for sample in removal.samples:
-        if not 0 <= sample < len(network.data.train):
-            raise ValueError(f"training samples are numbered 0 to {len(network.data.train) - 1}; found {sample}.")
+    for what, numbers, count in (
+        ("participants", removal.nodes, network.nodes),
+        ("training samples", removal.samples, len(network.data.train)),
+    ):
+        if unknown := [number for number in numbers if not 0 <= number < count]:
+            raise ValueError(f"{what} are numbered 0 to {count - 1}; found {unknown[0]}.")

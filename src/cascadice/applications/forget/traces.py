@@ -7,9 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.data import Samples
-from cascadice.engine.learner import Participants
-from cascadice.engine.metrics import evaluate
-from cascadice.engine.networks import Network
+from cascadice.engine import Network, Participants, evaluate
 from cascadice.engine.operator import row_measures
 from cascadice.influence.measures import per_sample
 
@@ -19,12 +17,8 @@ def distance(
 ) -> float:
     """The distance left to models that never used it: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed|.
 
-    Args:
-        start: The replayed models before repair, if both the corrected and the replayed ones were repaired since.
-
-    Returns:
-        0 if it is as if never used, 1 if nothing was gained, more if the correction did harm; NaN if there was nothing
-        to forget.
+    0 is as if never used, 1 as trained, more if the correction did harm, NaN if there was nothing to forget. `start`:
+    the replayed models before repair, if both the corrected and the replayed ones were repaired since.
 
     Example:
         >>> distance(estimate.participants, rounds[-1].after, exact.participants)
@@ -51,11 +45,7 @@ def sample_losses(
 def membership_auc(members: Float[Tensor, "n members"], fresh: Float[Tensor, "n fresh"]) -> Float[Tensor, " n"]:
     """AUC of the attack that takes samples with low loss for training samples (Yeom et al. 2018); 0.5 is chance.
 
-        P(ℓ(member) < ℓ(fresh)) + ½ P(equal),   for each participant's model
-
-    Args:
-        members: Losses of samples that were used in training.
-        fresh: Losses of samples that were not.
+    P(ℓ(member) < ℓ(fresh)) + ½ P(equal),   for each participant's model, from its losses on both
     """
     ordered = fresh.sort(dim=1).values
     above = fresh.shape[1] - torch.searchsorted(ordered, members.contiguous(), right=True)

@@ -20,12 +20,8 @@ CONTRIBUTIONS: Mapping[str, str] = {
 
 
 class Entry(NamedTuple):
-    """Everyone's contribution in one round.
-
-    Attributes:
-        participants: The contribution of each participant's whole update.
-        samples: The contribution of each sample drawn, if it was asked for.
-        draw: Which training samples those are.
+    """Everyone's contribution in one round: of each participant's whole update and, if it was asked for, of each
+    sample drawn, with the indices of those training samples in `draw`.
     """
 
     round: int
@@ -56,10 +52,11 @@ def by_shares(
     """
     check_recording(network, rounds)
     first, adjoint = rounds[0], mean_adjoint(network, rounds, evaluation, points, direct=False)
+    entry = Entry(first.t, by_participant(first, adjoint))
     if not samples:
-        return Entry(first.t, by_participant(first, adjoint))
+        return entry
     scores = by_sample(network, first, adjoint)
-    return Entry(first.t, by_participant(first, adjoint), scores, samples_of(first, scores))
+    return entry._replace(samples=scores, draw=samples_of(first, scores))
 
 
 def by_horizon(
@@ -71,18 +68,17 @@ def by_horizon(
 
     Args:
         backwards: Every round of the run, the last one first.
-        samples: Whether to score each sample too.
 
     Example:
         >>> [entry.participants for entry in by_horizon(network, reversed(rounds), evaluation)]
     """
-    drawn: list[Tensor] = []
+    batches: list[Tensor] = []
 
     def noted() -> Iterator[Round]:
-        for done in backwards:
-            drawn.append(done.draw.batch.cpu().flatten(1))
-            yield done
+        for round_ in backwards:
+            batches.append(round_.draw.batch.cpu().flatten(1))
+            yield round_
 
     for scored in full_horizon(network, noted(), evaluation):
-        mine = drawn.pop()
-        yield Entry(scored.t, scored.participants, *((scored.samples, mine) if samples else ()))
+        batch = batches.pop()
+        yield Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))

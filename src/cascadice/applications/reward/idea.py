@@ -1,6 +1,6 @@
 """From contributions to payments: share a budget among participants. Negative contributions helped.
 
-A payout rule is one function from credit to weights and one entry in `PAYOUT_RULES`.
+A payout rule is one entry in `PAYOUT_RULES`: a function from credit to weights, and a description.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,16 +13,6 @@ from torch import Tensor
 from cascadice.names import lookup
 
 
-def proportional(credit: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """max(credit_j, 0)."""
-    return credit.clamp(min=0)
-
-
-def equal(credit: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """1 where credit_j > 0, else 0."""
-    return (credit > 0).to(credit)
-
-
 class PayoutRule(NamedTuple):
     """Turns everyone's credit into non-negative weights; payments above the floor are in proportion to them."""
 
@@ -31,8 +21,8 @@ class PayoutRule(NamedTuple):
 
 
 PAYOUT_RULES: Mapping[str, PayoutRule] = {
-    "proportional": PayoutRule(proportional, "in proportion to positive credit"),
-    "equal": PayoutRule(equal, "the same to everyone with positive credit"),
+    "proportional": PayoutRule(lambda credit: credit.clamp(min=0), "in proportion to positive credit"),
+    "equal": PayoutRule(lambda credit: (credit > 0).to(credit), "the same to everyone with positive credit"),
 }
 
 
@@ -42,8 +32,7 @@ class Payout(NamedTuple):
     Attributes:
         payment: In the budget's unit; sums to the budget.
         credit: What counts for payment, in units of the loss: `earned` less the clawback on `lost`.
-        earned: How much each participant lowered the loss, summed over the rounds in which it did.
-        lost: How much each participant raised the loss, summed over the rounds in which it did.
+        earned, lost: How much each lowered, or raised, the loss, summed over the rounds in which it did.
     """
 
     payment: Float[Tensor, " n"]
@@ -68,24 +57,17 @@ def pay(
     Harm reduces what was earned, never the floor.
 
     Args:
-        contributions: By round and participant; negative values lowered the loss.
-        budget: What the payments sum to.
-        floor: What everyone is paid at least.
         clawback: What harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds; 0
             forgives all harm; more than 1 punishes it.
         rule: A name in `PAYOUT_RULES`.
-
-    Raises:
-        ValueError: If the terms cannot be met, a contribution is not finite, or nobody has positive credit.
 
     Example:
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
         tensor([75., 25.,  0.], dtype=torch.float64)
     """
     _check_contributions(contributions)
-    check_terms(contributions.shape[1], budget, floor, clawback, rule)
-    values = contributions.double().cpu()
-    nodes = values.shape[1]
+    nodes, values = contributions.shape[1], contributions.double().cpu()
+    check_terms(nodes, budget, floor, clawback, rule)
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
     credit = earned - clawback * lost
     weights, rest = PAYOUT_RULES[rule].weights(credit), max(budget - nodes * floor, 0.0)
@@ -124,13 +106,8 @@ def shapley(losses: Float[Tensor, " coalitions"]) -> Float[Tensor, " n"]:
 
         φ_j = Σ_{S ∌ j} |S|! (n − |S| − 1)! / n! · (loss(S ∪ j) − loss(S))        Σ_j φ_j = loss(all) − loss(nobody)
 
+    `losses` has one entry for each of the 2^n coalitions; participant j belongs to number c if bit j of c is set.
     Cost: n passes over 2^n numbers; measuring the losses takes 2^n trainings.
-
-    Args:
-        losses: One for each of the 2^n coalitions; participant j belongs to coalition number c if bit j of c is set.
-
-    Raises:
-        ValueError: If the number of losses is not a power of two.
 
     Example:
         >>> shapley(torch.tensor([3.0, 2.0, 2.0, 1.0])).round(decimals=6)

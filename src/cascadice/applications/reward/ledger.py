@@ -10,7 +10,7 @@ Lines are never removed: a damaged part is entered again, on a new line. Only on
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,14 +31,7 @@ NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
 """Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
 
 ALL = -1
-DTYPES: Mapping[str, type[np.generic]] = {
-    "round": np.int32,
-    "participant": np.int32,
-    "sample": np.int64,
-    "value": np.float64,
-}
-COLUMN_DEFAULTS: Mapping[str, int] = {"sample": ALL}  # for columns that a part may lack
-
+DTYPES = {"round": np.int32, "participant": np.int32, "sample": np.int64, "value": np.float64}
 Columns = dict[str, NDArray[Any]]
 
 
@@ -85,10 +78,7 @@ def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry
     Args:
         folder: An empty or new folder, or one that holds a ledger of the same note.
         note: What the ledger is of; at least "run" and "kind".
-        entries: From `contributions.by_shares` or `by_horizon`.
-
-    Raises:
-        ValueError: If the folder holds other files or another ledger, or a contribution is not finite.
+        entries: From `contributions.by_shares` or `by_horizon`; all finite.
 
     Example:
         >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
@@ -105,9 +95,8 @@ def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry
         seal = _digest(header.encode())
     files.remove_drafts(folder)
     for entry in entries:
-        path = _part(folder, entry.round)
-        _write_part(path, _columns(entry))
-        content = path.read_bytes()
+        _write_part(_part(folder, entry.round), _columns(entry))
+        content = _part(folder, entry.round).read_bytes()
         line = _sealed(seal, entry.round, len(content), _digest(content))
         _append(folder / CHAIN, json.dumps(line._asdict()))
         seal = line.seal
@@ -126,7 +115,6 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     """Read and verify a ledger. Missing, truncated or altered parts are listed in `problems`; the others are read.
 
     Args:
-        folder: The ledger's folder.
         note: What the ledger should be of, if that is to be checked.
         seal: A seal kept from an earlier reading, to check that nothing was removed since.
 
@@ -137,8 +125,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     folder = Path(folder)
     if not (folder / CHAIN).exists():
         raise FileNotFoundError(f"{folder} holds no ledger: there is no {CHAIN}. Make one with cascadice reward.")
-    header, *lines = _read_lines(folder / CHAIN)
-    opening, chain = _verified(folder / CHAIN, header, lines)
+    note_read, opening, chain = _read_chain(folder / CHAIN)
     problems, parts = {}, [{name: np.empty(0, dtype=dtype) for name, dtype in DTYPES.items()}]
     for t, line in sorted({line.round: line for line in chain}.items()):
         path = _part(folder, t)
@@ -149,7 +136,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
             parts.append(_read_part(content))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
     seals = (opening, *(line.seal for line in chain))
-    ledger = Ledger(folder, {**NOTE_DEFAULTS, **header["note"]}, chain, seals[-1], rows, problems)
+    ledger = Ledger(folder, {**NOTE_DEFAULTS, **note_read}, chain, seals[-1], rows, problems)
     if seal is not None and seal not in seals:
         raise ValueError(f"{folder} lacks the entries sealed by {seal[:12]}…: lines were removed from its chain's end.")
     if note is not None:
@@ -157,39 +144,37 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     return ledger
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The chain's lines. An unfinished last line, left by a killed process, was never entered."""
+def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]:
+    """The header's note and seal, and the lines, each of which must follow from those before it.
+
+    An unfinished last line, left by a killed process, was never entered.
+    """
+    remedy = "Restore the file, or start a ledger elsewhere."
     complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    lines = []
-    for number, line in enumerate(complete.split("\n"), start=1):
-        try:
-            content = json.loads(line)
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
-            raise ValueError(f"line {number} of {path} is not readable. Restore the file, or start a ledger elsewhere.")
-        lines.append(content)
-    return lines
-
-
-def _verified(
-    path: Path, header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
-) -> tuple[str, tuple[ChainLine, ...]]:
-    """The seal of the header, and the lines, each of which must follow from those before it."""
+    lines = [_parsed(line) for line in complete.split("\n")]
+    if None in lines:
+        raise ValueError(f"line {lines.index(None) + 1} of {path} is not readable. {remedy}")
+    header, *rest = (line or {} for line in lines)
     if header.get("format") != FORMAT or not isinstance(header.get("note"), dict):
-        raise ValueError(f"{path} must begin with a ledger's header of format {FORMAT}; found {dict(header)}.")
+        raise ValueError(f"{path} must begin with a ledger's header of format {FORMAT}; found {header}.")
     opening = seal = _digest(_header(header["note"]).encode())
     chain: list[ChainLine] = []
-    for number, line in enumerate(lines, start=2):
+    for number, line in enumerate(rest, start=2):
         expected = _sealed(seal, line.get("round"), line.get("bytes"), line.get("sha256"))
-        if dict(line) != expected._asdict():
-            raise ValueError(
-                f"line {number} of {path} does not follow from those before it: lines were altered or removed. "
-                "Restore the file, or start a ledger elsewhere."
-            )
+        if line != expected._asdict():
+            wrong = "does not follow from those before it: lines were altered or removed"
+            raise ValueError(f"line {number} of {path} {wrong}. {remedy}")
         chain.append(expected)
         seal = expected.seal
-    return opening, tuple(chain)
+    return header["note"], opening, tuple(chain)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _digest(content: bytes) -> str:
@@ -264,21 +249,15 @@ def _read_part(content: bytes) -> Columns:
     from pyarrow import parquet
 
     table = parquet.read_table(pa.BufferReader(content))
-    absent = {name: value for name, value in COLUMN_DEFAULTS.items() if name not in table.column_names}
-    filled = {name: np.full(table.num_rows, value, dtype=DTYPES[name]) for name, value in absent.items()}
-    return {name: filled[name] if name in filled else table[name].to_numpy() for name in DTYPES}
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    return {"sample": np.full(table.num_rows, ALL, dtype=np.int64), **columns}  # a part may lack that column
 
 
 def totals(ledger: Ledger, *by: str) -> Columns:
     """Sum contributions by any of "round", "participant" and "sample"; `entries` counts the terms of each sum.
 
-    With "sample" the rows of samples are summed, otherwise those of whole updates.
-
-    Returns:
-        A column for each name in `by`, then "entries" and "value".
-
-    Raises:
-        ValueError: If a column is unknown, or the ledger has no rows of that sort.
+    With "sample" the rows of samples are summed, otherwise those of whole updates. Returns a column for each name in
+    `by`, then "entries" and "value".
     """
     for name in by:
         lookup({name: None for name in DTYPES if name != "value"}, name, "column")
