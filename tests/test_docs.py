@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+import cascadice
 from cascadice.cli import _parser
 from cascadice.engine.fast.rows import SMALL
 from cascadice.runs.config import Config, override
@@ -165,6 +166,26 @@ def test_files_exist(place):
 @pytest.mark.parametrize("name", ["cascadice.influence.judge", "cascadice.experiments", "cd.influence.Recorder"])
 def test_names_that_are_gone_are_noticed(name):
     assert not resolves(name)
+
+
+API = {name: own for page in PAGES for name, own in re.findall(r"^::: (\S+)(\n    options:)?$", page.read_text(), re.M)}
+DOCUMENTED = {name for name, own_options in API.items() if not own_options}
+
+
+@pytest.mark.parametrize("name", API)
+def test_api_pages_are_of_what_exists(name):
+    assert resolves(name)
+
+
+@pytest.mark.parametrize("package", [cascadice, cascadice.influence, cascadice.topology, cascadice.data])
+def test_api_pages_have_every_public_name(package):
+    public = {name: getattr(package, name) for name in package.__all__}
+    homes = {name: getattr(value, "__module__", getattr(value, "__name__", "")) for name, value in public.items()}
+    paths = {
+        name: {f"{package.__name__}.{name}", package.__name__, f"{home}.{name}", home} for name, home in homes.items()
+    }
+    missing = {name for name, known in paths.items() if not known & DOCUMENTED and callable(public[name])}
+    assert missing == set()
 
 
 def test_the_automatic_choice_is_as_described():

@@ -82,7 +82,8 @@ def advise(
         helps: `[k, j]`: whether j helps k, heard or not.
         heard: `[k, j]`: whether k hears j.
         group: As `find_groups` numbers them.
-        gave, took: As in `Balance`, in the end.
+        gave: As in `Balance`, in the end.
+        took: As in `Balance`, in the end.
     """
     return [_advice(j, helps[:, j], heard[:, j], group, float(gave[j]), float(took[j])) for j in range(len(group))]
 
