@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.console import Console
+from rich.table import Table
+
 import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
@@ -13,8 +16,6 @@ from cascadice.runs.progress import say
 from cascadice.runs.recording import results_folder
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cascadice.runs.recording import Recording
 
 
@@ -38,7 +39,7 @@ class Writer:
     recording: "Recording"
     folder: Path
     files: Sequence[str]
-    console: "Console"
+    console: Console
 
     def header(self, title: str, findings: Sequence[str], columns: Sequence[str], rows: Sequence[Any]) -> Json:
         """The part of the JSON that every command has and the report reads; `findings` are sentences."""
@@ -70,8 +71,6 @@ class Writer:
             right: How many columns after the first are aligned to the right.
             wrap: The one column whose cells may break into lines where the terminal is narrow.
         """
-        from rich.table import Table
-
         table = Table(box=None, padding=(0, 3, 0, 0))
         for place, column in enumerate(columns):
             table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=column != wrap)
@@ -88,8 +87,6 @@ class Writer:
 
 def open_writer(args: argparse.Namespace, recording: "Recording", command: str, *more: str) -> Writer:
     """The writer of a command's JSON and PNG and `more` files; ValueError unless its folder is free for them."""
-    from rich.console import Console
-
     written = [f"{command}.json", f"{command}.png", *more]
     folder = results_folder(recording.folder, command, args.out, written, args.overwrite)
     return Writer(command, recording, folder, written, Console(quiet=args.quiet))

@@ -39,20 +39,13 @@ HEADERS = {
 
 @contextmanager
 def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
-    """Serve the page of a run while the `with` block trains it, and print the address.
+    """Serve the page of a run while the `with` block trains it; print and yield the address.
 
     However the block ends, the run's report.html is written and open pages are told.
 
     Args:
-        folder: The folder that the run is written to.
         rounds: How many rounds the run will have, for the page to show progress.
         port: The port to listen on; 0 chooses a free one.
-
-    Yields:
-        The address of the page.
-
-    Raises:
-        ValueError: If the port is out of range or taken.
 
     Example:
         >>> with serving("runs/demo", rounds=320):  # doctest: +SKIP
@@ -182,8 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, text: str = "", kind: str = "text/plain", version: str | None = None) -> None:
         content = text.encode()
         self.send_response(status)
-        headers = {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
-        for name, value in (headers if version is None else {**headers, "ETag": version}).items():
+        about = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
+        for name, value in {**HEADERS, **about, **({"ETag": version} if version else {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -68,6 +68,31 @@ class _Measured(NamedTuple):
 
 def record_forgetting(recording: Recording, numbers: range, removal: Removal, method: Method) -> ForgettingRecord:
     """Forget in these recorded rounds, then measure what is left; beside a replay if `method.checked`."""
+    corrected, measured = _measure(recording, numbers, removal, method)
+    rounds, proved = removal.rounds or numbers, EXACT if method.level == "replay" else ESTIMATED
+    forgotten = {
+        "participants": list(removal.nodes),
+        "samples": list(removal.samples),
+        "rounds": [rounds[0], rounds[-1]],
+        "updates": corrected.updates,
+        "uses": corrected.uses.tolist(),
+        "distinct_samples": measured.members,
+    }
+    details = {
+        "proved": proved,
+        "forgotten": forgotten,
+        "how": method._asdict(),
+        "next_round": corrected.t,
+        "seconds": measured.seconds,
+        "distance": measured.left,
+        "change": measured.change,
+        "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
+    }
+    findings = [*_findings(recording, numbers, removal, method, corrected, measured), proved]
+    return ForgettingRecord(corrected, f"{_subject(removal)} forgotten", findings, _rows(measured), details)
+
+
+def _measure(recording: Recording, numbers: range, removal: Removal, method: Method) -> tuple[Corrected, _Measured]:
     network, began = recording.network, perf_counter()
     corrected = forget(network, recording.load_rounds(numbers), removal, method.level, method.points)
     seconds = perf_counter() - began
@@ -83,24 +108,7 @@ def record_forgetting(recording: Recording, numbers: range, removal: Removal, me
     members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
     traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
     change = (corrected.participants.theta - last.after.theta).double().norm(dim=1)
-    measured = _Measured(seconds, _distance_left(models, exact), change.tolist(), traces, len(members))
-    proved = EXACT if method.level == "replay" else ESTIMATED
-    return ForgettingRecord(
-        corrected,
-        f"{_subject(removal)} forgotten",
-        [*_findings(recording, numbers, removal, method, corrected, measured), proved],
-        _rows(measured),
-        {
-            "proved": proved,
-            "forgotten": _request(removal, numbers, corrected, len(members)),
-            "how": method._asdict(),
-            "next_round": corrected.t,
-            "seconds": seconds,
-            "distance": measured.left,
-            "change": measured.change,
-            "traces": {name: {k: row.tolist() for k, row in one._asdict().items()} for name, one in traces.items()},
-        },
-    )
+    return corrected, _Measured(seconds, _distance_left(models, exact), change.tolist(), traces, len(members))
 
 
 def _distance_left(models: dict[str, Participants], exact: Corrected | None) -> float | None:
@@ -111,34 +119,21 @@ def _distance_left(models: dict[str, Participants], exact: Corrected | None) -> 
     return left if isfinite(left) else None
 
 
-def _request(removal: Removal, numbers: range, corrected: Corrected, members: int) -> dict[str, Any]:
-    rounds = numbers if removal.rounds is None else removal.rounds
-    return {
-        "participants": list(removal.nodes),
-        "samples": list(removal.samples),
-        "rounds": [rounds[0], rounds[-1]],
-        "updates": corrected.updates,
-        "uses": corrected.uses.tolist(),
-        "distinct_samples": members,
-    }
-
-
 def _mean(values: Tensor) -> float:
     return float(values.double().mean())
 
 
 def _rows(measured: _Measured) -> list[list[Any]]:
-    left = {TRAINED: 1.0, FORGOTTEN: measured.left, NEVER: 0.0} if measured.left is not None else {}
+    left = {TRAINED: 1.0, FORGOTTEN: round(measured.left, 4), NEVER: 0.0} if measured.left is not None else {}
     return [
-        [name, *(round(_mean(values), 4) for values in one), round(left[name], 4) if left else None]
-        for name, one in measured.traces.items()
+        [name, *(round(_mean(values), 4) for values in one), left.get(name)] for name, one in measured.traces.items()
     ]
 
 
 def _findings(
     recording: Recording, numbers: range, removal: Removal, method: Method, corrected: Corrected, measured: _Measured
 ) -> list[str]:
-    rounds = numbers if removal.rounds is None else removal.rounds
+    rounds = removal.rounds or numbers
     count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
     findings = [
         f"Forgotten in all {recording.network.nodes} models: {_subject(removal)}, {count} in {_span(rounds)}.",

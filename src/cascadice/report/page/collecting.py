@@ -4,32 +4,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 import cascadice
 from cascadice import files
-from cascadice.applications.plain import Json
+from cascadice.applications.plain import Json, evenly, short
 from cascadice.intervals import kinds_by_participant, parse_interval
-from cascadice.report.page import influences, mixing, samples, sections, training
+from cascadice.pictures.training import LINES_UP_TO
+from cascadice.report.page import influences, mixing, samples, sections
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.store import RoundMetrics
+
+POINTS = 400  # most points of a curve
 
 
 def collect(folder: files.Folder) -> Json:
-    """Collect what the page of a run shows, whether the run has ended or not.
+    """Collect the plain data of a run's page, whether the run has ended or not; ValueError if there is no run.
 
     Only the run's settings are required; whatever else is missing or cannot be read is named in `notes`. The same
     folder always gives the same data, so a live page may ask again and again. Cost: one pass over the tables; no
     network is built.
-
-    Args:
-        folder: The folder that `cascadice run` wrote.
-
-    Returns:
-        Plain data for `page`.
-
-    Raises:
-        ValueError: If the folder holds no run.
 
     Example:
         >>> collect("runs/demo")["findings"][0]  # doctest: +SKIP
@@ -37,8 +35,9 @@ def collect(folder: files.Folder) -> Json:
     """
     home = Path(folder)
     config, notes = read_run_config(home), list[str]()
-    manifest = read_manifest(home)
-    metrics, injected, run = training.read_metrics(home, notes), _injected(config), run_fingerprint(home, config)
+    manifest, run = read_manifest(home), run_fingerprint(home, config)
+    metrics, faults = _read_metrics(home, notes), (*config.corruptions, *config.behaviours)
+    injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = int(manifest.get("nodes") or config.nodes or (len(metrics[0].train_loss) if metrics else 1))
     length = int(manifest.get("rounds", 0))
     read = influences.read(home, run, nodes, metrics, injected, notes)
@@ -46,9 +45,11 @@ def collect(folder: files.Folder) -> Json:
     results, scored = sections.read_sections(home, run, notes), samples.samples(config, summaries, notes)
     present = {"influence": read, "samples": scored, **{section["name"]: True for section in results}}
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
+    hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
+    network = Path(config.mixing).stem if config.mixing else config.topology
     return {
         "version": cascadice.__version__,
-        "title": _title(config, nodes),
+        "title": f"{nodes} participants, {network}: {config.model} on {config.data}",
         "folder": home.name or str(home),
         "path": str(home),
         "nodes": nodes,
@@ -57,20 +58,15 @@ def collect(folder: files.Folder) -> Json:
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),
-        "training": training.curves(metrics),
+        "training": _curves(metrics),
         "influence": influences.influence(read, shown),
-        "mixing": mixing.mixing(home, config, shown, rounds, _hops(read), notes),
+        "mixing": mixing.mixing(home, config, shown, rounds, hops, notes),
         "samples": scored,
         "sections": results,
         "commands": sections.commands(home, bool(store.saved_rounds(home)), [n for n, what in present.items() if what]),
         "table": influences.table(read),
         "notes": notes,
     }
-
-
-def _title(config: Config, nodes: int) -> str:
-    network = Path(config.mixing).stem if config.mixing else config.topology
-    return f"{nodes} participants, {network}: {config.model} on {config.data}"
 
 
 def _run(config: Config, manifest: dict[str, Any]) -> Json:
@@ -80,10 +76,39 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
     return {**{name: manifest.get(name) for name in names}, "settings": settings}
 
 
-def _injected(config: Config) -> dict[int, str]:
-    """The faults that the settings injected, by participant."""
-    return kinds_by_participant(parse_interval(text, "behaviour") for text in (*config.corruptions, *config.behaviours))
+def _read_metrics(folder: Path, notes: list[str]) -> list[RoundMetrics]:
+    """What the run has measured so far."""
+    try:
+        return store.read_metrics(folder)
+    except FileNotFoundError:
+        notes.append("Nothing has been measured yet: the first checkpoint will write the first metrics.")
+    except ValueError as error:
+        notes.append(str(error))
+    return []
 
 
-def _hops(read: Sequence[influences.Influences]) -> int:
-    return max((len(values) - 1 for one in read[:1] for values in one.summary.by_hop.values()), default=1)
+def _curves(metrics: Sequence[RoundMetrics]) -> Json | None:
+    """Training loss and consensus distance by round, and test loss and accuracy where they were measured."""
+    if not metrics:
+        return None
+    kept = [metrics[place] for place in evenly(len(metrics), POINTS)]
+    tests = [(m.t, m.test) for m in metrics if m.test is not None]
+    tests = [tests[place] for place in evenly(len(tests), POINTS)]
+    return {
+        "loss": _curve([(m.t, m.train_loss) for m in kept]),
+        "test loss": _curve([(t, test.loss) for t, test in tests]),
+        "accuracy": _curve([(t, test.accuracy) for t, test in tests if not bool(test.accuracy.isnan().any())]),
+        "consensus": {"rounds": [m.t for m in kept], "mean": short([float(m.consensus) for m in kept])},
+        "thinned": len(kept) < len(metrics),
+    }
+
+
+def _curve(points: Sequence[tuple[int, Tensor]]) -> Json | None:
+    """A line for each participant, or a band from the lowest to the highest if there are too many."""
+    if not points:
+        return None
+    values = torch.stack([value for _, value in points]).double()
+    curve: Json = {"rounds": [t for t, _ in points], "mean": short(values.mean(1))}
+    if values.shape[1] <= LINES_UP_TO:
+        return {**curve, "each": [short(column) for column in values.T]}
+    return {**curve, "least": short(values.amin(1)), "greatest": short(values.amax(1))}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cascadice.applications.plain import Json, evenly, plain, short
+from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.runs.folder import INFLUENCE
 from cascadice.runs.store import RoundMetrics
@@ -34,7 +34,7 @@ def read(
     """Read every table of influence of this run; those that say whom an update reached come first."""
     read = []
     places = {path.parent for path in folder.glob(f"*/{NOTE}")}
-    for place in sorted(places, key=lambda place: (place.name != INFLUENCE, place.name)):
+    for place in in_order(places, [INFLUENCE], lambda place: place.name):
         try:
             if not parts(place):
                 continue
@@ -52,8 +52,7 @@ def shown(read: Sequence[Influences], nodes: int) -> list[int]:
     if nodes <= NETWORK_UP_TO or not read:
         return list(range(min(nodes, NETWORK_UP_TO)))
     totals = next(iter(read[0].summary.participants.values()))
-    strongest = np.argsort(-np.abs(np.nan_to_num(totals)), kind="stable")[:NETWORK_UP_TO]
-    return sorted(strongest.tolist())
+    return sorted(np.argsort(-np.abs(np.nan_to_num(totals)), kind="stable")[:NETWORK_UP_TO].tolist())
 
 
 def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
@@ -152,10 +151,8 @@ def table(read: Sequence[Influences]) -> Json | None:
     columns: Columns = tuple(np.asarray(column, dtype=np.float64) for column in (folders, kind, *numbers))
     note = ""
     if len(rows) > ROWS:
-        note, columns = (
-            f"Summed over rounds, because the table has {len(rows):,} rows.",
-            _summed(columns, (0, 1, 3, 4, 5, 6)),
-        )
+        note = f"Summed over rounds, because the table has {len(rows):,} rows."
+        columns = _summed(columns, (0, 1, 3, 4, 5, 6))
     if len(columns[-1]) > ROWS:
         note = f"Summed over rounds, the {ROWS:,} largest only, because the table has {len(rows):,} rows."
         columns = _strongest(columns, ROWS)

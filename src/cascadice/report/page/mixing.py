@@ -33,8 +33,9 @@ def mixing(
     try:
         W = _mixing_matrices(folder, config)
         for t in chosen:
-            keys = [_key(different, _among(shown, W(s))) for s in range(t, t + hops)]
-            of[str(t)] = [1 + list(different).index(key) for key in keys]
+            matrices = [_among(shown, W(s)) for s in range(t, t + hops)]
+            different |= {matrix.tobytes(): matrix for matrix in matrices}
+            of[str(t)] = [1 + list(different).index(matrix.tobytes()) for matrix in matrices]
             if sum(np.count_nonzero(matrix) for matrix in different.values()) > LINKS:
                 break
     except (ValueError, TypeError, OSError) as error:
@@ -45,12 +46,6 @@ def mixing(
     matrices = list(different.values())
     mean = np.mean([matrices[indices[0] - 1] for indices in of.values()], axis=0)
     return {"matrices": [_columns(shown, matrix) for matrix in (mean, *matrices)], "of": of}
-
-
-def _key(different: dict[bytes, Matrix], matrix: Matrix) -> bytes:
-    key = matrix.tobytes()
-    different.setdefault(key, matrix)
-    return key
 
 
 def _among(shown: Sequence[int], W: Tensor) -> Matrix:

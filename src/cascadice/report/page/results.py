@@ -6,7 +6,7 @@ OUT/NAME/points.parquet     every point measured           OUT/NAME/figure.png, 
 OUT/NAME/parts/*.json       what was measured so far of an unfinished figure; error.txt: why it failed
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +26,25 @@ CELLS = 200_000  # all tables of points together
 def collect_results(folder: files.Folder) -> Json:
     """Collect what a page shows of one reproduced figure, or of all figures in a folder.
 
-    Only a figure's result.json is required; whatever else is missing or cannot be read is named in `notes`.
-
-    Args:
-        folder: A figure's own folder, or the `--out` folder of `cascadice reproduce`.
-
-    Returns:
-        Plain data for `page_of_results`.
-
-    Raises:
-        ValueError: If no figure in the folder has a readable result.
+    `folder` is a figure's own, or the `--out` of `cascadice reproduce`. Only a figure's result.json is required, of at
+    least one figure; whatever else is missing or cannot be read is named in `notes`.
     """
     home, notes = Path(folder), list[str]()
     results = {place: result for place in result_folders(home) if (result := read_result(place, notes))}
     if not results:
-        absent = (
-            f"{home} has no {RESULT}, and neither has a folder in it. Name a folder that `cascadice reproduce` wrote."
-        )
-        raise ValueError(notes[0] if notes else absent)
+        absent = f"{home} has no {RESULT}, and neither has a folder in it."
+        raise ValueError(notes[0] if notes else f"{absent} Name a folder that `cascadice reproduce` wrote.")
     notes += [text] if (text := unfinished(home)) else []
     pictures = _pictures(list(results), notes)
     sections = [_section(place, result, len(results), notes) for place, result in results.items()]
-    return {
-        "version": cascadice.__version__,
-        "title": sections[0]["title"] if len(sections) == 1 else f"The paper, reproduced: {len(sections)} results",
-        "folder": home.absolute().name,
-        "path": str(home),
-        "results": [{**section, "picture": pictures.get(section["name"])} for section in sections],
-        "notes": notes,
-    }
+    title = sections[0]["title"] if len(sections) == 1 else f"The paper, reproduced: {len(sections)} results"
+    return of_results(home, title, [{**one, "picture": pictures.get(one["name"])} for one in sections], notes)
+
+
+def of_results(folder: Path, title: str, results: Sequence[Json], notes: Sequence[str]) -> Json:
+    """The plain data of a page of results, for `page_of_results`."""
+    about = {"version": cascadice.__version__, "title": title, "folder": folder.absolute().name, "path": str(folder)}
+    return {**about, "results": results, "notes": notes}
 
 
 def result_folders(folder: Path) -> list[Path]:
@@ -70,12 +60,11 @@ def result_folders(folder: Path) -> list[Path]:
 
 def unfinished(folder: Path) -> str:
     """Name the figures in a folder that were started and have no result; empty if there are none."""
-    started = [path for path in (folder, *sorted(folder.glob("*/"))) if not (path / RESULT).exists()]
-    named = [
-        path.absolute().name + (f" (failed, see {path / ERROR})" if (path / ERROR).exists() else "")
-        for path in started
-        if (path / ERROR).exists() or (path / PARTS).is_dir()
-    ]
+    named = []
+    for path in (folder, *sorted(folder.glob("*/"))):
+        failed = (path / ERROR).exists()
+        if not (path / RESULT).exists() and (failed or (path / PARTS).is_dir()):
+            named.append(path.absolute().name + (f" (failed, see {path / ERROR})" if failed else ""))
     return f"Not finished: {', '.join(named)}. {RESUME}" if named else ""
 
 
@@ -180,23 +169,28 @@ def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
         return None
     kept = evenly(table.num_rows, max(1, cells // table.num_columns))
     note = "" if len(kept) == table.num_rows else f"{len(kept):,} of {table.num_rows:,} rows; all are in {path}."
-    columns = {name: _column(table[name].take(pa.array(kept)).to_pylist()) for name in table.column_names}
-    words = {name: known for name, (_, known) in columns.items() if known is not None}
-    values = [values for values, _ in columns.values()]
-    return {"columns": table.column_names, "values": values, "words": words, "sums": [], "note": note}
+    return searchable({name: table[name].take(pa.array(kept)).to_pylist() for name in table.column_names}, note)
 
 
-def _column(values: list[Any]) -> tuple[list[Any], list[str] | None]:
-    """Numbers as they are; anything else as an index into the sorted list of its different words."""
-    present = [value for value in values if value is not None]
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
-        return values, None
-    if all(isinstance(value, float) for value in present):
-        return short([float("nan") if value is None else value for value in values]), None
-    words = sorted({_word(value) for value in present})
-    index = {word: place for place, word in enumerate(words)}
-    return [None if value is None else index[_word(value)] for value in values], words
+def searchable(columns: Mapping[str, Sequence[Any]], note: str = "", key: Callable[[str], Any] = str) -> Json:
+    """The page's searchable table: numbers as they are, anything else as an index into the words of its column.
+
+    `key` is what words are sorted by; None is an empty cell.
+    """
+    values, words = list[Sequence[Any]](), dict[str, list[str]]()
+    for name, column in columns.items():
+        present = [value for value in column if value is not None]
+        if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
+            values.append(column)
+        elif all(isinstance(value, float) for value in present):
+            values.append(short([float("nan") if value is None else value for value in column]))
+        else:
+            words[name] = sorted({word_of(value) for value in present}, key=key)
+            index = {word: place for place, word in enumerate(words[name])}
+            values.append([None if value is None else index[word_of(value)] for value in column])
+    return {"columns": list(columns), "values": values, "words": words, "sums": [], "note": note}
 
 
-def _word(value: Any) -> str:
+def word_of(value: Any) -> str:
+    """A value as text; yes or no instead of True or False."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)

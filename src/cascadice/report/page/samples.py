@@ -22,24 +22,18 @@ def samples(config: Config, summaries: Sequence[InfluenceSummary], notes: list[s
     if summary is None:
         return None
     kind, scores = next(iter(summary.samples.items()))
-    helped = [score for score in scores[:MOST] if score.value < 0]
-    harmed = [score for score in scores[: -MOST - 1 : -1] if score.value > 0]
-    data = _data(config, notes)
+    data = None
+    try:
+        data = _load(config.data, config.data_root)
+    except (ValueError, OSError) as error:
+        notes.append(f"Samples are shown without pictures: {error}")
     return {
         "kind": kind,
         "rounds": list(summary.rounds),
         "count": len(scores),
-        "helped": [_sample(score, data) for score in helped],
-        "harmed": [_sample(score, data) for score in harmed],
+        "helped": [_sample(score, data) for score in scores[:MOST] if score.value < 0],
+        "harmed": [_sample(score, data) for score in scores[: -MOST - 1 : -1] if score.value > 0],
     }
-
-
-def _data(config: Config, notes: list[str]) -> DataSet | None:
-    try:
-        return _load(config.data, config.data_root)
-    except (ValueError, OSError) as error:
-        notes.append(f"Samples are shown without pictures: {error}")
-        return None
 
 
 @lru_cache(maxsize=1)  # a live page asks every few seconds

@@ -23,9 +23,8 @@ def sentences(
 
 
 def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics]) -> str:
-    start = (
-        f"{nodes} participants trained {config.model} on {config.data} together for {rounds} rounds, with no server."
-    )
+    what = f"{config.model} on {config.data}"
+    start = f"{nodes} participants trained {what} together for {rounds} rounds, with no server."
     test = next((m.test for m in reversed(metrics) if m.test is not None), None)
     if test is None:
         return start
@@ -46,11 +45,10 @@ def _participants(summary: InfluenceSummary) -> list[str]:
     texts = [SIGNS]
     for verb, side in zip(("helped", "harmed"), ranked(totals, NAMED), strict=True):
         if side:
-            names = _listed([_name(node, summary, f"{value:+.3g}") for node, value in side])
-            texts.append(f"{_capital(names)} {verb} most.")
+            texts.append(f"{_listed([_name(node, summary, f'{value:+.3g}') for node, value in side])} {verb} most.")
     if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
-        texts.append(f"{_capital(_listed(idle[:NAMED]))} neither helped nor harmed.")
-    return texts
+        texts.append(f"{_listed(idle[:NAMED])} neither helped nor harmed.")
+    return [text[0].upper() + text[1:] for text in texts]
 
 
 def _distance(summary: InfluenceSummary) -> list[str]:
@@ -81,7 +79,3 @@ def _samples(summary: InfluenceSummary) -> list[str]:
 
 def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

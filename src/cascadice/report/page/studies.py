@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
-from cascadice.report.page.results import RESULT, picture_uri, smallest_picture
+from cascadice.report.page.results import RESULT, of_results, picture_uri, searchable, smallest_picture, word_of
 
 STUDIES = {
     "anomalies": "How reliably do neighbours tell attackers from honest participants?",
@@ -37,6 +36,7 @@ def collect_study(folder: Path) -> Json:
         raise ValueError(f"{folder / RESULT} must list its results; was it written by another program?")
     columns, rows = table([row for entry in measured for row in _rows(entry)])
     long, picture = len(rows) > SHOWN, smallest_picture(folder, [f"{name}.png", f"{name}.svg"])
+    texts = {column: [row[place] or None for row in rows] for place, column in enumerate(columns)}
     section = {
         "name": name,
         "title": STUDIES[name],
@@ -47,35 +47,18 @@ def collect_study(folder: Path) -> Json:
         "count": len(rows),
         "command": f"python -m cascadice_experiments.{name}",
         "made": "",
-        "points": _searchable(columns, rows) if long else None,
+        "points": {"what": "rows", **searchable(texts, key=_by_number)} if long else None,
         "picture": picture and picture_uri(picture),
     }
     points = ", ".join(sorted(path.name for path in folder.glob("*.parquet")))
-    return {
-        "version": cascadice.__version__,
-        "title": STUDIES[name],
-        "folder": folder.absolute().name,
-        "path": str(folder),
-        "results": [section],
-        "notes": [f"Every point measured is in {points}."] if points else [],
-    }
+    notes = [f"Every point measured is in {points}."] if points else []
+    return of_results(folder, STUDIES[name], [section], notes)
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
     """The columns, in order of first appearance, and the cells of every row; "" where a row lacks a column."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return columns, [[row.get(name, "") for name in columns] for row in rows]
-
-
-def _searchable(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Json:
-    """All rows for the page's searchable table: each cell is an index into the sorted words of its column."""
-    texts = list(zip(*rows, strict=True))
-    words = [sorted(set(column) - {""}, key=_by_number) for column in texts]
-    values = [
-        [known.index(cell) if cell else None for cell in column] for column, known in zip(texts, words, strict=True)
-    ]
-    named = dict(zip(columns, words, strict=True))
-    return {"what": "rows", "columns": list(columns), "values": values, "words": named, "sums": [], "note": ""}
 
 
 def _by_number(text: str) -> tuple[float, str]:
@@ -92,10 +75,9 @@ def _rows(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         return
     shared = {name: value for name, value in entry.items() if not isinstance(value, (Mapping, list)) or "mean" in value}
     for name, own in entry["rows"].items():
-        more = {key: value[name] for key, value in entry.items() if isinstance(value, Mapping) and name in value}
-        yield dict(
-            _cells({**shared, "of": name, **own, **{key: value for key, value in more.items() if key != "rows"}})
-        )
+        others = {key: value for key, value in entry.items() if isinstance(value, Mapping) and key != "rows"}
+        more = {key: value[name] for key, value in others.items() if name in value}
+        yield dict(_cells({**shared, "of": name, **own, **more}))
 
 
 def _cells(entry: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
@@ -119,4 +101,4 @@ def _cell(value: Any, deviation: float | None) -> str | None:
         return _cell(statistics.fmean(numbers), spread) if numbers and len(numbers) == len(value) else None
     if isinstance(value, float):
         return f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return word_of(value)

@@ -22,8 +22,10 @@ ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u202
 
 def page(data: Json) -> str:
     """Make the HTML page of what `collect` returned; with `live` in the data, it asks its server for newer data."""
+    from plotly.offline import get_plotlyjs
+
     live = ("live.js",) if "live" in data else ()
-    library = f"<script>{_plotly()}</script>"
+    library = f"<script>{get_plotlyjs()}</script>"
     return _fill_page(data, "run.html", (*RUN_SCRIPTS, *live), library, connect="'self'" if live else "'none'")
 
 
@@ -50,14 +52,7 @@ def _fill(text: str, slots: Mapping[str, str]) -> str:
 
 
 def write(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
-    """Write the page of a run.
-
-    Args:
-        folder: The folder that `cascadice run` wrote.
-        out: The HTML file to write (default: report.html in the run's folder).
-
-    Returns:
-        The path of the page, and the data on it (see `collect`).
+    """Write the page of a run into `out`, or report.html in its folder; returns its path and what `collect` returned.
 
     Example:
         >>> path, data = write("runs/demo")  # doctest: +SKIP
@@ -86,9 +81,3 @@ def json_in_html(data: Json) -> str:
 
 def _asset(name: str) -> str:
     return (resources.files("cascadice.report.page") / name).read_text(encoding="utf-8")
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
