@@ -168,6 +168,13 @@ def test_names_that_are_gone_are_noticed(name):
     assert not resolves(name)
 
 
+@pytest.mark.parametrize(
+    "line", re.findall(r"^\+ ((?:from|import) .*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+)
+def test_migration_imports_work(line):
+    exec(line, {})
+
+
 API = {name: own for page in PAGES for name, own in re.findall(r"^::: (\S+)(\n    options:)?$", page.read_text(), re.M)}
 DOCUMENTED = {name for name, own_options in API.items() if not own_options}
 
