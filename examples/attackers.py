@@ -1,4 +1,4 @@
-"""Participants with bad data, and participants that do not play by the rules.
+"""Participants with bad data, and participants that misbehave.
 
 Prints the mean test accuracy of the honest participants without attackers and with each kind of them. Participants
 0 and 1 of 8 misbehave, from round 20 on.
@@ -38,4 +38,4 @@ for attack in (
 ):
     kind = "data" if isinstance(attack, cd.Corruption) else "conduct"
     print(f"{kind:8} {attack.kind:23} {honest_accuracy(attack):.3f}")
-print("Plain averaging trusts everybody: what two send, all receive.")
+print("Plain averaging trusts everybody: what two participants send reaches all.")

@@ -1,4 +1,4 @@
-"""Choose whom to average with, by the influence of neighbours' updates on one's own data.
+"""Choose whom to average with, by the influence of neighbours' updates on each participant's own data.
 
 Two groups have labels that contradict each other. Prints the accuracy when everyone averages with all neighbours,
 trains alone, chooses by influence, and knows its own group; then the groups found in the influence, and the links kept.

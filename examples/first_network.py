@@ -16,7 +16,7 @@ def train(mixing: str) -> None:
     *_, last = cd.simulate(network, ROUNDS, window=0)
     accuracy = cd.evaluate(network, last.after).accuracy
     apart = float(cd.consensus(last.after.theta))
-    print(f"{mixing:12} accuracy {accuracy.mean():.3f} (least {accuracy.min():.3f}), consensus distance {apart:.3f}")
+    print(f"{mixing:12} accuracy {accuracy.mean():.3f} (min {accuracy.min():.3f}), consensus distance {apart:.3f}")
 
 
 data = cd.data.digits()

@@ -1,7 +1,7 @@
 """Four participants train a small transformer on the documentation of Python, character by character.
 
-The text comes with Python, so there is nothing to download. Prints the loss on held-out text at the start and at the
-end, in nats a character, and what one participant expects after "the met".
+The text comes with Python, so there is nothing to download. Prints the loss on held-out text before and after training,
+in nats a character, and what one participant expects after "the met".
 """
 
 import math
@@ -20,7 +20,7 @@ network = cd.network(
     model, text, nodes=4, mixing="ring", batch_size=16, optimizer=optimizers.clip(optimizers.adamw(), 1.0),
     lr=learning_rates.warmup(learning_rates.cosine(1e-2, ROUNDS), 10),
 )  # fmt: skip
-judges = text.test.subset(torch.arange(256))
+held_out = text.test.subset(torch.arange(256))
 
 
 def expected(reader: nn.Module, text: str) -> str:
@@ -30,10 +30,10 @@ def expected(reader: nn.Module, text: str) -> str:
     return ", ".join(f"{symbols[i]!r} {p[i]:.0%}" for i in p.topk(3).indices.tolist())
 
 
-before = cd.evaluate(network, network.initial, judges).loss.mean()
+before = cd.evaluate(network, network.initial, held_out).loss.mean()
 *_, last = cd.simulate(network, ROUNDS, window=0)
-after = cd.evaluate(network, last.after, judges)
-print(f"guessing would cost {math.log(len(symbols)):.2f} nats a character")
+after = cd.evaluate(network, last.after, held_out)
+print(f"loss of guessing: {math.log(len(symbols)):.2f} nats a character")
 print(f"held-out loss: {before:.2f} before, {after.loss.mean():.2f} after {ROUNDS} rounds")
 print(f"next character right: {after.accuracy.mean():.1%}")
 print('after "the met", participant 0 expects', expected(cd.module_of(network, last.after, 0), "the met"))

@@ -1,8 +1,8 @@
 """Your own training loop, with your own modules, optimizers and gossip, and whose data helped whom in it.
 
-The loop is plain PyTorch; a recorder looks on. It takes three lines: one to make it, one around a round, one after each
-optimizer step. Participant 3 has wrong labels. Prints each participant's share of what the last rounds did to the test
-loss (negative helped), and participant 3's most harmful sample.
+The loop is plain PyTorch; a recorder watches it. It takes three lines: one to make it, one around a round, one after
+each optimizer step. Participant 3 has wrong labels. Prints each participant's share of what the last rounds did to the
+test loss (negative helped), and participant 3's most harmful sample.
 """
 
 from copy import deepcopy

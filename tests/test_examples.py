@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
-# What a reader must find in the output; numbers in the pattern's groups must lie within the bounds beside it.
+# Patterns that the output must match; the numbers in their groups must lie within the bounds.
 PROMISES = {
     "attackers": (r"nobody +(0\.\d+)[\s\S]*data +noise +(0\.\d+)[\s\S]*sign-flipper", [(0.92, 1), (0.4, 0.85)]),
     "detect_attackers": (
@@ -55,10 +55,10 @@ def test_prints_what_it_promises(script, capsys, one_thread):
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
     promise, bounds = PROMISES[script.stem]
-    found = re.search(promise, printed)
-    assert found, printed
-    for number, (least, most) in zip(found.groups(), bounds, strict=True):
-        assert least <= float(number) <= most, printed
+    match = re.search(promise, printed)
+    assert match, printed
+    for number, (lowest, highest) in zip(match.groups(), bounds, strict=True):
+        assert lowest <= float(number) <= highest, printed
     assert printed.rstrip().endswith("."), "an example ends with a plain statement"
 
 
