@@ -1,6 +1,6 @@
 """Record rounds to disk, read them back, and go on from a checkpoint as if nothing had happened.
 
-Every file is written under a temporary name and then renamed, so a process killed at any moment leaves whole files. Prints
+Files are written under a temporary name and then renamed, so a process killed at any moment leaves whole files. Prints
 which rounds were kept, how large participant 0's update was in each, and whether the resumed run ended with the same
 bits.
 """
