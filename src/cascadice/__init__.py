@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from cascadice.runs import store
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Behaviour", "Corruption", "DivergedError", "Network", "Participants", "Recorder", "Round", "consensus", "data",

@@ -15,4 +15,4 @@ def gradients(network, evaluation, theta, buffers, nodes):
 
 def known_layers(network, drawn):
     """The model's layers for batches like the one drawn; None where samples cannot be scored by them."""
-    return Operator(network)._layers(drawn)
+    return Operator(network)._runner.layers(drawn)

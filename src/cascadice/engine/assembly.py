@@ -150,7 +150,7 @@ def _groups(network: Network, drawn: Draw, optimizers: Sequence[Optimizer]) -> t
         return ()
     learners = {id(way): replace(network.learner, optimizer=way) for way in ways}
     return tuple(
-        Group(tuple(nodes), learners[way], steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
+        Group(learners[way], tuple(nodes), steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
         for (way, steps, size), nodes in kinds.items()
     )
 

@@ -11,16 +11,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine.networks import Group, Network, Nodes
+from cascadice.optimizers import State
 
 T = TypeVar("T")
 
 
-def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callable[[Group, list[int], Any], Any]) -> T:
+def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callable[[Group, Nodes, Any], T]) -> T:
     """`run(group, members, rows of given)` for each group; what it returns goes into the rows of a copy of `like`.
 
     `nodes` are the participants for which the rows of `given` and `like` stand, in order. What a group does not return,
-    such as the state of other groups' optimizers, stays as it is in `like`.
+    such as the state of other groups' optimizers, stays as it is in `like`. Where all work alike, it is one call.
     """
+    if not network.groups:
+        return run(Group(network.learner), nodes, given)
     members = list(range(network.nodes)) if nodes is None else list(nodes)
     results: T = tree_map(torch.clone, like)
     for group in network.groups:
@@ -45,6 +48,6 @@ def _put(results: Any, index: Tensor, part: Any) -> None:
             _put(place, index, value)
 
 
-def own_state(group: Group, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def own_state(group: Group, state: State) -> State:
     """The state of the group's own optimizer, out of that of all optimizers."""
-    return {name: state[name] for name in group.state}
+    return state if group.state is None else {name: state[name] for name in group.state}

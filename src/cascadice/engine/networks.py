@@ -26,13 +26,16 @@ Nodes = Sequence[int] | None
 
 
 class Group(NamedTuple):
-    """Participants that work alike: with one optimizer, as many local steps, batches of one size."""
+    """Participants that work alike: with one optimizer, as many local steps, batches of one size; all, if nothing else.
 
-    nodes: tuple[int, ...]
+    `state` names what their optimizer keeps.
+    """
+
     learner: Learner
-    steps: int
-    size: int
-    state: tuple[str, ...]
+    nodes: tuple[int, ...] = ()
+    steps: int | None = None
+    size: int | None = None
+    state: tuple[str, ...] | None = None
 
 
 class Weights(NamedTuple):
@@ -120,7 +123,7 @@ def load(
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     device, dtype = network.device, network.initial.theta.dtype
     pick: Any = slice(None) if nodes is None else torch.tensor(rows)
-    batch = drawn.batch[pick] if group is None else drawn.batch[pick, : group.steps, : group.size]
+    batch = drawn.batch[pick] if group is None else drawn.batch[pick][:, : group.steps, : group.size]
     x, y = network.data.train.take(batch.to(device, non_blocking=True))
     x = x.to(dtype) if x.is_floating_point() else x
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))

@@ -5,7 +5,7 @@
     send         sent = θ^{t+½}; or compressed, altered, with noise
     exchange     θ^{t+1} = W sent                  δ ← W δ                       λ ← Wᵀ λ
 
-Derivatives are of the pair (θ, optimizer state). Work is round_ for any rows: all participants, some, or one several
+Derivatives are of the pair (θ, optimizer state). Work is done for any rows: all participants, some, or one several
 times; weights α say how much of each update and of each sample counts. Truth replays rounds without an update, first
 order pushes a change forwards, reverse gossip pulls adjoints back: all through the functions of this file.
 
@@ -14,14 +14,13 @@ this file imports.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp
 from torch.utils._pytree import tree_map
 
 from cascadice import optimizers
@@ -32,25 +31,14 @@ from cascadice.engine.exchange.stacked import Averaging, mix
 from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
-from cascadice.engine.fast.pull import dots, factors, pull_rows, scores_from_tape
-from cascadice.engine.fast.rows import STRATEGIES, Work, choose, local_work, over_rows, seeded, stack
-from cascadice.engine.fast.tape import Layers, layered, twice_differentiable
-from cascadice.engine.groups import over_groups, own_state
-from cascadice.engine.learner import Learner, Optional, Participants, local_steps
-from cascadice.engine.networks import (
-    ALL,
-    Group,
-    LocalInputs,
-    Network,
-    Nodes,
-    Weights,
-    draws_inside,
-    load,
-    rates,
-    taken,
-)
+from cascadice.engine.fast.pull import dots
+from cascadice.engine.fast.rows import STRATEGIES, choose, seeded, stack
+from cascadice.engine.fast.runner import Runner
+from cascadice.engine.fast.tape import Layers
+from cascadice.engine.learner import Participants
+from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, rows_of
-from cascadice.optimizers import Optimizer, State
+from cascadice.optimizers import Optimizer
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
 
@@ -92,8 +80,7 @@ class Operator:
     def __init__(self, network: Network, exchange: Exchange | None = None) -> None:
         self.network = network
         self._exchange: Exchange = Averaging() if exchange is None else exchange
-        self._works: dict[tuple[Any, ...], Work] = {}
-        self._scratch = Scratch()
+        self._runner, self._scratch = Runner(network), Scratch()
 
     def exchange(self, round_: Round) -> Exchange:
         """How this round was exchanged."""
@@ -113,24 +100,10 @@ class Operator:
         return round_._replace(after=mix(round_.W, half, None if buffers is None else buffers.after))
 
     def work(
-        self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, *,
-        strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
-    ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
+        self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any
+    ) -> tuple[Participants, Tensor, Any]:
         """What rows that stand for these participants send after their local work, their losses and their tapes."""
-        strategy = strategy or self._row_strategy(len(before.theta))
-
-        def run(group: Group, members: list[int], given: tuple[Participants, Optional]) -> tuple[Participants, Tensor]:
-            rows, samples = given
-            fetch = partial(self._inputs, drawn, members, samples, group)
-            rows = rows._replace(state=own_state(group, rows.state))
-            return self._work_of(strategy, group.learner, None)(rows, fetch, None)[:2]
-
-        if self.network.groups:
-            like, tape = (before, before.theta.new_zeros(len(before.theta))), ()
-            half, loss = over_groups(self.network, nodes, (before, weights.samples), like, run)
-        else:
-            fetch = partial(self._inputs, drawn, nodes, weights.samples, None)
-            half, loss, tape = self._work_of(strategy, self.network.learner, layers)(before, fetch, buffers)
+        half, loss, tape = self._runner.work(drawn, before, nodes, weights.samples, **how)
         half = send.apply(self.network, drawn, before, half, nodes)
         return (_partly(before, half, weights.updates[0]) if weights.updates else half), loss, tape
 
@@ -138,9 +111,9 @@ class Operator:
         self, draws: Iterator[Draw], before: Participants, window: int | None, taped: bool, rule: MixingRule | None
     ) -> Iterator[Round]:
         """The rounds that were drawn, one after the other; see `simulate`."""
-        ring_of_buffers = ring(before, window or 0) if window is not None or self._captures else repeat(None)
+        buffers_in_turn = ring(before, window or 0) if window is not None or self._captures else repeat(None)
         play: Callable[..., Round] | None = None
-        for drawn, buffers in zip(draws, ring_of_buffers, strict=False):
+        for drawn, buffers in zip(draws, buffers_in_turn, strict=False):
             play = play or self._player(drawn, taped, rule)
             round_ = play(drawn, before, buffers)
             if buffers is not None and window is None:
@@ -151,20 +124,30 @@ class Operator:
 
     def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
         """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
-        network, layers = self.network, self._layers(drawn) if taped and not self.network.groups else None
+        strategy = self.network.strategy
+        layers = self._runner.layers(drawn) if taped and not self.network.groups else None
 
         def plain(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
-            return self.apply(drawn, before, rule=rule, strategy=network.strategy, layers=layers, buffers=buffers)
+            return self.apply(drawn, before, rule=rule, strategy=strategy, layers=layers, buffers=buffers)
 
         if not self._captures or rule is not None:
             return plain
         captured = captured_rounds.captured(plain)
 
         def play(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
-            clean = not draws_inside(network, drawn.t) and drawn.W.layout == torch.strided
-            return captured(drawn, before, buffers) if clean and buffers is not None else plain(drawn, before, buffers)
+            if buffers is None or not self._clean(drawn):
+                return plain(drawn, before, buffers)
+            return captured(drawn, before, buffers)
 
         return play
+
+    @property
+    def _captures(self) -> bool:
+        return captured_rounds.captures(self.network)
+
+    def _clean(self, drawn: Draw) -> bool:
+        """Whether a captured graph can read what was drawn: nothing is drawn inside the round, and W is dense."""
+        return not draws_inside(self.network, drawn.t) and drawn.W.layout == torch.strided
 
     # push
 
@@ -181,45 +164,26 @@ class Operator:
         Cost: a Hessian-vector product a pair.
         """
         before = rows_of(round_.before, tangent.nodes) if at is None else moved(round_.before, at)
-        _, change = self.push_rows(round_.draw, before, tangent, tangent.nodes.tolist())
+        own = Adjoint(tangent.theta, tangent.state)
+        _, change = self.push_rows(round_.draw, before, own, tangent.nodes.tolist())
         return tangent._replace(theta=change.theta, state=change.state)
 
     def push_rows(
-        self, drawn: Draw, before: Participants, tangent: Perturbation | Adjoint, nodes: Nodes = None,
-        weights: Weights = ALL, moving: Weights = ALL,
+        self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes = None, weights: Weights = ALL,
+        moving: Weights = ALL,
     ) -> tuple[Participants, Adjoint]:  # fmt: skip
         """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
-        network, own = self.network, Adjoint(tangent.theta, tangent.state)
-        check_differentiable(network)
-
-        def run(group: Group | None, members: Nodes, given: Any) -> Any:
-            rows, change, samples, d_samples = given
-            learner, state = network.learner, change.state
-            if group is not None:
-                learner, state = group.learner, own_state(group, change.state)
-                rows = rows._replace(state=own_state(group, rows.state))
-            inputs = load(network, drawn, members, samples, group)
-            if d_samples and group is not None:
-                d_samples = (d_samples[0][:, : group.steps, : group.size],)
-            sweep = over_rows(_pushed, network.strategy, learner, workers=1)
-            with twice_differentiable():
-                return sweep(rows, change.theta, state, *inputs[:5], d_samples)
-
+        check_differentiable(self.network)
         d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
-        given = (before, own, weights.samples, d_samples)
-        if network.groups:
-            like: Any = (before[:2], tuple(own))
-            (theta, state), (d_theta, d_state) = over_groups(network, nodes, given, like, run)
-        else:
-            (theta, state), (d_theta, d_state) = run(None, nodes, given)
-        half = send.apply(network, drawn, before, Participants(theta, state, before.buffers), nodes)
-        change = Adjoint(send.push(network, drawn, own.theta, d_theta, half.theta - before.theta, nodes), d_state)
+        half, change = self._runner.push(drawn, before, tangent, nodes, weights.samples, d_samples)
+        half = send.apply(self.network, drawn, before, half, nodes)
+        sent = send.push(self.network, drawn, tangent.theta, change.theta, half.theta - before.theta, nodes)
+        change = change._replace(theta=sent)
         if not weights.updates:
             return half, change
-        velocity = moving.updates[0] if moving.updates else torch.zeros_like(weights.updates[0])
-        return _partly(before, half, weights.updates[0]), _partly_pushed(
-            own, change, before, half, weights.updates[0], velocity
-        )
+        alpha = weights.updates[0]
+        velocity = moving.updates[0] if moving.updates else torch.zeros_like(alpha)
+        return _partly(before, half, alpha), _partly_pushed(tangent, change, before, half, alpha, velocity)
 
     # pull
 
@@ -243,42 +207,27 @@ class Operator:
 
         Unless it is asked to go `through`, only the scores of the last step are computed.
         """
-        network, drawn = self.network, round_.draw
-        check_differentiable(network)
+        check_differentiable(self.network)
         adjoint, past = self._pull_send(round_, half)
-
-        def run(group: Group | None, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
-            rows, own = given
-            learner, place = network.learner, out
-            if group is not None:
-                learner, place = group.learner, None
-                rows = rows._replace(state=own_state(group, rows.state))
-                own = own._replace(state=own_state(group, own.state))
-            before, samples = pull_rows(
-                learner, network.strategy, self._layers(drawn, group), rows,
-                partial(self._inputs, drawn, members, (), group), rates(network, drawn, members), own,
-                scores=scores, through=through, out=place,
-            )  # fmt: skip
-            return before, samples if group is None else samples.view(len(rows.theta), -1, group.size)
-
-        if network.groups:
-            like = (adjoint, adjoint.theta.new_zeros(drawn.batch.shape))
-            before, samples = over_groups(network, None, (round_.before, adjoint), like, run)
-            samples = samples.flatten(1)
-        else:
-            before, samples = run(None, None, (round_.before, adjoint))
+        before, samples = self._runner.pull(round_.draw, round_.before, adjoint, scores, through, out)
         return (before if past is None else before._replace(theta=before.theta + past)), samples
+
+    def _pull_send(self, round_: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
+        if not round_.draw.conduct and self.network.compression is None:
+            return half, None
+        theta, past = send.pull(self.network, round_.draw, half.theta, round_.update)
+        return half._replace(theta=theta), past
 
     def pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
         """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
 
         Cost: about two training passes.
         """
-        if self._captures and not draws_inside(self.network, round_.t) and round_.W.layout == torch.strided:
-            # a graph outlives this operator, and must not write to its buffers
-            pull = Operator(self.network, self._exchange)._pull_scored
-            return Pulled(*captured_rounds.captured_pull(self.network, pull)(round_, adjoint))
-        return self._pull_scored(round_, adjoint)
+        if not (self._captures and self._clean(round_.draw)):
+            return self._pull_scored(round_, adjoint)
+        # a graph outlives this operator, and must not write to its buffers
+        pull = Operator(self.network, self._exchange)._pull_scored
+        return Pulled(*captured_rounds.captured_pull(self.network, pull)(round_, adjoint))
 
     def _pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
         half = self.pull_exchange(round_, adjoint)
@@ -292,38 +241,19 @@ class Operator:
 
     def scores_of_samples(self, round_: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
         """The part of every sample in that. Cost: as much as a training pass, a third of one if the round was taped."""
-        if not self._readable(round_):
-            return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[1]
-        network, layers = self.network, self._layers(round_.draw)
-        assert layers is not None
-        tape = self._tape(round_, half)
-        return scores_from_tape(network.learner, network.strategy, layers, *tape).clone()
+        if self._runner.readable(round_.draw, round_.tape):
+            return self._runner.read(round_.draw, round_.tape, self._pull_send(round_, half)[0])
+        return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[1]
 
     def scores_of_both(self, round_: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
         """Both; of a taped round on CUDA as one graph, because launches take longer than the work."""
-        if not (self._captures and self._readable(round_)):
+        runner, drawn = self._runner, round_.draw
+        if not (self._captures and runner.readable(drawn, round_.tape)):
             return self.scores_of_updates(round_, half), self.scores_of_samples(round_, half)
-        layers = self._layers(round_.draw)
-        assert layers is not None
-        run = captured_rounds.captured_scores(self.network, layers)
-        participants, samples = run(round_.before, round_.half, half, *self._tape(round_, half))
+        run = captured_rounds.captured_scores(self.network, runner.layers(drawn))
+        tape = runner.tape(drawn, round_.tape, self._pull_send(round_, half)[0])
+        participants, samples = run(round_.before, round_.half, half, *tape)
         return participants.clone(), samples.clone()
-
-    def _pull_send(self, round_: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
-        if not round_.draw.conduct and self.network.compression is None:
-            return half, None
-        theta, past = send.pull(self.network, round_.draw, half.theta, round_.update)
-        return half._replace(theta=theta), past
-
-    def _readable(self, round_: Round) -> bool:
-        """Whether the scores of samples can be read from the round's tape."""
-        return bool(round_.tape) and round_.draw.batch.shape[1] == 1 and self.network.learner.optimizer.linear
-
-    def _tape(self, round_: Round, half: Adjoint) -> tuple[Any, ...]:
-        """The round's tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
-        network = self.network
-        lr, alpha = rates(network, round_.draw), taken(network, round_.draw)
-        return round_.tape, self._pull_send(round_, half)[0], factors(network.learner.optimizer, lr), lr, alpha
 
     # evaluate
 
@@ -354,54 +284,6 @@ class Operator:
     def forget(self, t: int | None = None) -> None:
         """Gradients before round t, or all of them, will not be asked for again."""
         self._scratch.forget(t)
-
-    # how rows are run
-
-    @property
-    def _captures(self) -> bool:
-        return captured_rounds.captures(self.network)
-
-    def _layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
-        """The model's layers for batches like the one drawn, where they can be used to score samples."""
-        network = self.network
-        learner, node = (network.learner, 0) if group is None else (group.learner, group.nodes[0])
-
-        def example() -> tuple[Participants, Tensor, Tensor]:
-            x, y, *_ = load(network, drawn, [node], group=group)
-            return rows_of(network.initial, node), x[0, 0], y[0, 0]
-
-        return layered(learner, network.strategy, drawn.batch.shape[-1] if group is None else group.size, example)
-
-    def _row_strategy(self, rows: int) -> str:
-        """The number of replayed rows changes from hop to hop, and would be compiled for again and again."""
-        return "loop" if self.network.strategy == "loop" or rows == 1 else "vmap"
-
-    def _work_of(self, strategy: str, learner: Learner, layers: Layers | None) -> Work:
-        key = (strategy, learner, layers)
-        if key not in self._works:
-            self._works[key] = local_work(strategy, learner, layers)
-        return self._works[key]
-
-    def _inputs(
-        self, drawn: Draw, nodes: Nodes, samples: Optional, group: Group | None, some: list[int] | None
-    ) -> LocalInputs:
-        if some is None:
-            return load(self.network, drawn, nodes, samples, group)
-        chosen = some if nodes is None else [nodes[row] for row in some]
-        return load(self.network, drawn, chosen, (samples[0][some],) if samples else (), group)
-
-
-def _pushed(
-    learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Tensor, y: Tensor, lr: Tensor,
-    alpha: Optional, samples: Optional, d_samples: Optional,
-) -> Any:  # fmt: skip
-    def work(theta, state, samples):  # type: ignore[no-untyped-def]
-        after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, alpha, samples)
-        return after.theta, after.state
-
-    value, change = jvp(work, (one.theta, one.state, samples), (d_theta, d_state, d_samples))
-    # forward mode makes float64 of a float32 scalar (a count of steps) times a number
-    return value, tree_map(lambda tangent, like: tangent.to(like.dtype), change, value)
 
 
 def _column(alpha: Tensor, like: Tensor) -> Tensor:

@@ -248,7 +248,7 @@ def _verified(network: Network, round_: Round) -> Round:
         if wrong.any():
             k = int(wrong.nonzero()[0])
             raise ValueError(
-                f"the local work of participant {k}, round_ again, must come out the same; its {name} moved by "
+                f"the local work of participant {k}, done again, must come out the same; its {name} moved by "
                 f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}. "
                 + _remedy(float(round_.loss[k]), float(again.loss[k]), slack)
             )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cascadice.data import batches
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights
@@ -71,7 +72,7 @@ def truth_of_samples(
     """
     check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
-    steps, size = _batch_of(network, rounds[0], source)
+    steps, size = batches.sizes(rounds[0].draw.batch)[source]
     if steps != 1:
         raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")
     places, operator = list(range(size)) if samples is None else list(samples), Operator(network)
@@ -84,13 +85,6 @@ def truth_of_samples(
 
     value = collect(network, rounds, places, entries)
     return Cascade("truth", rounds[0].t, (source,) * len(places), value, tuple(places))
-
-
-def _batch_of(network: Network, first: Round, source: int) -> tuple[int, int]:
-    for group in network.groups:
-        if source in group.nodes:
-            return group.steps, group.size
-    return first.draw.batch.shape[1], first.draw.batch.shape[2]
 
 
 def _without_samples(operator: Operator, first: Round, source: int, places: list[int]) -> Perturbation:

@@ -44,7 +44,7 @@ def _plot_balance(axes: Any, results: Mapping[str, Any]) -> None:
     for node, point in enumerate(zip(took, gave, strict=True)):
         axes.annotate(str(node), point, xytext=(3, 3), textcoords="offset points", fontsize=7)
     axes.set(xlabel="took: loss removed by neighbours", ylabel="gave: loss removed from neighbours")
-    axes.set_title("who gives, who takes (red: expel)")
+    axes.set_title("who gives, who takes (orange: expel)")
 
 
 def _plot_over_time(axes: Any, results: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Influence-aware gossip: participants listen to those whose updates help on their own data.
 
-D_j is what j has round_ lately. With SGD, D_k is minus the summed gradients of k's own batches, so c is the first-order
+D_j is what j has done lately. With SGD, D_k is minus the summed gradients of k's own batches, so c is the first-order
 influence of j's recent updates on the loss of what k has recently trained on (Definition 4, summed over pairs of
 rounds), without the sizes. One update is mostly noise; sums over rounds are not.
 

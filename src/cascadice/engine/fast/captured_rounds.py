@@ -121,10 +121,11 @@ def captured_pull(
 
 
 @lru_cache(maxsize=4)
-def captured_scores(network: Network, layers: Layers) -> Callable[..., tuple[Tensor, Tensor]]:
+def captured_scores(network: Network, layers: Layers | None) -> Callable[..., tuple[Tensor, Tensor]]:
     """The scores of participants and of samples of a taped round, as one graph."""
 
     def run(before: Participants, half: Participants, adjoint: Adjoint, *tape: Any) -> tuple[Tensor, Tensor]:
+        assert layers is not None
         samples = scores_from_tape(network.learner, network.strategy, layers, *tape)
         return dots(before, half, adjoint), samples
 

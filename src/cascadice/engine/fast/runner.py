@@ -1,0 +1,139 @@
+"""Local work of rows of a network, applied, pushed through and pulled back through, by the fastest way there is."""
+
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp
+from torch.utils._pytree import tree_map
+
+from cascadice.engine.fast.buffers import RoundBuffers
+from cascadice.engine.fast.pull import factors, pull_rows, scores_from_tape
+from cascadice.engine.fast.rows import Work, local_work, over_rows
+from cascadice.engine.fast.tape import Layers, layered, twice_differentiable
+from cascadice.engine.groups import over_groups, own_state
+from cascadice.engine.learner import Learner, Optional, Participants, local_steps
+from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, taken
+from cascadice.engine.rounds import Adjoint, Draw, rows_of
+from cascadice.optimizers import State
+
+
+class Runner:
+    """Runs the local work of a network; keeps what it compiled and made for that."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._works: dict[tuple[Any, ...], Work] = {}
+
+    def work(
+        self, drawn: Draw, before: Participants, nodes: Nodes, samples: Optional, strategy: str | None = None,
+        layers: Layers | None = None, buffers: RoundBuffers | None = None,
+    ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
+        """Rows after their local work, their losses and, if `layers` are given, their tapes."""
+        # the number of replayed rows changes from hop to hop, and would be compiled for again and again
+        few = self.network.strategy == "loop" or len(before.theta) == 1
+        way = strategy or ("loop" if few else "vmap")
+
+        def run(group: Group, members: Nodes, given: tuple[Participants, Optional]) -> Any:
+            rows, weights = given
+            fetch = partial(self._inputs, drawn, members, weights, group)
+            rows = rows._replace(state=own_state(group, rows.state))
+            return self._work_of(way, group.learner, layers)(rows, fetch, buffers)
+
+        like = before, before.theta.new_zeros(len(before.theta)), ()
+        return over_groups(self.network, nodes, (before, samples), like, run)
+
+    def push(
+        self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Optional, d_samples: Optional
+    ) -> tuple[Participants, Adjoint]:
+        """Rows after their local work, and its derivative along a change of (θ, state) and of the samples' weights."""
+
+        def run(group: Group, members: Nodes, given: Any) -> Any:
+            rows, change, weights, d_weights = given
+            rows = rows._replace(state=own_state(group, rows.state))
+            inputs = load(self.network, drawn, members, weights, group)
+            moving = tuple(part[:, : group.steps, : group.size] for part in d_weights)
+            sweep = over_rows(_pushed, self.network.strategy, group.learner, workers=1)
+            with twice_differentiable():
+                return sweep(rows, change.theta, own_state(group, change.state), *inputs[:5], moving)
+
+        like: Any = (before[:2], tuple(tangent))
+        given = (before, tangent, samples, d_samples)
+        (theta, state), change = over_groups(self.network, nodes, given, like, run)
+        return Participants(theta, state, before.buffers), Adjoint(*change)
+
+    def pull(
+        self, drawn: Draw, before: Participants, adjoint: Adjoint, scores: bool, through: bool, out: Tensor | None
+    ) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
+        """λ^{t+½} -> λ^t of everybody and, if asked, the scores of the samples on the way."""
+
+        def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
+            rows, own = given
+            pulled, samples = pull_rows(
+                group.learner, self.network.strategy, self.layers(drawn, group),
+                rows._replace(state=own_state(group, rows.state)), partial(self._inputs, drawn, members, (), group),
+                rates(self.network, drawn, members), own._replace(state=own_state(group, own.state)),
+                scores=scores, through=through, out=None if group.nodes else out,
+            )  # fmt: skip
+            if not scores:  # some ways compute them all the same
+                return pulled, samples[:, :0]
+            return pulled, samples.view(len(rows.theta), -1, group.size or drawn.batch.shape[2])
+
+        like = (adjoint, adjoint.theta.new_zeros(drawn.batch.shape if scores else (len(before.theta), 0)))
+        pulled, samples = over_groups(self.network, None, (before, adjoint), like, run)
+        return pulled, samples.flatten(1)
+
+    def readable(self, drawn: Draw, tape: Any) -> bool:
+        """Whether the scores of samples can be read from a tape."""
+        return bool(tape) and drawn.batch.shape[1] == 1 and self.network.learner.optimizer.linear
+
+    def tape(self, drawn: Draw, tape: Any, adjoint: Adjoint) -> tuple[Any, ...]:
+        """A tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
+        lr = rates(self.network, drawn)
+        return tape, adjoint, factors(self.network.learner.optimizer, lr), lr, taken(self.network, drawn)
+
+    def read(self, drawn: Draw, tape: Any, adjoint: Adjoint) -> Float[Tensor, "n samples"]:
+        """The scores of samples from the tape of their training pass."""
+        network, layers = self.network, self.layers(drawn)
+        assert layers is not None
+        return scores_from_tape(network.learner, network.strategy, layers, *self.tape(drawn, tape, adjoint)).clone()
+
+    def layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
+        """The model's layers for batches like the one drawn, where they can be used to score samples."""
+        network = self.network
+        learner, node = (group.learner, group.nodes[0]) if group and group.nodes else (network.learner, 0)
+
+        def example() -> tuple[Participants, Tensor, Tensor]:
+            x, y, *_ = load(network, drawn, [node], group=group)
+            return rows_of(network.initial, node), x[0, 0], y[0, 0]
+
+        size = group.size if group and group.size else drawn.batch.shape[-1]
+        return layered(learner, network.strategy, size, example)
+
+    def _work_of(self, strategy: str, learner: Learner, layers: Layers | None) -> Work:
+        key = (strategy, learner, layers)
+        if key not in self._works:
+            self._works[key] = local_work(strategy, learner, layers)
+        return self._works[key]
+
+    def _inputs(
+        self, drawn: Draw, nodes: Nodes, samples: Optional, group: Group, some: list[int] | None
+    ) -> LocalInputs:
+        if some is None:
+            return load(self.network, drawn, nodes, samples, group)
+        chosen = some if nodes is None else [nodes[row] for row in some]
+        return load(self.network, drawn, chosen, (samples[0][some],) if samples else (), group)
+
+
+def _pushed(
+    learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Tensor, y: Tensor, lr: Tensor,
+    alpha: Optional, samples: Optional, d_samples: Optional,
+) -> Any:  # fmt: skip
+    def work(theta, state, samples):  # type: ignore[no-untyped-def]
+        after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, alpha, samples)
+        return after.theta, after.state
+
+    value, change = jvp(work, (one.theta, one.state, samples), (d_theta, d_state, d_samples))
+    # forward mode makes float64 of a float32 scalar (a count of steps) times a number
+    return value, tree_map(lambda tangent, like: tangent.to(like.dtype), change, value)
