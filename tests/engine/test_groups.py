@@ -198,3 +198,12 @@ def test_data_may_be_a_torch_dataset():
     pair = (torch.utils.data.TensorDataset(train.x, train.y), torch.utils.data.TensorDataset(test.x, test.y))
     one, other = next(simulate(small(data=pair), 1)), next(simulate(small(), 1))
     assert torch.equal(one.after.theta, other.after.theta)
+
+
+@pytest.mark.parametrize("window_size", [0, 2])
+def test_buffers_that_are_used_again_change_nothing(window_size):
+    network = different()
+    expected = list(simulate(network, 6))
+    for round_ in simulate(network, 6, window=window_size, taped=True):
+        assert torch.equal(round_.after.theta, expected[round_.t].after.theta)
+        assert torch.equal(round_.half.theta, expected[round_.t].half.theta)

@@ -39,7 +39,7 @@ class Runner:
             rows, weights = given
             fetch = partial(self._inputs, drawn, members, weights, group)
             rows = rows._replace(state=own_state(group, rows.state))
-            return self._work_of(way, group.learner, layers)(rows, fetch, buffers)
+            return self._work_of(way, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
 
         like = before, before.theta.new_zeros(len(before.theta)), ()
         return over_groups(self.network, nodes, (before, samples), like, run)
