@@ -11,7 +11,7 @@ import torch
 
 import cascadice as cd
 from cascadice.applications.reward.contributions import by_shares
-from cascadice.applications.reward.idea import pay
+from cascadice.applications.reward.payouts import pay
 from cascadice.applications.reward.ledger import by_round, enter, read_ledger
 
 data = cd.data.digits()

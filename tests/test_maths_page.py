@@ -106,7 +106,7 @@ def test_every_equation_has_its_function_and_its_tests():
 
 BREAKS = {
     "an unknown function": ("`cascadice.influence.shares`", "`cascadice.influence.chairs`", "no function .*chairs"),
-    "an unknown module": ("reward.idea.pay`", "reward.salaries.pay`", "no function .*salaries"),
+    "an unknown module": ("reward.payouts.pay`", "reward.salaries.pay`", "no function .*salaries"),
     "not a function": ("`cascadice.influence.truth`", "`cascadice.influence.ESTIMATORS`", "no function .*ESTIMATORS"),
     "another function": (
         "`cascadice.influence.truth`",

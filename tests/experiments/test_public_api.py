@@ -29,7 +29,7 @@ PLAIN = {
         "influence.measures influence.proximity influence.readings influence.tables",
         "runs.config runs.folder runs.recipes runs.train",
         "applications.detect.evidence applications.detect.signals applications.choose.groups",
-        "applications.reward.contributions applications.reward.idea",
+        "applications.reward.contributions applications.reward.payouts",
         "applications.forget.idea applications.forget.removals applications.forget.traces",
         "pictures.topology report.page.results",
     )

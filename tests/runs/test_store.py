@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
 from cascadice.runs import store
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 
 
 def small_network(nodes=4, **changes):

@@ -14,7 +14,7 @@ from cascadice.engine.rounds import Draw, Round
 from cascadice.influence import Cascade, agreement
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import injected_faults, print_summary, ranked, summarise
 
 NODES, HOPS = 4, 2

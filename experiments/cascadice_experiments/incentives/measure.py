@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cascadice import data
 from cascadice.applications.reward.contributions import by_horizon, by_shares
-from cascadice.applications.reward.idea import pay, shapley
+from cascadice.applications.reward.payouts import pay, shapley
 from cascadice.data import DataSet, Samples
 from cascadice.engine import Network, Round, simulate
 from cascadice.influence import evaluate_on, shares

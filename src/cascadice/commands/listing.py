@@ -72,6 +72,6 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
     "kinds": partial(_entries, "influence.estimators", "ESTIMATORS"),
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
-    "payouts": partial(_entries, "applications.reward.idea", "PAYOUT_RULES"),
+    "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),
 }

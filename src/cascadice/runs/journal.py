@@ -22,7 +22,7 @@ from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.config import Config
 from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, fingerprint, read_manifest, run_fingerprint
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0
 UPDATE_SECONDS = 2.0  # between updates of a live view

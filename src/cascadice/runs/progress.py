@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cascadice.data import partition
 from cascadice.engine.networks import Network
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 from cascadice.topology import describe_schedule
 
 LINES = 10  # of progress where no bar can be drawn

@@ -18,8 +18,8 @@ from cascadice.influence.readings import Agreement, extremes
 from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
+from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.progress import say
-from cascadice.runs.store import RoundMetrics
 
 Numbers = NDArray[np.float64]
 PREFERRED = ("truth", "path-integrated", "shares", "first order")  # kinds, the most accurate first

@@ -22,8 +22,8 @@ from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of,
 from cascadice.runs.config import Config, build, length, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, clear
 from cascadice.runs.journal import Journal, ending, enter, open_journal
+from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.progress import print_closing, print_opening, progress, say
-from cascadice.runs.store import RoundMetrics
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""

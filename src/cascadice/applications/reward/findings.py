@@ -9,8 +9,8 @@ import torch
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares
-from cascadice.applications.reward.idea import PAYOUT_RULES, Payout, check_terms, pay
 from cascadice.applications.reward.ledger import CHAIN, Ledger, by_round, check_free, enter, read_ledger, totals
+from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.engine import evaluate_on
 from cascadice.names import lookup

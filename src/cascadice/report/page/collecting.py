@@ -17,7 +17,7 @@ from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 
 POINTS = 400  # most points of a curve
 

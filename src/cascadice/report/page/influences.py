@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.runs.folder import INFLUENCE
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, summarise
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cascadice.runs.config import Config
-from cascadice.runs.store import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, ranked
 
 NAMED = 3  # participants named on each side

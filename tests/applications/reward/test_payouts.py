@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from cascadice.applications.reward import idea
-from cascadice.applications.reward.idea import PAYOUT_RULES, pay, shapley
+from cascadice.applications.reward.payouts import PAYOUT_RULES, pay, shapley
 
 BY_ROUND = torch.tensor([[-4.0, -1.0, 0.0, 2.0], [-2.0, 3.0, 0.0, 1.0], [-1.0, -3.0, 0.0, -1.0]], dtype=torch.float64)
 

@@ -1,0 +1,79 @@
+"""The metrics of a run: what was measured in each round, in memory and as one Parquet table."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.engine.metrics import Metrics
+from cascadice.files import Folder, damaged, replacing
+
+METRICS = "metrics.parquet"
+
+
+class RoundMetrics(NamedTuple):
+    """What was measured in round t: batch losses, consensus distance and, in some rounds, test loss and accuracy."""
+
+    t: int
+    train_loss: Float[Tensor, " n"]
+    consensus: Float[Tensor, ""]
+    test: Metrics | None = None
+
+
+COLUMNS = ("round", "node", "train_loss", "eval_loss", "eval_accuracy", "consensus")
+
+
+def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics]) -> None:
+    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    nodes = len(metrics[0].train_loss) if metrics else 0
+    rounds = torch.tensor([m.t for m in metrics], dtype=torch.int64)
+    missing = torch.tensor([m.test is None for m in metrics]).bool().repeat_interleave(nodes).numpy()
+    blank = Metrics(*[torch.zeros(nodes)] * 2)
+    tests = [m.test or blank for m in metrics]
+    values = [
+        pa.array(rounds.repeat_interleave(nodes).numpy()),
+        pa.array(torch.arange(nodes).repeat(len(metrics)).numpy()),
+        pa.array(_column([m.train_loss for m in metrics])),
+        pa.array(_column([test.loss for test in tests]), mask=missing),
+        pa.array(_column([test.accuracy for test in tests]), mask=missing),
+        pa.array(_column([m.consensus.expand(nodes) for m in metrics])),
+    ]
+    with replacing(Path(folder) / METRICS) as draft:
+        parquet.write_table(pa.table(dict(zip(COLUMNS, values, strict=True))), draft)
+
+
+def _column(rows: list[Tensor]) -> Any:
+    return torch.cat(rows).double().numpy() if rows else torch.zeros(0, dtype=torch.float64).numpy()
+
+
+def read_metrics(folder: Folder) -> list[RoundMetrics]:
+    """Read the metrics of every round; columns that this version does not know are ignored."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = Path(folder) / METRICS
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist.")
+    try:
+        table = parquet.read_table(path, columns=list(COLUMNS))
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, str(error).splitlines()[0]) from None
+    numbers = {name: table[name].to_numpy() for name in COLUMNS}
+    evaluated = ~table["eval_loss"].is_null().to_numpy()
+    nodes = int(numbers["node"].max(initial=-1)) + 1
+    rows = {name: torch.tensor(column).view(-1, max(nodes, 1)) for name, column in numbers.items()}
+    return [
+        RoundMetrics(
+            int(rows["round"][i, 0]),
+            rows["train_loss"][i],
+            rows["consensus"][i, 0],
+            Metrics(rows["eval_loss"][i], rows["eval_accuracy"][i]) if evaluated[i * nodes] else None,
+        )
+        for i in range(len(rows["round"]))
+    ]
