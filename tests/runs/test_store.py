@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
-from cascadice.runs import store
+from cascadice.runs import metrics, store
 from cascadice.runs.metrics import RoundMetrics
 
 
@@ -235,7 +235,7 @@ def test_metrics_are_a_tidy_table_with_nulls_where_nobody_looked(tmp_path):
     rows = [RoundMetrics(0, ones, ones[0]), RoundMetrics(1, 2 * ones, ones[0], Metrics(3 * ones, nan))]
     store.write_metrics(tmp_path, rows)
     table = parquet.read_table(tmp_path / store.METRICS)
-    assert tuple(table.column_names) == store.COLUMNS
+    assert tuple(table.column_names) == metrics.COLUMNS
     assert table["round"].to_pylist() == [0, 0, 1, 1]
     assert table["node"].to_pylist() == [0, 1, 0, 1]
     assert table["eval_loss"].to_pylist() == [None, None, 3.0, 3.0]

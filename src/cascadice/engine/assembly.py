@@ -6,8 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import networkx as nx
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -94,7 +92,7 @@ def network(
     device, dtype = _device(device), lookup(DTYPES, str(dtype).removeprefix("torch."), "dtype")
     parameters, compute = (torch.float32, dtype) if dtype == torch.bfloat16 else (dtype, None)
     data = data_sets.resolve(data)
-    schedule, nodes = _schedule(mixing, nodes, seed)
+    schedule, nodes = topology.resolve(mixing, nodes, seed)
     check_participants((*behaviours, *corruptions), nodes)
     if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
@@ -209,61 +207,6 @@ def _device(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use the device 'cpu'.")
     return device
-
-
-def _schedule(mixing: Any, nodes: int | None, seed: int) -> tuple[topology.Schedule, int]:
-    if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int)):
-        raise TypeError(f"nodes must be a whole number; found {nodes!r}.")
-    if isinstance(mixing, str):
-        if nodes is None:
-            raise ValueError(f"topology {mixing!r} needs a number of participants: give nodes=.")
-        return topology.build(mixing, nodes, seed=seed), nodes
-    if isinstance(mixing, nx.Graph):
-        weighted = nx.get_edge_attributes(mixing, "weight")
-        mixing = topology.from_graph(mixing) if weighted else topology.uniform(mixing)
-    if not callable(mixing):
-        mixing = topology.constant(topology.matrix(mixing))
-    schedule = mixing if isinstance(mixing, topology.Cycle) else _Checked(mixing)
-    size = schedule(0).shape[0]
-    if nodes not in (None, size):
-        raise ValueError(
-            f"the mixing matrix has {size} participants, nodes is {nodes}. Leave nodes out, or change one."
-        )
-    return schedule, size
-
-
-class _Checked:
-    """A schedule about whose W nothing is known: each new one is checked, and must have the size of the first.
-
-    It may refill and return one buffer, so values are compared, not identities; an unchanged W stays the same tensor.
-    """
-
-    def __init__(self, schedule: Callable[[int], Any]) -> None:
-        self.schedule, self.nodes = schedule, 0
-        self.seen: list[Tensor] = []
-        self.W = torch.empty(0)
-
-    def __call__(self, t: int) -> Tensor:
-        given = self.schedule(t)
-        parts = _parts_of(given)
-        if not parts or len(parts) != len(self.seen) or not all(map(torch.equal, parts, self.seen)):
-            try:
-                self.W = topology.matrix(given)
-            except (ValueError, TypeError) as error:
-                raise type(error)(f"in round {t}, {error}") from None
-            self.seen, self.nodes = [part.clone() for part in parts], self.nodes or self.W.shape[0]
-            if self.W.shape[0] != self.nodes:
-                raise ValueError(f"W must keep its {self.nodes} participants; in round {t} it has {self.W.shape[0]}.")
-        return self.W
-
-
-def _parts_of(W: Any) -> list[Tensor]:
-    """The numbers of a matrix as dense tensors, to be compared; none where they cannot be read."""
-    if isinstance(W, np.ndarray):
-        return [torch.from_numpy(W)]
-    if not isinstance(W, Tensor) or W.layout not in (torch.strided, torch.sparse_csr):
-        return []
-    return [W] if W.layout == torch.strided else [W.crow_indices(), W.col_indices(), W.values()]
 
 
 def _holdings(given: Any, batches: Any, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition | None:

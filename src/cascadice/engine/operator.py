@@ -37,7 +37,7 @@ from cascadice.engine.fast.runner import Runner
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
-from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, rows_of
+from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, difference, moved, rows_of
 from cascadice.optimizers import Optimizer
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
@@ -105,7 +105,7 @@ class Operator:
         """What rows that stand for these participants send after their local work, their losses and their tapes."""
         half, loss, tape = self._runner.work(drawn, before, nodes, weights.samples, **how)
         half = send.apply(self.network, drawn, before, half, nodes)
-        return (_partly(before, half, weights.updates[0]) if weights.updates else half), loss, tape
+        return (send.part(before, half, weights.updates[0]) if weights.updates else half), loss, tape
 
     def train(
         self, draws: Iterator[Draw], before: Participants, window: int | None, taped: bool, rule: MixingRule | None
@@ -183,7 +183,7 @@ class Operator:
             return half, change
         alpha = weights.updates[0]
         velocity = moving.updates[0] if moving.updates else torch.zeros_like(alpha)
-        return _partly(before, half, alpha), _partly_pushed(tangent, change, before, half, alpha, velocity)
+        return send.part(before, half, alpha), send.push_part(tangent, change, before, half, alpha, velocity)
 
     # pull
 
@@ -284,48 +284,6 @@ class Operator:
     def forget(self, t: int | None = None) -> None:
         """Gradients before round t, or all of them, will not be asked for again."""
         self._scratch.forget(t)
-
-
-def _column(alpha: Tensor, like: Tensor) -> Tensor:
-    return alpha.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
-
-
-def _partly(before: Participants, half: Participants, alpha: Tensor) -> Participants:
-    """(θ, state)^t + α Δ: of each row's update, the part α."""
-
-    def part(old: Tensor, new: Tensor) -> Tensor:
-        return torch.lerp(old, new, _column(alpha, new))
-
-    state = {name: part(before.state[name], value) for name, value in half.state.items()}
-    buffers = {name: torch.where(_column(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
-    return Participants(part(before.theta, half.theta), state, buffers)
-
-
-def _partly_pushed(
-    start: Adjoint, end: Adjoint, before: Participants, half: Participants, alpha: Tensor, velocity: Tensor
-) -> Adjoint:
-    """The derivative of `_partly` along changes at the start and the end, and along α."""
-
-    def part(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
-        return torch.lerp(d_old, d_new, _column(alpha, new)) + _column(velocity, new) * (new - old)
-
-    names = end.state
-    state = {name: part(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
-    return Adjoint(part(start.theta, end.theta, before.theta, half.theta), state)
-
-
-def moved(here: Participants, change: Perturbation) -> Participants:
-    """What participants have with the change added, a row for each pair."""
-    rows = rows_of(here, change.nodes)
-    state = {name: value + change.state[name] for name, value in rows.state.items()}
-    return Participants(rows.theta + change.theta, state, rows.buffers)
-
-
-def difference(again: Participants, was: Participants, pairs: Perturbation) -> Perturbation:
-    """From what participants had to what rows that stand for them have now."""
-    once = rows_of(was, pairs.nodes)
-    state = {name: again.state[name] - value for name, value in once.state.items()}
-    return pairs._replace(theta=again.theta - once.theta, state=state)
 
 
 def check_differentiable(network: Network) -> None:

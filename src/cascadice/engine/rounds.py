@@ -95,6 +95,20 @@ def rows_of(participants: Participants, nodes: Any) -> Participants:
     return rows
 
 
+def moved(here: Participants, change: Perturbation) -> Participants:
+    """What participants have with the change added, a row for each pair."""
+    rows = rows_of(here, change.nodes)
+    state = {name: value + change.state[name] for name, value in rows.state.items()}
+    return Participants(rows.theta + change.theta, state, rows.buffers)
+
+
+def difference(again: Participants, was: Participants, pairs: Perturbation) -> Perturbation:
+    """From what participants had to what rows that stand for them have now."""
+    once = rows_of(was, pairs.nodes)
+    state = {name: again.state[name] - value for name, value in once.state.items()}
+    return pairs._replace(theta=again.theta - once.theta, state=state)
+
+
 def consensus(theta: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """How far apart the participants are: √(mean_k ‖θ_k − θ̄‖²).
 

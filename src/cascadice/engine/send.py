@@ -1,6 +1,6 @@
 """What participants send: their parameters after local work, altered by misbehaviour, compression or noise.
 
-    sent = θ^t + C(factor · (θ^{t+½} − θ^t)) + noise
+    sent = θ^t + α (C(factor · (θ^{t+½} − θ^t)) + noise)
 
 Where nobody misbehaves and nothing is compressed, what is sent is what local work made: the same tensor.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from cascadice.engine import behaviours
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Draw
+from cascadice.engine.rounds import Adjoint, Draw
 
 Nodes = Sequence[int] | None
 Rows = Float[Tensor, "rows d"]
@@ -54,6 +54,34 @@ def pull(network: Network, drawn: Draw, adjoint: Rows, sent_update: Rows) -> tup
     of_half = adjoint if code is None else code.derivative(adjoint, sent_update)
     of_half = of_half if factor is None else factor * of_half
     return of_half, adjoint - of_half
+
+
+def part(before: Participants, half: Participants, alpha: Tensor) -> Participants:
+    """(θ, state)^t + α Δ: of each row's update, the part α."""
+
+    def between(old: Tensor, new: Tensor) -> Tensor:
+        return torch.lerp(old, new, _column(alpha, new))
+
+    state = {name: between(before.state[name], value) for name, value in half.state.items()}
+    buffers = {name: torch.where(_column(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
+    return Participants(between(before.theta, half.theta), state, buffers)
+
+
+def push_part(
+    start: Adjoint, end: Adjoint, before: Participants, half: Participants, alpha: Tensor, velocity: Tensor
+) -> Adjoint:
+    """The derivative of `part` along changes at the start and the end, and along α."""
+
+    def between(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
+        return torch.lerp(d_old, d_new, _column(alpha, new)) + _column(velocity, new) * (new - old)
+
+    names = end.state
+    state = {name: between(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
+    return Adjoint(between(start.theta, end.theta, before.theta, half.theta), state)
+
+
+def _column(alpha: Tensor, like: Tensor) -> Tensor:
+    return alpha.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
 
 
 def _factor(network: Network, drawn: Draw, nodes: Nodes) -> Tensor | None:

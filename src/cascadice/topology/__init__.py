@@ -26,7 +26,7 @@ from cascadice.topology.matrices import (
     write_csv,
 )
 from cascadice.topology.mixing import gossip, gossip_transposed
-from cascadice.topology.registry import TOPOLOGIES, WEIGHTS, Topology, Weighting, build
+from cascadice.topology.registry import TOPOLOGIES, WEIGHTS, Topology, Weighting, build, resolve
 from cascadice.topology.schedules import (
     Cycle,
     Presence,
@@ -49,6 +49,7 @@ __all__ = [
     "Weighting", "absences", "alone", "average", "base", "build", "check", "complete", "constant", "cyclic", "describe",
     "describe_schedule", "dominant", "epidemic", "erdos_renyi", "exponential", "from_graph", "from_links", "gossip",
     "gossip_transposed", "identity", "link_loss", "links", "matrix", "metropolis", "one_peer_exponential",
-    "pairwise_gossip", "period", "presence", "random_matching", "random_regular", "read_csv", "ring", "small_world",
+    "pairwise_gossip", "period", "presence", "random_matching", "random_regular", "read_csv", "resolve", "ring",
+    "small_world",
     "star", "to_graph", "torus", "uniform", "write_csv",
 ]  # fmt: skip

@@ -12,7 +12,8 @@ from cascadice.names import lookup
 from cascadice.topology import graphs, schedules
 from cascadice.topology.finite import base
 from cascadice.topology.graphs import Graph, check_nodes
-from cascadice.topology.weights import dominant, metropolis, uniform
+from cascadice.topology.matrices import matrix
+from cascadice.topology.weights import dominant, from_graph, metropolis, uniform
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,37 @@ def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **o
     if weights != "uniform":
         raise ValueError(f"topology {name!r} has its own weights; leave out weights={weights!r}.")
     return schedules.constant(made) if isinstance(made, Tensor) else made
+
+
+def resolve(mixing: Any, nodes: int | None = None, seed: int = 0) -> tuple[schedules.Schedule, int]:
+    """The schedule that `mixing` stands for, and its number of participants.
+
+    Args:
+        mixing: A topology's name, a networkx graph, a mixing matrix, or a schedule t -> W.
+        nodes: The number of participants; needed for a name.
+
+    Example:
+        >>> resolve([[0.5, 0.5], [0.5, 0.5]])[1]
+        2
+    """
+    if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int)):
+        raise TypeError(f"nodes must be a whole number; found {nodes!r}.")
+    if isinstance(mixing, str):
+        if nodes is None:
+            raise ValueError(f"topology {mixing!r} needs a number of participants: give nodes=.")
+        return build(mixing, nodes, seed=seed), nodes
+    if isinstance(mixing, nx.Graph):
+        weighted = nx.get_edge_attributes(mixing, "weight")
+        mixing = from_graph(mixing) if weighted else uniform(mixing)
+    if not callable(mixing):
+        mixing = schedules.constant(matrix(mixing))
+    schedule = mixing if isinstance(mixing, schedules.Cycle) else schedules.Checked(mixing)
+    size = schedule(0).shape[0]
+    if nodes not in (None, size):
+        raise ValueError(
+            f"the mixing matrix has {size} participants, nodes is {nodes}. Leave nodes out, or change one."
+        )
+    return schedule, size
 
 
 def _pairwise_gossip(nodes: int, *, graph: str = "complete", seed: int = 0) -> schedules.Schedule:

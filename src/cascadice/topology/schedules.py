@@ -6,15 +6,16 @@ Random schedules draw round t from (seed, t) alone, so round 700 does not need r
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cascadice import seeds
 from cascadice.topology.graphs import Graph, check_degree, check_nodes, check_probability, draw_regular
-from cascadice.topology.matrices import Links, check, from_links, identity, links, row_sums
+from cascadice.topology.matrices import Links, check, from_links, identity, links, matrix, row_sums
 from cascadice.topology.weights import keeping_the_rest, symmetric_edges, uniform, with_diagonal
 
 Schedule: TypeAlias = Callable[[int], Tensor]  # t -> W
@@ -29,6 +30,40 @@ class Cycle:
 
     def __call__(self, t: int) -> Tensor:
         return self.matrices[t % len(self.matrices)]
+
+
+class Checked:
+    """A schedule about whose W nothing is known: each new one is checked, and must have the size of the first.
+
+    It may refill and return one buffer, so values are compared, not identities; an unchanged W stays the same tensor.
+    """
+
+    def __init__(self, schedule: Callable[[int], Any]) -> None:
+        self.schedule, self.nodes = schedule, 0
+        self.seen: list[Tensor] = []
+        self.W = torch.empty(0)
+
+    def __call__(self, t: int) -> Tensor:
+        given = self.schedule(t)
+        parts = _numbers_of(given)
+        if not parts or len(parts) != len(self.seen) or not all(map(torch.equal, parts, self.seen)):
+            try:
+                self.W = matrix(given)
+            except (ValueError, TypeError) as error:
+                raise type(error)(f"in round {t}, {error}") from None
+            self.seen, self.nodes = [part.clone() for part in parts], self.nodes or self.W.shape[0]
+            if self.W.shape[0] != self.nodes:
+                raise ValueError(f"W must keep its {self.nodes} participants; in round {t} it has {self.W.shape[0]}.")
+        return self.W
+
+
+def _numbers_of(W: Any) -> list[Tensor]:
+    """The numbers of a matrix as dense tensors, to be compared; none where they cannot be read."""
+    if isinstance(W, np.ndarray):
+        return [torch.from_numpy(W)]
+    if not isinstance(W, Tensor) or W.layout not in (torch.strided, torch.sparse_csr):
+        return []
+    return [W] if W.layout == torch.strided else [W.crow_indices(), W.col_indices(), W.values()]
 
 
 def constant(W: Tensor) -> Cycle:
@@ -50,7 +85,7 @@ def cyclic(matrices: Sequence[Tensor]) -> Cycle:
         check(W)
     if len(sizes := {W.shape[0] for W in matrices}) > 1:
         raise ValueError(f"every W of a cycle must have the same number of participants; found {sorted(sizes)}.")
-    return Cycle(tuple(matrices))
+    return Cycle(tuple(W.clone() for W in matrices))  # what is given may be refilled
 
 
 def one_peer_exponential(nodes: int) -> Cycle:

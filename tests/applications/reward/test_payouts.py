@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from cascadice.applications.reward import idea
+from cascadice.applications.reward import payouts
 from cascadice.applications.reward.payouts import PAYOUT_RULES, pay, shapley
 
 BY_ROUND = torch.tensor([[-4.0, -1.0, 0.0, 2.0], [-2.0, 3.0, 0.0, 1.0], [-1.0, -3.0, 0.0, -1.0]], dtype=torch.float64)
@@ -125,5 +125,5 @@ def test_shapley_needs_every_coalition():
 
 
 def test_examples_in_docstrings():
-    examples = doctest.testmod(idea)
+    examples = doctest.testmod(payouts)
     assert (examples.failed, examples.attempted) == (0, 2)
