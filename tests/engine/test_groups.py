@@ -207,3 +207,85 @@ def test_buffers_that_are_used_again_change_nothing(window_size):
     for round_ in simulate(network, 6, window=window_size, taped=True):
         assert torch.equal(round_.after.theta, expected[round_.t].after.theta)
         assert torch.equal(round_.half.theta, expected[round_.t].half.theta)
+
+
+def adagrad(start):
+    """Keeps a sum of squares that starts at a value of its own."""
+
+    def update(gradient, state, theta, lr):
+        total = state["sum"] + gradient.square()
+        return -lr[..., None] * gradient / total.sqrt(), {"sum": total}
+
+    return optimizers.Optimizer(lambda theta: {"sum": torch.full_like(theta, start)}, update)
+
+
+def test_state_of_one_name_starts_as_each_optimizer_says():
+    one, two = adagrad(0.5), adagrad(4.0)
+    network = small(optimizer=[one, one, two, two], lr=0.1)
+    assert network.initial.state["sum"][:, 0].tolist() == [0.5, 0.5, 4.0, 4.0]
+    mixed, alone = next(simulate(network, 1)), next(simulate(small(optimizer=two, lr=0.1), 1))
+    torch.testing.assert_close(mixed.half.theta[2:], alone.half.theta[2:], **CLOSE)
+
+
+def test_batches_must_keep_their_sizes():
+    def shrinking(t):
+        batch = torch.arange(NODES * 4).view(NODES, 1, 4).clone()
+        if t > 1:
+            batch[1, 0, 3:] = -1
+        return batch
+
+    with pytest.raises(ValueError, match=r"1 has \(1, 3\) in round 2, \(1, 4\) in round 0"):
+        list(simulate(small(batches=shrinking), 3))
+
+
+def test_forgetting_samples_of_several_steps_is_training_without_them():
+    network = different(optimizer="sgd", lr=[0.3, 0.2, 0.1, 0.05], batch_size=[3, 2, 3, 3], local_steps=[1, 2, 3, 1])
+    rounds = list(simulate(network, 3))
+    sample = int(rounds[0].draw.batch[2, 2, 1])
+    exact = forget(network, rounds, Removal(samples=(sample,)), "replay").participants.theta
+    modules = modules_of(network)
+    for round_ in rounds:
+        for k, module in enumerate(modules):
+            for batch in round_.draw.batch[k]:
+                index = batch[batch >= 0]
+                if len(index):
+                    descend(network, module, index, sample, float(round_.draw.lr[k]))
+        gossip(round_.W, modules)
+    torch.testing.assert_close(exact, rows_of(modules), **CLOSE)
+    assert not torch.allclose(exact, rounds[-1].after.theta)
+
+
+def descend(network, module, index, removed, lr):
+    """One plain step in which the removed sample has no term; the mean is still over the whole batch."""
+    x, y = network.data.train.x[index], network.data.train.y[index]
+    each = torch.nn.functional.cross_entropy(module(x), y, reduction="none")
+    pieces = torch.autograd.grad((each * (index != removed)).sum() / len(index), list(module.parameters()))
+    with torch.no_grad():
+        for parameter, piece in zip(module.parameters(), pieces, strict=True):
+            parameter -= lr * piece
+
+
+def test_padding_is_no_sample_to_forget_and_none_to_pay():
+    from cascadice.applications.forget.removals import forgotten_samples
+    from cascadice.applications.reward.contributions import by_shares
+    from cascadice.applications.reward.ledger import _columns
+
+    network = different()
+    rounds = window(network, 2)
+    samples = forgotten_samples(Removal(nodes=(1,)), [round_.draw for round_ in rounds], NODES)
+    assert int(samples.min()) >= 0
+    columns = _columns(by_shares(network, rounds, influence.evaluate_on(network), samples=True))
+    assert int((columns["sample"] == -1).sum()) == NODES
+    assert len(columns["sample"]) == NODES + int((rounds[0].draw.batch >= 0).sum())
+
+
+@pytest.mark.parametrize("lr", [lambda t: torch.tensor(0.3), lambda t: [0.3] * NODES, lambda t: 0.3])
+def test_a_schedule_may_give_a_rate_of_any_kind(lr):
+    torch.testing.assert_close(
+        next(simulate(small(lr=lr), 1)).after.theta, next(simulate(small(lr=0.3), 1)).after.theta
+    )
+
+
+def test_a_schedule_must_give_one_rate_or_one_each():
+    with pytest.raises(ValueError, match="lr must be one number or 4, one a participant"):
+        small(lr=lambda t: [0.1, 0.2])

@@ -5,7 +5,9 @@ import torch
 from influence.cases import CLOSE, NODES, small
 from torch.testing import assert_close
 
+from cascadice import influence
 from cascadice.engine import Behaviour, Operator, draw, simulate
+from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.networks import Weights
 from cascadice.engine.rounds import Adjoint, Perturbation
 
@@ -76,3 +78,48 @@ def test_a_weight_of_zero_leaves_the_update_out_and_one_leaves_all_as_it_was(pla
     alpha = torch.tensor([0.0, 1.0, 0.5, 1.0], dtype=torch.float64)
     half, _, _ = operator.work(round_.draw, round_.before, None, Weights(updates=(alpha,)))
     assert_close(half.theta, round_.before.theta + alpha[:, None] * round_.update, **CLOSE)
+
+
+class Counted(Averaging):
+    """Averages as ever, and counts how often it was asked."""
+
+    def __init__(self):
+        self.calls = {"apply": 0, "replay": 0, "push": 0, "pull": 0}
+
+    def apply(self, *arguments):
+        self.calls["apply"] += 1
+        return super().apply(*arguments)
+
+    def replay(self, *arguments):
+        self.calls["replay"] += 1
+        return super().replay(*arguments)
+
+    def push(self, *arguments):
+        self.calls["push"] += 1
+        return super().push(*arguments)
+
+    def pull(self, *arguments):
+        self.calls["pull"] += 1
+        return super().pull(*arguments)
+
+
+def test_the_exchange_is_an_argument_of_training_and_of_every_estimator():
+    network, exchange = small(), Counted()
+    operator = Operator(network, exchange)
+    rounds = list(simulate(network, 4, operator=operator))
+    assert exchange.calls["apply"] == 4
+    evaluation = influence.evaluate_on(network)
+    for estimate in (influence.truth, influence.first_order, influence.path_integrated):
+        torch.testing.assert_close(
+            estimate(network, rounds[1:], evaluation, operator=operator).value,
+            estimate(network, rounds[1:], evaluation).value,
+        )
+    influence.reverse_gossip(network, rounds[1:], evaluation, operator=operator)
+    list(influence.full_horizon(network, reversed(rounds), evaluation, operator=operator))
+    points, hops = 2, 3
+    assert exchange.calls == {
+        "apply": 4,
+        "replay": hops + points * hops,
+        "push": hops + points * hops,
+        "pull": hops + 4,
+    }

@@ -174,3 +174,42 @@ def test_many_convolutional_participants_are_evaluated_in_parts(monkeypatch):
 def test_a_changing_w_is_still_checked():
     with pytest.raises(ValueError, match=r"in round 2, W must have rows summing to 1"):
         list(simulate(small(mixing=lambda t: changing()(t) * (1.0 if t < 2 else 0.9)), 3))
+
+
+def test_remembered_gradients_are_those_of_the_evaluation_asked_for():
+    net = small()
+    rounds, operator = window(net, 2), Operator(net)
+    for measure in (None, influence.measures.negative_margin, None):
+        evaluation = influence.evaluate_on(net, measure=measure)
+        expected = influence.reverse_gossip(net, rounds, evaluation).theta
+        torch.testing.assert_close(
+            influence.reverse_gossip(net, rounds, evaluation, operator=operator).theta, expected, **CLOSE
+        )
+
+
+def test_windows_do_not_share_gradients_where_buffers_differ():
+    net = small(smooth(nn.BatchNorm1d(4)), strategy="loop")
+    rounds, operator, evaluation = list(simulate(net, 5)), Operator(net), influence.evaluate_on(net)
+    for t in range(3):
+        expected = influence.reverse_gossip(net, rounds[t : t + 3], evaluation).theta
+        shared = influence.reverse_gossip(net, rounds[t : t + 3], evaluation, operator=operator).theta
+        torch.testing.assert_close(shared, expected, **CLOSE)
+
+
+MISTAKEN = {
+    "a round": (
+        lambda net, rounds: list(influence.score_rounds(net, rounds[0], influence.evaluate_on(net))),
+        "one Round",
+    ),
+    "a measure": (lambda net, rounds: influence.evaluate_on(net, measure="accuracy"), "must be a function of"),
+    "a data set": (lambda net, rounds: influence.evaluate_on(net.data), "takes a network first; found DataSet"),
+    "a rule": (lambda net, rounds: list(simulate(net, 1, rule="trimmed-mean")), "rule must be a function"),
+    "a compression": (lambda net, rounds: small(compression=8), "a name in COMPRESSIONS or a Compression; found 8"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKEN.values(), ids=MISTAKEN)
+def test_mistaken_types_are_named(call, message, unchecked):
+    net = small()
+    with pytest.raises(TypeError, match=message):
+        call(net, window(net, 1))

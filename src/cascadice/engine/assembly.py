@@ -102,6 +102,8 @@ def network(
     ways = _optimizers(optimizer, nodes)
     template = learner(deepcopy(made).to(device, parameters), loss, ways[0], compute)
     code = lookup(COMPRESSIONS, compression, "compression") if isinstance(compression, str) else compression
+    if code is not None and not isinstance(code, Compression):
+        raise TypeError(f"compression must be a name in COMPRESSIONS or a Compression; found {code!r}.")
     built = Network(
         template, _initial(model, made, init, nodes, seed, template, ways), data.to(device), plan, schedule,
         learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, holdings, tuple(corruptions),
@@ -221,9 +223,9 @@ def _batches(
     samples: int,
 ) -> Batches:  # fmt: skip
     if isinstance(given, Tensor):
-        return batch_plans.given(given, n_samples=samples)
+        given = batch_plans.given(given, n_samples=samples)
     if given is not None:
-        return partial(_within, given, samples)
+        return partial(_checked_batch, given, samples, batch_plans.sizes(batch_plans.check_round(given(0), samples, 0)))
     assert holdings is not None
     for name, value in (("batch_size", batch_size), ("local_steps", steps)):
         if isinstance(value, Sequence) and len(value) != nodes:
@@ -231,8 +233,15 @@ def _batches(
     return batch_plans.epochs(holdings, batch_size, steps=steps, seed=seed)
 
 
-def _within(batches: Batches, samples: int, t: int) -> Tensor:
-    return batch_plans.check_round(batches(t), samples, t)
+def _checked_batch(batches: Batches, samples: int, sizes: list[tuple[int, int]], t: int) -> Tensor:
+    batch = batch_plans.check_round(batches(t), samples, t)
+    for k, (now, first) in enumerate(zip(batch_plans.sizes(batch), sizes, strict=True)):
+        if now != first:
+            raise ValueError(
+                f"participants must keep their number of steps and batch size; {k} has {now} in round {t}, {first} in "
+                "round 0. Pad the batches alike, or drop incomplete last ones."
+            )
+    return batch
 
 
 def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
@@ -272,11 +281,12 @@ def _initial(
 def _state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
     """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
     state: State = {}
-    for way in {id(way): way for way in ways}.values():
-        for name, value in way.init(theta).items():
-            if name in state and state[name].shape != value.shape:
+    for k, way in enumerate(ways):
+        for name, value in way.init(theta[k : k + 1]).items():
+            rows = state.setdefault(name, value.expand(len(ways), *value.shape[1:]).clone())
+            if rows.shape[1:] != value.shape[1:]:
                 raise ValueError(f"optimizers that differ must name their state differently; {name!r} has two shapes.")
-            state.setdefault(name, value)
+            rows[k] = value[0]
     return state
 
 

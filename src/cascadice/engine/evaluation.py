@@ -58,6 +58,10 @@ def evaluate_on(
         >>> everyone = evaluate_on(network)
         >>> each_on_its_own = evaluate_on(network, own_data(network, 32))
     """
+    if not isinstance(network, Network):
+        raise TypeError(f"evaluate_on takes a network first; found {type(network).__name__}.")
+    if measure is not None and not callable(measure):
+        raise TypeError(f"a measure must be a function of (outputs, targets); found {measure!r}.")
     chosen = network.data.test if samples is None else samples
     own = not isinstance(chosen, Samples)
     parts = list(chosen) if not isinstance(chosen, Samples) else [chosen]

@@ -109,7 +109,19 @@ class Network:
 def draw(network: Network, t: int) -> Draw:
     """What chance and schedules say for round t."""
     conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
-    return Draw(t, network.batches(t), network.mixing(t), network.lr(t), conduct)
+    return Draw(t, network.batches(t), network.mixing(t), _checked_rate(network.lr(t), network.nodes, t), conduct)
+
+
+def _checked_rate(lr: Any, nodes: int, t: int) -> float | Tensor:
+    """A schedule may give a number or one for each participant."""
+    if isinstance(lr, float):
+        return lr
+    rates = torch.as_tensor(lr)
+    if rates.dim() == 0:
+        return float(rates)
+    if rates.shape != (nodes,):
+        raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
+    return rates
 
 
 def load(

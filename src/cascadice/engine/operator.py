@@ -27,7 +27,7 @@ from cascadice import optimizers
 from cascadice.engine import send
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
-from cascadice.engine.exchange.stacked import Averaging, mix
+from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
@@ -50,7 +50,7 @@ Point = tuple[Perturbation | None, Perturbation] | None
 class Exchange(Protocol):
     """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
 
-    def apply(self, round_: Round, half: Participants) -> Participants: ...
+    def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
 
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
 
@@ -97,7 +97,8 @@ class Operator:
         round_ = Round(drawn, before, half, half, loss, tape)
         if rule is not None and (round_ := apply_rule(round_, rule)).rule is not None:
             return round_
-        return round_._replace(after=mix(round_.W, half, None if buffers is None else buffers.after))
+        after = self._exchange.apply(round_, half, None if buffers is None else buffers.after)
+        return round_._replace(after=after)
 
     def work(
         self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any
@@ -223,7 +224,8 @@ class Operator:
 
         Cost: about two training passes.
         """
-        if not (self._captures and self._clean(round_.draw)):
+        plain = round_.rule is None and isinstance(self._exchange, Averaging)
+        if not (plain and self._captures and self._clean(round_.draw)):
             return self._pull_scored(round_, adjoint)
         # a graph outlives this operator, and must not write to its buffers
         pull = Operator(self.network, self._exchange)._pull_scored
@@ -270,8 +272,8 @@ class Operator:
         return row_gradients(self.network.learner, self.network.strategy, evaluation, here, nodes)
 
     def objective(self, evaluation: Evaluation, here: Participants, t: int | None = None) -> Float[Tensor, "n d"]:
-        """q_k ∇L(θ_k; z') of everybody. Those at the start of round t are remembered, for windows that overlap."""
-        network, remembered = self.network, self._scratch.gradients
+        """q_k ∇L(θ_k; z') of everybody. Those at the start of round t are remembered, for overlapping windows."""
+        network, remembered = self.network, self._scratch.of(evaluation)
         if t is not None and t in remembered:
             return remembered[t]
         nodes, out = range(network.nodes), None if t is None else self._scratch.take()

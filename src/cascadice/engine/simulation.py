@@ -32,6 +32,7 @@ def simulate(
     window: int | None = None,
     taped: bool = False,
     rule: MixingRule | None = None,
+    operator: Operator | None = None,
 ) -> Iterator[Round]:
     """Algorithm 1: train by gossip, and yield each round.
 
@@ -47,6 +48,7 @@ def simulate(
         taped: Let rounds carry what it takes to score their samples for a third of a training pass. Memory: the
             activations of everybody's batch.
         rule: Chooses the mixing matrix of each round from what is sent in it.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Yields:
         The rounds from `start` up to, not including, `rounds`.
@@ -58,11 +60,13 @@ def simulate(
         >>> for round in simulate(network, 100):
         ...     print(round.t, float(round.loss.mean()))
     """
+    if rule is not None and not callable(rule):
+        raise TypeError(f"rule must be a function of (draw, before, half); found {rule!r}. See engine.exchange.rules.")
     numbers = count(start) if rounds is None else range(start, rounds)
     before = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []
     draws = (draw(network, t) for t in numbers)
-    for round_ in Operator(network).train(draws, before, window, taped, rule):
+    for round_ in (operator or Operator(network)).train(draws, before, window, taped, rule):
         unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
         if len(unseen) >= LOOK_EVERY[network.device.type]:
             _check_finite(unseen)

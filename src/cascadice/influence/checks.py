@@ -64,7 +64,7 @@ def check_sources(network: Network, rounds: Sequence[Round], sources: Sequence[i
     check_recording(network, rounds)
     chosen = range(network.nodes) if sources is None else [sources] if isinstance(sources, int) else sources
     for source in chosen:
-        if not 0 <= source < network.nodes:
+        if not isinstance(source, int) or not 0 <= source < network.nodes:
             raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
     return list(chosen)
 

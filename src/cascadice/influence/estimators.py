@@ -166,6 +166,8 @@ def score_rounds(
         >>> for result in score_rounds(network, rounds, evaluate_on(network), hops=2, samples=True):
         ...     print(result.round.t, result.participants["first order"])
     """
+    if isinstance(rounds, Round):
+        raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)

@@ -18,8 +18,9 @@ from cascadice.influence.checks import check_sources
 
 
 def first_order(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None
-) -> Cascade:
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None, *,
+    operator: Operator | None = None,
+) -> Cascade:  # fmt: skip
     """The first-order influence of each source's update (DICE-E): a tangent is pushed through the rounds.
 
     One tangent for each source follows all paths at once. Cost: for each source, a Hessian-vector product for everyone
@@ -28,6 +29,7 @@ def first_order(
     Args:
         rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
         sources: Whose updates; everybody's unless given. For all sources at once `reverse_gossip` is cheaper.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
@@ -35,18 +37,20 @@ def first_order(
     Example:
         >>> first_order(network, rounds[10:11], evaluate_on(network)).value[1]
     """
-    chosen, operator = check_sources(network, rounds, sources), Operator(network)
+    chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
 
     def entries(group: list[int]) -> Entries:
         first, before = rounds[0], None
         change = scaled_updates(first, group, 1.0)
         start = at_pairs(first.half, change, first.before.theta[change.nodes])
-        _, gradient = operator.gradients(evaluation, start, change.nodes.tolist())
+        _, gradient = op.gradients(evaluation, start, change.nodes.tolist())
         yield 0, change, (gradient * change.theta).sum(-1)
         for hop, round_ in enumerate(rounds, start=1):
-            half = change if hop == 1 else operator.push(round_, change)
-            change = before = operator.exchange(round_).push(round_, None, before, half)
-            _, gradient = operator.gradients(evaluation, round_.after, range(network.nodes))
+            half = change if hop == 1 else op.push(round_, change)
+            change = before = op.exchange(round_).push(round_, None, before, half)
+            if not len(change.nodes):  # it reached nobody
+                return
+            _, gradient = op.gradients(evaluation, round_.after, range(network.nodes))
             yield hop, change, (gradient[change.nodes] * change.theta).sum(-1)
 
     return Cascade("first order", rounds[0].t, tuple(chosen), collect(network, rounds, chosen, entries))

@@ -23,7 +23,7 @@ from cascadice.influence.shares import mean_adjoint
 
 def path_integrated(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None,
-    points: int = 2,
+    points: int = 2, *, operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
     """The influence of each source's update, integrated along it: sums to the truth where networks are smooth.
 
@@ -34,15 +34,17 @@ def path_integrated(
         rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
         sources: Whose updates; everybody's unless given.
         points: Points of the Gauss–Legendre quadrature.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
     """
-    chosen, places, operator = check_sources(network, rounds, sources), gauss_legendre(points), Operator(network)
+    chosen, places = check_sources(network, rounds, sources), gauss_legendre(points)
+    op = operator or Operator(network)
 
     def entries(group: list[int]) -> Entries:
         for alpha, weight in places:
-            for hop, tangent, value in _along(operator, rounds, evaluation, group, alpha):
+            for hop, tangent, value in _along(op, rounds, evaluation, group, alpha):
                 yield hop, tangent, weight * value
 
     kind, value = f"path-integrated, {points} points", collect(network, rounds, chosen, entries)
@@ -66,6 +68,8 @@ def _along(
                 exchange.replay(round_, before, away),
             )
             here, before, tangent_before = round_.after, away, tangent
+        if not len(tangent.nodes):  # it reached nobody
+            return
         at = at_pairs(here, away, here.theta[away.nodes] + away.theta)
         _, gradient = operator.gradients(evaluation, at, away.nodes.tolist())
         yield hop, tangent, (gradient * tangent.theta).sum(-1)

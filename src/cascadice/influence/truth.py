@@ -21,8 +21,9 @@ from cascadice.influence.checks import check_samples_are_separate, check_sources
 
 
 def truth(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None
-) -> Cascade:
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None, *,
+    operator: Operator | None = None,
+) -> Cascade:  # fmt: skip
     """The true influence of each source's update: it skips its local step, and its light cone is replayed.
 
     Buffers (running statistics of BatchNorm) are held as they were. Cost: for each source, a training step for everyone
@@ -31,6 +32,7 @@ def truth(
     Args:
         rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
         sources: Whose updates; everybody's unless given.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
@@ -41,10 +43,10 @@ def truth(
     Example:
         >>> truth(network, rounds[10:13], evaluate_on(network), sources=[3]).total
     """
-    chosen, operator = check_sources(network, rounds, sources), Operator(network)
+    chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
 
     def entries(group: list[int]) -> Entries:
-        return _replayed(operator, rounds, evaluation, scaled_updates(rounds[0], group, -1.0))
+        return _replayed(op, rounds, evaluation, scaled_updates(rounds[0], group, -1.0))
 
     return Cascade("truth", rounds[0].t, tuple(chosen), collect(network, rounds, chosen, entries))
 
@@ -106,6 +108,8 @@ def _replayed(operator: Operator, rounds: Sequence[Round], evaluation: Evaluatio
     for hop, round_ in enumerate(rounds, start=1):
         half = change if hop == 1 else operator.replay(round_, change)
         change = operator.exchange(round_).replay(round_, before, half)
+        if not len(change.nodes):  # it reached nobody
+            return
         yield hop, change, _excess(operator, evaluation, round_.after, change)
         before = change
 

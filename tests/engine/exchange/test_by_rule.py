@@ -7,7 +7,7 @@ from oracles import losses
 
 from cascadice import influence
 from cascadice.applications.forget.idea import Removal, forget
-from cascadice.engine import Operator, Participants, simulate
+from cascadice.engine import Behaviour, Operator, Participants, simulate
 from cascadice.engine.exchange.robust import trimmed_mean
 from cascadice.influence.shares import scaled_rounds
 
@@ -132,3 +132,91 @@ def test_a_rule_that_refills_one_buffer_does_not_change_earlier_rounds():
 
 def test_a_window_of_averaged_rounds_has_no_rule():
     assert all(round_.rule is None for round_ in window(small(), 2))
+
+
+def handed_on(draw, before, half):
+    """Mixes nothing: hands on the very tensors it was given."""
+    return half
+
+
+def now_and_then(draw, before, half):
+    """W in odd rounds, nothing in even ones."""
+    return draw.W if draw.t % 2 else half
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("rule", [handed_on, now_and_then, trimmed_mean(0.25)], ids=["none", "now and then", "trimmed"])
+def test_sweeps_over_ruled_rounds_are_first_order(rule, strategy):
+    """A rule that hands on what it was given must not let a sweep overwrite its own adjoint."""
+    network, rounds = ruled(rule, rounds=6, start=0, strategy=strategy)
+    evaluation = influence.evaluate_on(network)
+    for scores in influence.full_horizon(network, reversed(rounds), evaluation):
+        expected = influence.first_order(network, rounds[scores.t :], evaluation).value[-1].sum(-1)
+        torch.testing.assert_close(scores.participants, expected, **CLOSE)
+    for result in influence.score_rounds(network, rounds, evaluation, hops=3, samples=True):
+        expected = influence.first_order(network, rounds[result.round.t :][:3], evaluation).total
+        torch.testing.assert_close(result.participants["first order"], expected, **CLOSE)
+
+
+def test_a_captured_sweep_is_not_of_another_exchange(monkeypatch):
+    """What CUDA graphs are captured for is averaging by W: rounds of a rule go the plain way."""
+    from cascadice.engine.fast import captured_rounds
+
+    network, rounds = ruled(trimmed_mean(0.25), rounds=3, start=0)
+    evaluation = influence.evaluate_on(network)
+    expected = list(influence.full_horizon(network, reversed(rounds), evaluation))
+    monkeypatch.setattr(captured_rounds, "captures", lambda network: True)
+    monkeypatch.setattr(captured_rounds, "captured_call", lambda call, in_place=True: call)
+    again = list(influence.full_horizon(network, reversed(rounds), evaluation))
+    for one, other in zip(again, expected, strict=True):
+        torch.testing.assert_close(one.participants, other.participants, **CLOSE)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_optimizer_state_stays_with_whom_it_changed(optimizer):
+    network, rounds = ruled(RULES["trimmed mean"], optimizer=optimizer, lr=0.05)
+    evaluation, source, step = influence.evaluate_on(network), 1, 1e-4
+    estimate = influence.first_order(network, rounds, evaluation, [source]).value[1:, 0]
+    ends = [
+        torch.stack([losses(network, r.after) for r in scaled_rounds(Operator(network), rounds, alpha, source)])
+        for alpha in (1 + step, 1 - step)
+    ]
+    torch.testing.assert_close(estimate, network.q * (ends[0] - ends[1]) / (2 * step), rtol=1e-4, atol=1e-9)
+    adjoint = influence.reverse_gossip(network, rounds, evaluation)
+    forwards = influence.first_order(network, rounds, evaluation).total
+    torch.testing.assert_close(influence.by_participant(rounds[0], adjoint), forwards, **CLOSE)
+
+
+def test_path_integrated_goes_through_the_rule():
+    network, rounds = ruled(anchored)
+    evaluation = influence.evaluate_on(network)
+    truth = influence.truth(network, rounds, evaluation).total
+    integrated = influence.path_integrated(network, rounds, evaluation, points=8).total
+    torch.testing.assert_close(integrated, truth, rtol=1e-7, atol=1e-10)
+
+
+def test_a_source_that_reaches_nobody_has_an_empty_cascade():
+    free = [Behaviour("free-rider", (1,))]
+    network, rounds = ruled(trimmed_mean(0.25), behaviours=free)
+    W = torch.eye(NODES, dtype=torch.float64)
+    W[1] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    unheard = small(mixing=W)
+    for net, window_ in ((network, rounds), (unheard, window(unheard, 3))):
+        for estimate in (influence.truth, influence.first_order, influence.path_integrated):
+            assert not estimate(net, window_, influence.evaluate_on(net), [1]).value[1:].any()
+
+
+def test_rows_that_a_rule_refills_are_copied_and_checked():
+    kept = {}
+
+    def refilling(draw, before, half):
+        rows = kept.setdefault("rows", Participants(torch.empty_like(half.theta), half.state, half.buffers))
+        rows.theta.copy_(half.theta.median(0).values.expand_as(half.theta))
+        return rows
+
+    network, rounds = ruled(refilling, rounds=3, start=0)
+    _, expected = ruled(median, rounds=3, start=0)
+    for one, other in zip(rounds, expected, strict=True):
+        assert torch.equal(one.after.theta, other.after.theta)
+    with pytest.raises(ValueError, match="returned in round 0 must be like those sent; theta is not"):
+        list(simulate(network, 1, rule=lambda draw, before, half: half._replace(theta=half.theta[:1])))

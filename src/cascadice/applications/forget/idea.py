@@ -60,6 +60,8 @@ def forget(
         >>> rounds = list(cd.simulate(network, 30))
         >>> corrected = forget(network, rounds, Removal(nodes=(2,))).participants
     """
+    if isinstance(rounds, Round):
+        raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
     correct = lookup(LEVELS, level, "level").correct
     check_removal(network, removal)
     span: list[int] = []

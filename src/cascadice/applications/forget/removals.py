@@ -70,7 +70,7 @@ def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> In
         part, batch = part_of(removal, draw, nodes), draw.batch.cpu()
         used.append(torch.cat([batch[part.samples], batch[part.updates].flatten()]))
     samples: Tensor = torch.unique(torch.cat(used))
-    return samples
+    return samples[samples >= 0]  # smaller batches are padded
 
 
 def check_removal(network: Network, removal: Removal) -> None:

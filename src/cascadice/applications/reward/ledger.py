@@ -226,9 +226,11 @@ def _columns(entry: Entry) -> Columns:
     values = entry.participants.detach().cpu().double().numpy()
     nodes, samples = np.arange(len(values)), np.full(len(values), ALL)
     if entry.samples is not None and entry.draw is not None:
-        nodes = np.concatenate([nodes, np.repeat(nodes, entry.draw.shape[1])])
-        samples = np.concatenate([samples, entry.draw.reshape(-1).numpy()])
-        values = np.concatenate([values, entry.samples.detach().cpu().double().reshape(-1).numpy()])
+        drawn = entry.draw.reshape(-1).numpy()
+        used = drawn >= 0  # smaller batches are padded
+        nodes = np.concatenate([nodes, np.repeat(nodes, entry.draw.shape[1])[used]])
+        samples = np.concatenate([samples, drawn[used]])
+        values = np.concatenate([values, entry.samples.detach().cpu().double().reshape(-1).numpy()[used]])
     if not np.isfinite(values).all():
         wrong = values[~np.isfinite(values)][0]
         raise ValueError(f"contributions must be finite to enter a ledger; found {wrong} in round {entry.round}.")

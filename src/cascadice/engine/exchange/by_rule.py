@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp
+from torch.utils._pytree import tree_map
 
 from cascadice import topology
 from cascadice.engine.learner import Participants
@@ -23,15 +24,36 @@ def apply_rule(round_: Round, rule: MixingRule) -> Round:
     """The round with the W that the rule chose, or mixed by the rule itself where it does not average."""
     chosen = rule(round_.draw, round_.before, round_.half)
     if isinstance(chosen, Participants):
-        return round_._replace(after=chosen, rule=rule)
+        return round_._replace(after=_checked_rows(chosen, round_, rule), rule=rule)
     if chosen is round_.W:
         return round_
     return round_._replace(draw=round_.draw._replace(W=_checked(chosen, round_, rule)))
 
 
+def _checked_rows(mixed: Participants, round_: Round, rule: MixingRule) -> Participants:
+    """A copy of the participants that a rule returned (it may refill them next round), if they are like those sent."""
+
+    def form(participants: Participants) -> list[tuple[Any, ...]]:
+        parts = {"theta": participants.theta, **participants.state, **participants.buffers}
+        return sorted((name, tuple(value.shape), str(value.dtype)) for name, value in parts.items())
+
+    if (found := form(mixed)) != (sent := form(round_.half)):
+        differs = next(part for part in (*sent, *found) if part not in sent or part not in found)
+        raise ValueError(
+            f"the participants that the rule {_name(rule)} returned in round {round_.t} must be like those sent; "
+            f"{differs[0]} is not. Use half._replace(theta=...)."
+        )
+    copy: Participants = tree_map(torch.clone, mixed)
+    return copy
+
+
+def _name(rule: MixingRule) -> str:
+    return str(getattr(rule, "__qualname__", type(rule).__name__)).split(".<locals>")[0]
+
+
 def _checked(W: Any, round_: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
     """A copy of the W that a rule returned (it may refill the tensor next round), once it is known to be one."""
-    name = getattr(rule, "__qualname__", type(rule).__name__).split(".<locals>")[0]
+    name = _name(rule)
     where, nodes = f"the W that the rule {name} returned in round {round_.t} cannot be used", len(round_.half.theta)
     if not isinstance(W, Tensor):
         raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
@@ -48,7 +70,7 @@ def _checked(W: Any, round_: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
 class ByRule:
     """Each source costs a call of the rule, on everybody's rows."""
 
-    def apply(self, round_: Round, half: Participants) -> Participants:
+    def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What participants have after this round if they send `half`."""
         return _called(round_, round_.before, half)
 
@@ -90,7 +112,8 @@ class ByRule:
                 f"the rule that mixed round {round_.t} depends on what participants had before it; a reverse sweep "
                 "follows only what they send. Use truth or first_order."
             )
-        return adjoint._replace(theta=of_half if plus is None else of_half + plus)
+        # a copy: a rule may hand on what it was given, and its adjoint with it
+        return adjoint._replace(theta=of_half.clone() if plus is None else of_half + plus)
 
 
 def _called(round_: Round, before: Participants, half: Participants) -> Participants:

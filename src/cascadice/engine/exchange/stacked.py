@@ -33,9 +33,9 @@ def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
 class Averaging:
     """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly."""
 
-    def apply(self, round_: Round, half: Participants) -> Participants:
-        """What participants have after this round if they send `half`."""
-        return mix(round_.W, half)
+    def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
+        """What participants have after this round if they send `half`; into the buffers `out` if given."""
+        return mix(round_.W, half, out)
 
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """What becomes of a change of what is sent: exactly."""
@@ -62,6 +62,9 @@ def spread(W: Float[Tensor, "n n"], half: Perturbation) -> Perturbation:
     hears = sources[row] * n + receivers
     # whoever's state changed stays in the cone, even where nothing of its parameters comes back to it
     reached = torch.unique(torch.cat([hears, had]) if half.state else hears)
+    if not len(reached):  # nobody hears it
+        none = half.nodes[:0]
+        return Perturbation(none, none, half.theta[:0], {})
     to = torch.searchsorted(reached, hears)
     where, size = torch.stack([to, row]), (len(reached), len(nodes))
     mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)

@@ -55,9 +55,17 @@ class Scratch:
 
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor] = {}
+        self.evaluation: object = None
         self.free: list[Tensor] = []
         self.exchanged: Tensor | None = None
         self.pulled: Tensor | None = None
+
+    def of(self, evaluation: object) -> dict[int, Tensor]:
+        """The gradients of this evaluation by round; those of another are forgotten."""
+        if evaluation is not self.evaluation:
+            self.forget(None)
+            self.evaluation = evaluation
+        return self.gradients
 
     def take(self) -> Tensor | None:
         """Memory for a gradient, if any is free."""
