@@ -11,8 +11,8 @@ import torch
 
 import cascadice as cd
 from cascadice.applications.reward.contributions import by_shares
-from cascadice.applications.reward.payouts import pay
 from cascadice.applications.reward.ledger import by_round, enter, read_ledger
+from cascadice.applications.reward.payouts import pay
 
 data = cd.data.digits()
 model = cd.models.build("mlp", data.train.shape, len(data.classes), hidden=(32,))
