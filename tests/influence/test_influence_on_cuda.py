@@ -85,3 +85,13 @@ def test_a_rule_that_does_not_average():
         )
     for here, there in zip(*values, strict=True):
         torch.testing.assert_close(there.cpu(), here.cpu(), rtol=1e-6, atol=1e-10)
+
+
+def test_the_horizon_of_a_rule_by_compiled_sweeps():
+    values = []
+    for place in ({"device": "cpu", "strategy": "vmap"}, {"device": "cuda", "strategy": "compile"}):
+        network = make("mlp", lr=0.1, **place)
+        rounds, evaluation = list(simulate(network, 3, rule=trimmed_mean())), influence.evaluate_on(network)
+        values.append([scores.samples for scores in influence.full_horizon(network, reversed(rounds), evaluation)])
+    for here, there in zip(*values, strict=True):
+        torch.testing.assert_close(there.cpu(), here.cpu(), rtol=1e-6, atol=1e-10)
