@@ -9,7 +9,7 @@ from cascadice import influence
 from cascadice.engine import Behaviour, Operator, draw, simulate
 from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.networks import Weights
-from cascadice.engine.rounds import Adjoint, Perturbation
+from cascadice.engine.rounds import Adjoint, Perturbation, rows_of
 
 CASES = {
     "sgd": {},
@@ -123,3 +123,54 @@ def test_the_exchange_is_an_argument_of_training_and_of_every_estimator():
         "push": hops + points * hops,
         "pull": hops + 4,
     }
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": "adam", "lr": 0.05, "local_steps": 2},
+        {"behaviours": [Behaviour("sign-flipper", (1,), strength=1.5)], "optimizer": "momentum", "lr": 0.1},
+        {"optimizer": ["sgd", "adam", "momentum", "sgd"], "lr": [0.3, 0.02, 0.1, 0.2], "batch_size": [4, 3, 2, 4]},
+    ],
+    ids=["sgd", "adam", "flipped", "different"],
+)
+def test_pull_of_some_rows_with_weights_is_push_transposed(options, strategy):
+    """⟨push(δ), λ⟩ = ⟨δ, pull(λ)⟩ for any rows, one of them twice, and any weights on updates and samples."""
+    network = small(**options, strategy=strategy)
+    *_, round_ = simulate(network, 3)
+    operator, nodes = Operator(network), [2, 0, 2, 1]
+    generator = torch.Generator().manual_seed(4)
+
+    def random(like):
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64)
+
+    before = rows_of(round_.before, nodes)
+    before = before._replace(theta=before.theta + 0.01 * random(before.theta))
+    shape = (len(nodes), *round_.draw.batch.shape[1:])
+    weights = Weights(
+        (torch.rand(len(nodes), generator=generator, dtype=torch.float64),),
+        (torch.rand(shape, generator=generator, dtype=torch.float64),),
+    )
+    change, adjoint = (Adjoint(random(before.theta), {n: random(v) for n, v in before.state.items()}) for _ in range(2))
+    used = {name: torch.tensor([keeps(network, k, name) for k in nodes]) for name in before.state}
+    for pair in (change, adjoint):  # an optimizer's state is part of what its own participants carry
+        for name, rows in used.items():
+            pair.state[name][~rows] = 0
+    sent, pushed = operator.push_rows(round_.draw, before, change, nodes, weights)
+    pulled, _ = operator.pull_rows(round_.draw, before, sent, adjoint, nodes, weights, scores=False)
+    for pair in (pushed, pulled):
+        for name, rows in used.items():
+            pair.state[name][~rows] = 0
+    assert_close(product(pushed, adjoint), product(change, pulled), rtol=1e-9, atol=1e-12)
+
+
+def keeps(network, k, name):
+    """Whether the optimizer of participant k keeps this part of the state."""
+    return not network.groups or any(k in group.nodes and name in group.state for group in network.groups)
+
+
+def product(one, other):
+    """⟨one, other⟩ over parameters and state."""
+    return (one.theta * other.theta).sum() + sum((one.state[name] * other.state[name]).sum() for name in one.state)

@@ -208,16 +208,31 @@ class Operator:
 
         Unless it is asked to go `through`, only the scores of the last step are computed.
         """
-        check_differentiable(self.network)
-        adjoint, past = self._pull_send(round_, half)
-        before, samples = self._runner.pull(round_.draw, round_.before, adjoint, scores, through, out)
-        return (before if past is None else before._replace(theta=before.theta + past)), samples
+        rows = (round_.draw, round_.before, round_.half, half)
+        return self.pull_rows(*rows, scores=scores, through=through, out=out)
 
-    def _pull_send(self, round_: Round, half: Adjoint) -> tuple[Adjoint, Tensor | None]:
-        if not round_.draw.conduct and self.network.compression is None:
-            return half, None
-        theta, past = send.pull(self.network, round_.draw, half.theta, round_.update)
-        return half._replace(theta=theta), past
+    def pull_rows(
+        self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,
+        weights: Weights = ALL, *, scores: bool, through: bool = True, out: Tensor | None = None,
+    ) -> tuple[Adjoint, Float[Tensor, "rows samples"]]:  # fmt: skip
+        """`push_rows`, transposed: from the adjoint of what these rows `sent` to that of what they had before."""
+        check_differentiable(self.network)
+        reaching = send.pull_part(adjoint, weights.updates[0]) if weights.updates else adjoint
+        of_half, past = self._pull_send(drawn, before, sent, reaching, nodes)
+        pulled, samples = self._runner.pull(drawn, before, of_half, nodes, weights.samples, scores, through, out)
+        pulled = pulled if past is None else pulled._replace(theta=pulled.theta + past)
+        if weights.updates:  # what of the adjoint goes past an update of which only a part was made
+            state = {name: value + adjoint.state[name] - reaching.state[name] for name, value in pulled.state.items()}
+            pulled = Adjoint(pulled.theta + adjoint.theta - reaching.theta, state)
+        return pulled, samples
+
+    def _pull_send(
+        self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None
+    ) -> tuple[Adjoint, Tensor | None]:
+        if not drawn.conduct and self.network.compression is None:
+            return adjoint, None
+        theta, past = send.pull(self.network, drawn, adjoint.theta, sent.theta - before.theta, nodes)
+        return adjoint._replace(theta=theta), past
 
     def pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
         """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
@@ -244,7 +259,9 @@ class Operator:
     def scores_of_samples(self, round_: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
         """The part of every sample in that. Cost: as much as a training pass, a third of one if the round was taped."""
         if self._runner.readable(round_.draw, round_.tape):
-            return self._runner.read(round_.draw, round_.tape, self._pull_send(round_, half)[0])
+            return self._runner.read(
+                round_.draw, round_.tape, self._pull_send(round_.draw, round_.before, round_.half, half)[0]
+            )
         return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[1]
 
     def scores_of_both(self, round_: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
@@ -253,7 +270,7 @@ class Operator:
         if not (self._captures and runner.readable(drawn, round_.tape)):
             return self.scores_of_updates(round_, half), self.scores_of_samples(round_, half)
         run = captured_rounds.captured_scores(self.network, runner.layers(drawn))
-        tape = runner.tape(drawn, round_.tape, self._pull_send(round_, half)[0])
+        tape = runner.tape(drawn, round_.tape, self._pull_send(round_.draw, round_.before, round_.half, half)[0])
         participants, samples = run(round_.before, round_.half, half, *tape)
         return participants.clone(), samples.clone()
 

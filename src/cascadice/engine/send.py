@@ -46,9 +46,11 @@ def push(network: Network, drawn: Draw, before: Rows, half: Rows, sent_update: R
     return before + (change if code is None else code.derivative(change, sent_update))
 
 
-def pull(network: Network, drawn: Draw, adjoint: Rows, sent_update: Rows) -> tuple[Rows, Rows | None]:
+def pull(
+    network: Network, drawn: Draw, adjoint: Rows, sent_update: Rows, nodes: Nodes = None
+) -> tuple[Rows, Rows | None]:
     """`push`, transposed: the adjoint of θ^{t+½} and, where what was sent was altered, the one past it to θ^t."""
-    factor, code = _factor(network, drawn, None), network.compression
+    factor, code = _factor(network, drawn, nodes), network.compression
     if factor is None and code is None:
         return adjoint, None
     of_half = adjoint if code is None else code.derivative(adjoint, sent_update)
@@ -78,6 +80,12 @@ def push_part(
     names = end.state
     state = {name: between(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
     return Adjoint(between(start.theta, end.theta, before.theta, half.theta), state)
+
+
+def pull_part(adjoint: Adjoint, alpha: Tensor) -> Adjoint:
+    """What of the adjoint reaches updates of which the part α was made; the rest goes past them."""
+    state = {name: _column(alpha, value) * value for name, value in adjoint.state.items()}
+    return Adjoint(_column(alpha, adjoint.theta) * adjoint.theta, state)
 
 
 def _column(alpha: Tensor, like: Tensor) -> Tensor:

@@ -64,25 +64,28 @@ class Runner:
         return Participants(theta, state, before.buffers), Adjoint(*change)
 
     def pull(
-        self, drawn: Draw, before: Participants, adjoint: Adjoint, scores: bool, through: bool, out: Tensor | None
-    ) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
-        """λ^{t+½} -> λ^t of everybody and, if asked, the scores of the samples on the way."""
+        self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Optional, scores: bool,
+        through: bool, out: Tensor | None,
+    ) -> tuple[Adjoint, Float[Tensor, "rows samples"]]:  # fmt: skip
+        """λ^{t+½} -> λ^t of these rows and, if asked, the scores of the samples on the way."""
 
-        def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint]) -> Any:
-            rows, own = given
-            pulled, samples = pull_rows(
+        def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Optional]) -> Any:
+            rows, own, weights = given
+            pulled, parts = pull_rows(
                 group.learner, self.network.strategy, self.layers(drawn, group),
-                rows._replace(state=own_state(group, rows.state)), partial(self._inputs, drawn, members, (), group),
+                rows._replace(state=own_state(group, rows.state)),
+                partial(self._inputs, drawn, members, weights, group),
                 rates(self.network, drawn, members), own._replace(state=own_state(group, own.state)),
                 scores=scores, through=through, out=None if group.nodes else out,
             )  # fmt: skip
             if not scores:  # some ways compute them all the same
-                return pulled, samples[:, :0]
-            return pulled, samples.view(len(rows.theta), -1, group.size or drawn.batch.shape[2])
+                return pulled, parts[:, :0]
+            return pulled, parts.view(len(rows.theta), -1, group.size or drawn.batch.shape[2])
 
-        like = (adjoint, adjoint.theta.new_zeros(drawn.batch.shape if scores else (len(before.theta), 0)))
-        pulled, samples = over_groups(self.network, None, (before, adjoint), like, run)
-        return pulled, samples.flatten(1)
+        shape = (len(before.theta), *drawn.batch.shape[1:]) if scores else (len(before.theta), 0)
+        given = (before, adjoint, samples)
+        pulled, parts = over_groups(self.network, nodes, given, (adjoint, adjoint.theta.new_zeros(shape)), run)
+        return pulled, parts.flatten(1)
 
     def readable(self, drawn: Draw, tape: Any) -> bool:
         """Whether the scores of samples can be read from a tape."""
