@@ -61,6 +61,7 @@ def test_there_is_a_panel_for_each_thing_there_is_to_show(tmp_path):
 def test_a_network_in_which_nothing_travels_can_be_drawn(tmp_path):
     nothing = {"truth": torch.zeros(2, 2).numpy()}
     plot(tmp_path / "alone.png", **content("truth", updates=nothing, matrix=nothing))
+    assert (tmp_path / "alone.png").stat().st_size > 0
 
 
 def test_other_formats_are_refused(tmp_path):

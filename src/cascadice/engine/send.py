@@ -5,7 +5,6 @@
 Where nobody misbehaves and nothing is compressed, what is sent is what local work made: the same tensor.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from cascadice.engine import behaviours
 from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
+from cascadice.engine.networks import Network, Nodes
 from cascadice.engine.rounds import Adjoint, Draw
 
-Nodes = Sequence[int] | None
 Rows = Float[Tensor, "rows d"]
 
 
