@@ -7,9 +7,8 @@ From shared parameters the same network learns. This trains both and prints the 
     python -m cascadice_experiments.initialisation [--data-root DIR] [--out out/initialisation] [--device cpu] [--json]
 """
 
-import argparse
-import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,10 @@ from typing import Any
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper
 from cascadice.runs.train import run
+from cascadice_experiments import study
 from cascadice_experiments.data_sets import find_and_tell
 
+FLAGS: study.Flags = {"--out": {"default": Path("out/initialisation"), "help": "folder for the runs"}}
 INITS = ("own", "shared")
 
 
@@ -54,24 +55,14 @@ def measure(config: Config, out: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print the table and, with --json, one JSON object last."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/initialisation"), metavar="DIR", help="folder for the runs"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    args = parser.parse_args(arguments)
-    try:
-        source, root = find_and_tell(args.data_root)
-        results = [measure(config, args.out) for config in settings(source, root, args.device)]
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    return study.run("initialisation", _measured, study.parser("initialisation", FLAGS).parse_args(arguments))
+
+
+def _measured(args: Namespace) -> dict[str, Any]:
+    source, root = find_and_tell(args.data_root)
+    results = [measure(config, args.out) for config in settings(source, root, args.device)]
     _show(results)
-    if args.json:
-        print(json.dumps({"experiment": "initialisation", "results": results}))
-    return 0
+    return {"results": results}
 
 
 def _show(results: Sequence[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from cascadice.applications.forget.idea import forget
 from cascadice.applications.forget.removals import forgotten_samples
 from cascadice.applications.forget.traces import distance, trace
 from cascadice.engine import simulate
+from cascadice_experiments import study
 from cascadice_experiments.unlearning import __main__ as command
 from cascadice_experiments.unlearning.__main__ import DISTANCES
 from cascadice_experiments.unlearning.measure import measure
@@ -86,7 +87,7 @@ def test_a_limit_stops_it_with_what_it_has(points, monkeypatch, capsys):
 
 def test_quick_is_small_and_cuda_is_cifar(monkeypatch):
     monkeypatch.setattr(command, "find", lambda root: ("cifar10", "there"))
-    parse = command._parser().parse_args
+    parse = study.parser("unlearning", command.FLAGS).parse_args
     assert {(s.data, s.nodes) for s in command._settings(parse(["--quick"]))} == {("digits", 8)}
     full = command._settings(parse(["--device", "cuda", "--seeds", "7"]))
     assert {(s.data, s.device, s.seeds, s.data_root) for s in full} == {("cifar10", "cuda", 7, "there")}

@@ -1,66 +1,52 @@
 """The command of the study: prints a line for each setting and number of hops."""
 
-import argparse
-import json
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import cascadice_experiments.alignment
 from cascadice.names import lookup
+from cascadice_experiments import study
 from cascadice_experiments.alignment.measure import ESTIMATORS, TRUTH, measure
 from cascadice_experiments.alignment.settings import SETTINGS, Setting
 from cascadice_experiments.data_sets import find_and_tell
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the settings one by one; with --json, print one JSON object last."""
-    args = _parser().parse_args(arguments)
-    changes = {f.name: value for f in fields(Setting) if (value := getattr(args, f.name)) is not None}
-    results = []
-    try:
-        named = SETTINGS.values() if args.all else [lookup(SETTINGS, name, "setting") for name in args.settings]
-        source, root = find_and_tell(args.data_root)
-        print(HEADER)
-        for setting in named or [Setting()]:
-            results.append(measure(replace(setting, **changes), source, root))
-            print(*_lines(results[-1]), sep="\n", flush=True)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps({"experiment": "alignment", "results": results}))
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m cascadice_experiments.alignment",
-        description=(cascadice_experiments.alignment.__doc__ or "").partition("\n")[0],
-        epilog=f"settings: {', '.join(SETTINGS)}",
-    )
-    parser.add_argument("settings", nargs="*", help="named settings; options below change each of them")
-    parser.add_argument("--all", action="store_true", help="all named settings")
-    parser.add_argument("--model", choices=["mlp", "cnn"])
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--activation", help="relu, gelu, tanh, …")
-    parser.add_argument("--pool", help="pooling of the CNN: max or average")
-    parser.add_argument("--epochs", type=float)
-    parser.add_argument("--nodes", type=int, help="number of participants")
-    parser.add_argument("--hops", type=int, help="greatest number of hops")
-    parser.add_argument("--every", type=int, help="measure influence every so many rounds")
-    parser.add_argument("--dtype", help="float32 or float64")
-    parser.add_argument("--device", help="cpu or cuda")
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
-    parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    return parser
-
-
+FLAGS: study.Flags = {
+    "settings": {"nargs": "*", "help": "named settings; options below change each of them"},
+    "--all": {"action": "store_true", "help": "all named settings"},
+    "--model": {"choices": ["mlp", "cnn"]},
+    "--batch-size": {"type": int},
+    "--activation": {"help": "relu, gelu, tanh, …"},
+    "--pool": {"help": "pooling of the CNN: max or average"},
+    "--epochs": {"type": float},
+    "--nodes": {"type": int, "help": "number of participants"},
+    "--hops": {"type": int, "help": "greatest number of hops"},
+    "--every": {"type": int, "help": "measure influence every so many rounds"},
+    "--dtype": {"help": "float32 or float64"},
+}
 HEADER = (
     "Pearson / relative RMSE of          first order      1 point          2 points         3 points\n"
     "model activation   batch hops" + 71 * " " + "  points  test accuracy       s"
 )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the settings one by one; with --json, print one JSON object last."""
+    parser = study.parser("alignment", FLAGS, f"settings: {', '.join(SETTINGS)}")
+    return study.run("alignment", _measured, parser.parse_args(arguments))
+
+
+def _measured(args: Namespace) -> dict[str, Any]:
+    changes = {f.name: value for f in fields(Setting) if (value := getattr(args, f.name)) is not None}
+    named = SETTINGS.values() if args.all else [lookup(SETTINGS, name, "setting") for name in args.settings]
+    source, root = find_and_tell(args.data_root)
+    print(HEADER)
+    results = []
+    for setting in named or [Setting()]:
+        results.append(measure(replace(setting, **changes), source, root))
+        print(*_lines(results[-1]), sep="\n", flush=True)
+    return {"results": results}
 
 
 def _lines(measured: Mapping[str, Any]) -> Iterator[str]:

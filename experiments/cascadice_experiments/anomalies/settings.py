@@ -35,7 +35,7 @@ QUICK: Mapping[str, Any] = {"hidden": (32,), "epochs": 2.5, "seeds": 1, "places"
 
 def check(plan: Plan) -> Plan:
     """The plan, or a ValueError that names the flag to change."""
-    for name, least, most in (("seeds", 1, math.inf), ("first_seed", 0, math.inf), ("places", 1, plan.nodes)):
+    for name, least, most in (("first_seed", 0, math.inf), ("places", 1, plan.nodes)):
         if not least <= (value := getattr(plan, name)) <= most:
             allowed = f"at least {least}" if most == math.inf else f"in {least}..{most}, the number of participants"
             raise ValueError(f"--{name.replace('_', '-')} must be {allowed}; found {value}.")

@@ -1,52 +1,61 @@
 """The command of the study: prints a line per case, and with --out writes results, points and the picture."""
 
-import argparse
-import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import cascadice_experiments.unlearning
-from cascadice import files
+from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.unlearning.measure import deviation, mean, measure, summary
 from cascadice_experiments.unlearning.picture import draw
 from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, SETTINGS, TRAINED, Setting
 
+FLAGS: study.Flags = {
+    "--quick": {"help": "two small settings: less than a minute on two cores"},
+    "--device": {"help": "cpu: digits; cuda: CIFAR-10 where it is found [cpu]"},
+    "--seeds": {"help": "networks in a fleet [5]"},
+    "--first-seed": {"help": "seed of the first network [0]"},
+    "--limit": {},
+    "--out": {},
+}
+HEADER = (
+    "distance left (mean ± deviation over seeds); membership AUC and test loss: as trained > first-order > replayed\n"
+    f"{'forgotten':18} {'gossip':>13} {'first-order':>13} {'1 point':>13} {'2 points':>13} | {'repair alone':>13} "
+    f"{'gossip+repair':>13} {'first+repair':>13} | {'AUC':>21} | {'test loss':>21} | times replay"
+)
+DISTANCES = (*[name for name in LEVELS if name != "replay"], *(f"{n}, repaired" for n in (TRAINED, *REPAIRED[1:])))
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure setting by setting; print each case, and with --out write each setting, as soon as it is measured."""
-    args, began = _parser().parse_args(arguments), time.perf_counter()
-    points: list[dict[str, Any]] = []
-    try:
-        for setting in _settings(args):
-            print(f"\n{title(setting)}\n{HEADER}", flush=True)
-            for case in measure(setting):
-                points += case
-                print(line(case), flush=True)
-                if time.perf_counter() - began > args.limit:
-                    print(f"stopped: the time limit of {args.limit:g} s has passed", flush=True)
-                    break
-            trained = [p for p in points if p["level"] == TRAINED and p["activation"] == setting.activation]
-            print(title(setting, mean([p for p in trained if p["lr"] == setting.lr], "test_accuracy")), flush=True)
-            if args.out:
-                write(points, Path(args.out), time.perf_counter() - began)
-            if time.perf_counter() - began > args.limit:
+    return study.run("unlearning", _measured, study.parser("unlearning", FLAGS).parse_args(arguments))
+
+
+def _measured(args: Namespace) -> dict[str, Any]:
+    began, points = time.perf_counter(), list[dict[str, Any]]()
+    for setting in _settings(args):
+        print(f"\n{title(setting)}\n{HEADER}", flush=True)
+        for case in measure(setting):
+            points += case
+            print(line(case), flush=True)
+            if late := time.perf_counter() - began > args.limit:
+                print(f"stopped: the time limit of {args.limit:g} s has passed", flush=True)
                 break
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps({"experiment": "unlearning", "results": summary(points)}))
-    return 0
+        trained = [p for p in points if p["level"] == TRAINED and p["activation"] == setting.activation]
+        print(title(setting, mean([p for p in trained if p["lr"] == setting.lr], "test_accuracy")), flush=True)
+        if args.out:
+            result = {"seconds": time.perf_counter() - began, "results": summary(points)}
+            study.write(args.out, "unlearning", result, points, partial(draw, points))
+        if late:
+            break
+    return {"results": summary(points)}
 
 
-def _settings(args: argparse.Namespace) -> list[Setting]:
-    if args.seeds is not None and args.seeds < 1:
-        raise ValueError(f"--seeds must be at least 1; found {args.seeds}.")
+def _settings(args: Namespace) -> list[Setting]:
     source, root = find(args.data_root) if args.device.startswith("cuda") else ("digits", None)
     chosen = [replace(setting, data=source, data_root=root, device=args.device) for setting in SETTINGS]
     if source == "cifar10":
@@ -54,14 +63,6 @@ def _settings(args: argparse.Namespace) -> list[Setting]:
     if args.quick:
         chosen = [replace(setting, nodes=8, rounds=24, seeds=2) for setting in chosen[:2]]
     return [replace(s, seeds=args.seeds or s.seeds, first_seed=args.first_seed) for s in chosen]
-
-
-HEADER = (
-    "distance left (mean ± deviation over seeds); membership AUC and test loss: as trained > first-order > replayed\n"
-    f"{'forgotten':18} {'gossip':>13} {'first-order':>13} {'1 point':>13} {'2 points':>13} | {'repair alone':>13} "
-    f"{'gossip+repair':>13} {'first+repair':>13} | {'AUC':>21} | {'test loss':>21} | times replay"
-)
-DISTANCES = (*[name for name in LEVELS if name != "replay"], *(f"{n}, repaired" for n in (TRAINED, *REPAIRED[1:])))
 
 
 def line(points: Sequence[Mapping[str, Any]]) -> str:
@@ -82,34 +83,6 @@ def title(setting: Setting, accuracy: float | None = None) -> str:
     """A setting in words."""
     reached = "" if accuracy is None else f", test accuracy {accuracy:.3f}"
     return f"{setting.data}, {setting.activation}, lr {setting.lr:g}, {setting.rounds} rounds{reached}"
-
-
-def write(points: Sequence[Mapping[str, Any]], out: Path, seconds: float) -> None:
-    """Write all points as Parquet, their means and deviations as JSON, and the picture."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with files.replacing(out / "points.parquet") as draft:
-        parquet.write_table(pa.Table.from_pylist([dict(point) for point in points]), draft)
-    files.write_json(out / "result.json", {"experiment": "unlearning", "seconds": seconds, "results": summary(points)})
-    for suffix in ("png", "svg"):
-        draw(points, out / f"unlearning.{suffix}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m cascadice_experiments.unlearning",
-        description=(cascadice_experiments.unlearning.__doc__ or "").partition("\n")[0],
-    )
-    parser.add_argument("--quick", action="store_true", help="two small settings: less than a minute on two cores")
-    parser.add_argument("--device", default="cpu", help="cpu: digits; cuda: CIFAR-10 where it is found [cpu]")
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds CIFAR-10")
-    parser.add_argument("--seeds", type=int, metavar="N", help="networks in a fleet [5]")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first network [0]")
-    parser.add_argument("--limit", type=float, default=float("inf"), metavar="S", help="start nothing after S seconds")
-    parser.add_argument("--out", metavar="DIR", help="folder for result.json, points.parquet and the picture")
-    parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    return parser
 
 
 if __name__ == "__main__":
