@@ -20,6 +20,14 @@ def save(figure: Any, path: str | PathLike[str], dpi: int = 150) -> None:
         figure.savefig(draft, dpi=dpi, format=path.suffix.lower().removeprefix("."))
 
 
+def panels(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
+    """A Matplotlib figure, its size in inches, and its axes, `[rows, columns]`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
 def hide_box(axes: Any) -> None:
     """Leave out the upper and right border."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -9,14 +9,15 @@ A fleet is a `Network` like any other: train it, measure influence in it, and ta
 (results per participant) and `blocks` (results per pair).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from cascadice import Behaviour, Corruption, Network, Participants
+from cascadice import Behaviour, Corruption, Network
 
 Attack = TypeVar("Attack", Corruption, Behaviour)
 
@@ -39,34 +40,19 @@ def fleet(networks: Sequence[Network]) -> Network:
         >>> fleet([cd.network(model, digits, nodes=4, seed=seed) for seed in range(3)]).nodes
         12
     """
-    first = networks[0]
-    if len({network.nodes for network in networks}) > 1:
-        raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
-
-    def batches(t: int) -> Tensor:
-        return torch.cat([network.batches(t) for network in networks])
-
-    initial = [network.initial for network in networks]
+    if len(sizes := {network.nodes for network in networks}) > 1:
+        raise ValueError(f"networks must be of one size; found {sorted(sizes)}.")
+    placed = list(zip(range(0, len(networks) * networks[0].nodes, networks[0].nodes), networks, strict=True))
     return replace(
-        first,
-        initial=Participants(
-            torch.cat([each.theta for each in initial]),
-            _joined([each.state for each in initial]),
-            _joined([each.buffers for each in initial]),
-        ),
-        batches=batches,
+        networks[0],
+        initial=tree_map(lambda *parts: torch.cat(parts), *(network.initial for network in networks)),
+        batches=lambda t: torch.cat([network.batches(t) for network in networks]),
         mixing=_BlockDiagonal(networks),
         q=torch.cat([network.q for network in networks]),
         partition=[part for network in networks for part in network.partition or ()] or None,
-        corruptions=tuple(
-            _shift(c, i * first.nodes) for i, network in enumerate(networks) for c in network.corruptions
-        ),
-        behaviours=tuple(_shift(b, i * first.nodes) for i, network in enumerate(networks) for b in network.behaviours),
+        corruptions=tuple(_shift(one, by) for by, network in placed for one in network.corruptions),
+        behaviours=tuple(_shift(one, by) for by, network in placed for one in network.behaviours),
     )
-
-
-def _joined(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([each[name] for each in tensors]) for name in tensors[0]}
 
 
 class _BlockDiagonal:
@@ -93,27 +79,11 @@ def _shift(attack: Attack, by: int) -> Attack:
 
 
 def by_network(rows: Tensor, count: int) -> Tensor:
-    """Take apart a result per participant.
-
-    Args:
-        rows: `[count · n, …]`, a row per participant of the fleet.
-        count: How many networks the fleet has.
-
-    Returns:
-        `[count, n, …]`.
-    """
+    """Take apart a result per participant of a fleet of `count` networks: `[count · n, …]` as `[count, n, …]`."""
     return rows.view(count, len(rows) // count, *rows.shape[1:])
 
 
 def blocks(pairs: Tensor, count: int) -> Tensor:
-    """Take apart a result per pair of participants.
-
-    Args:
-        pairs: `[count · n, count · n]`.
-        count: How many networks the fleet has.
-
-    Returns:
-        `[count, n, n]`: the diagonal blocks; pairs from different networks are left out.
-    """
+    """Take apart a result per pair of participants, `[count · n, count · n]`: its diagonal blocks, `[count, n, n]`."""
     n = len(pairs) // count
     return torch.stack([pairs[i : i + n, i : i + n] for i in range(0, len(pairs), n)])

@@ -16,10 +16,7 @@ import cascadice
 ROOT = Path(__file__).parents[2] / "experiments"
 FILES = sorted(ROOT.rglob("*.py"))
 
-PACKAGES = {
-    "cascadice",
-    *(f"cascadice.{name}" for name in ("data", "engine", "influence", "topology", "report.page")),
-}
+PACKAGES = {"cascadice", *(f"cascadice.{name}" for name in ("data", "engine", "influence", "topology", "report.page"))}
 PLAIN = {
     f"cascadice.{name}"
     for names in (

@@ -8,14 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cascadice.applications.detect.evidence import (
-    Evidence,
-    accumulate,
-    deviations,
-    no_evidence,
-    strengths,
-    threshold,
-)
+from cascadice.applications.detect.evidence import Evidence, accumulate, deviations, no_evidence, strengths, threshold
 from cascadice.applications.detect.signals import RIVALS, SIGNALS, signal_scores
 from cascadice.data import DataSet
 from cascadice.engine import Network, evaluate, simulate

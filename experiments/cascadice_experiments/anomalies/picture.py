@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, save
+from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, panels, save
 
 LABELS = {"size": "size: update norm", "distance": "distance: Krum"}  # signals that others use on their own
 MARKERS = ("o", "<", ">", "s", "v", "D", "^")
@@ -15,11 +15,8 @@ COLOURS = (HARMED, HELPED, SKY, GREY, GREEN, PINK, YELLOW)
 
 def draw(results: Sequence[Mapping[str, Any]], path: str | PathLike[str]) -> None:
     """Draw the AUROC of every score in every setting: mean, least and greatest over the seeds."""
-    from matplotlib.figure import Figure
-
     shown = [result for result in results if "auroc" in result]
-    figure = Figure(figsize=(8.4, 1.6 + 0.26 * len(shown)), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = panels(8.4, 1.6 + 0.26 * len(shown))
     for place, score in enumerate(shown[0]["auroc"] if shown else ()):
         _draw_score(axes, LABELS.get(score, score), [result["auroc"][score] for result in shown], place)
     axes.set_yticks(range(len(shown)), [result["name"] for result in shown], fontsize=8)

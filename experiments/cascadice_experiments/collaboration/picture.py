@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, save
+from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, panels, save
 
 COLOURS = (GREY, GREEN, PINK, YELLOW, SKY, HELPED, HARMED, "#000000")
 
 
 def draw(settings: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], path: str | PathLike[str]) -> None:
     """Draw accuracy by rule, one row of points per setting; lines are the spread over seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 1.8 + 0.62 * len(settings)), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = panels(9.5, 1.8 + 0.62 * len(settings))
     rules = list(dict.fromkeys(row["rule"] for _, rows in settings for row in rows))
     palette = dict(zip(rules, COLOURS * 2, strict=False))
     for place, (_, rows) in enumerate(settings):

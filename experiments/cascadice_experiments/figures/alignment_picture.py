@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cascadice_experiments.alignment.measure import FIRST_ORDER, TRUTH
-from cascadice_experiments.drawing import HARMED, HELPED, hide_box, save
+from cascadice_experiments.drawing import HARMED, HELPED, hide_box, panels, save
 from cascadice_experiments.figures.alignment_plots import PATH_INTEGRATED, SHOWN
 from cascadice_experiments.figures.figure import Result
 
@@ -17,27 +17,20 @@ COLUMNS = 4
 
 def draw(result: Result, path: Path) -> None:
     """Draw estimates (x) against the truth (y), as in the paper: 30 points dark, all of them pale."""
-    from matplotlib.figure import Figure
-
-    cases = _cases(result.summary)
+    cases = list(dict.fromkeys(map(_case, result.summary)))
     columns = min(COLUMNS, len(cases))
     rows = -(-len(cases) // columns)
-    figure = Figure(figsize=(3.6 * columns, 3.7 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    figure, axes = panels(3.6 * columns, 3.7 * rows, rows, columns)
     points = {name: np.array(column) for name, column in result.points.items()}
-    for place, case in zip(axes, cases, strict=False):
+    for place, case in zip(axes.flat, cases, strict=False):
         _draw_panel(place, points, [row for row in result.summary if _case(row) == case])
-    for place in list(axes)[len(cases) :]:
+    for place in axes.flat[len(cases) :]:
         place.set_axis_off()
     save(figure, path, dpi=130)
 
 
 def _case(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["panel"], row["init"], row["hops"], row["rounds"]
-
-
-def _cases(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    return list(dict.fromkeys(_case(row) for row in rows))
 
 
 def _draw_panel(axes: Any, points: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

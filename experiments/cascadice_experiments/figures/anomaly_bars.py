@@ -21,7 +21,7 @@ from cascadice.influence import evaluate_on, proximity
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper
 from cascadice_experiments.anomalies.settings import NINE
-from cascadice_experiments.drawing import HARMED, HELPED, hide_box, save
+from cascadice_experiments.drawing import HARMED, HELPED, hide_box, panels, save
 from cascadice_experiments.figures.alignment_plots import NAMES, NARROW, OWN, SHARED, rounds_to_score
 from cascadice_experiments.figures.figure import Context, Part, Result, stack
 from cascadice_experiments.fleets import blocks, by_network, fleet
@@ -180,20 +180,17 @@ SHOWN, PER_ROW = 3, 2  # receivers of an anomaly; settings per row
 
 def draw(result: Result, path: Path) -> None:
     """Draw the bars of the first anomaly's first receivers, as in the paper: three panels per setting."""
-    from matplotlib.figure import Figure
-
-    panels = list(dict.fromkeys(zip(result.points["panel"], result.points["init"], strict=True)))
-    lines = -(-len(panels) // PER_ROW)
-    figure = Figure(figsize=(3.4 * SHOWN * PER_ROW, 2.3 * lines), layout="constrained")
-    places = figure.subplots(lines, SHOWN * PER_ROW, squeeze=False)
-    for axes, (panel, init) in zip(places.reshape(-1, SHOWN), panels, strict=False):
-        rows = [dict(zip(result.points, row, strict=True)) for row in zip(*result.points.values(), strict=True)]
-        rows = [row for row in rows if (row["panel"], row["init"]) == (panel, init)]
+    settings = list(dict.fromkeys(zip(result.points["panel"], result.points["init"], strict=True)))
+    lines = -(-len(settings) // PER_ROW)
+    figure, places = panels(3.4 * SHOWN * PER_ROW, 2.3 * lines, lines, SHOWN * PER_ROW)
+    table = [dict(zip(result.points, row, strict=True)) for row in zip(*result.points.values(), strict=True)]
+    for axes, (panel, init) in zip(places.reshape(-1, SHOWN), settings, strict=False):
+        rows = [row for row in table if (row["panel"], row["init"]) == (panel, init)]
         rows = [row for row in rows if row["anomaly"] == rows[0]["anomaly"]]
         for place, receiver in zip(axes, dict.fromkeys(row["receiver"] for row in rows), strict=False):
             _draw_panel(place, [row for row in rows if row["receiver"] == receiver])
             place.set_title(f"{panel}\n{init} init, at participant {receiver}", fontsize=7)
-    for place in places.flat[SHOWN * len(panels) :]:
+    for place in places.flat[SHOWN * len(settings) :]:
         place.set_axis_off()
     save(figure, path, dpi=130)
 

@@ -13,7 +13,7 @@ from cascadice.engine import Network, Round, evaluate, simulate
 from cascadice.influence import Evaluation, by_participant, evaluate_on, first_order, reverse_gossip, truth
 from cascadice.runs.config import Config, build
 from cascadice.runs.recipes import paper
-from cascadice_experiments.drawing import HARMED, HELPED, SKY, YELLOW, hide_box, save
+from cascadice_experiments.drawing import HARMED, HELPED, SKY, YELLOW, hide_box, panels, save
 from cascadice_experiments.figures.figure import Context, Part, Result
 
 ALL, ONE, REPLAYED, ONE_REPLAYED = (
@@ -99,11 +99,9 @@ def _wait(device: str) -> None:
 
 def draw(result: Result, path: Path) -> None:
     """Draw seconds, and the number of paths, against the number of hops."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(9.5, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, ((left, right),) = panels(9.5, 4, 1, 2)
     hops = result.points["hops"]
     for name, (style, colour) in STYLES.items():
         left.plot(hops, result.points[name], style, color=colour, label=name, markersize=4)

@@ -17,7 +17,7 @@ from cascadice.influence import Evaluation, evaluate_on, score_rounds
 from cascadice.influence.readings import sample_contributions
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper
-from cascadice_experiments.drawing import hide_box, save
+from cascadice_experiments.drawing import hide_box, panels, save
 from cascadice_experiments.figures.alignment_plots import NAMES, rounds_to_score
 from cascadice_experiments.figures.figure import Context, Part, Result, spread, stack
 from cascadice_experiments.roc import auroc
@@ -168,12 +168,10 @@ def _part(
 
 def draw(result: Result, path: Path) -> None:
     """Draw the share of wrong labels found among the most suspicious samples, a panel per run."""
-    from matplotlib.figure import Figure
-
-    panels = list(dict.fromkeys(result.points["panel"]))
-    figure = Figure(figsize=(4.4 * len(panels), 4), layout="constrained")
+    names = list(dict.fromkeys(result.points["panel"]))
+    figure, (places,) = panels(4.4 * len(names), 4, 1, len(names))
     table = list(zip(*result.points.values(), strict=True))
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, panel in zip(places, names, strict=True):
         for row in (row for row in result.summary if row["panel"] == panel):
             suspects = sorted((-v, w) for p, s, _, w, v in table if (p, s) == (panel, row["score"]))
             caught = torch.tensor([w for _, w in suspects]).double().cumsum(0) / row["wrong"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cascadice_experiments.drawing import GREEN, HARMED, HELPED, SKY, YELLOW, hide_box, save
+from cascadice_experiments.drawing import GREEN, HARMED, HELPED, SKY, YELLOW, hide_box, panels, save
 from cascadice_experiments.figures.figure import Result
 from cascadice_experiments.figures.networks import distances
 
@@ -20,12 +20,9 @@ Places = Mapping[int, tuple[float, float]]
 
 def draw_servers(result: Result, path: Path) -> None:
     """Draw each network with areas that show numbers of links; a participant with most links stands in the middle."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4 * len(result.summary), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(result.summary), squeeze=False)[0]
+    figure, (row_of_axes,) = panels(4 * len(result.summary), 4.6, 1, len(result.summary))
     most = float(max(row["busiest_links"] for row in result.summary))
-    for axes, row in zip(panels, result.summary, strict=True):
+    for axes, row in zip(row_of_axes, result.summary, strict=True):
         W = result.more[row["network"]]
         nodes, hub = len(W), row["busiest_links"] > row["median_links"]
         places = _rings(nodes, distances(W, 0)) if hub else _circle(range(nodes))
@@ -33,7 +30,7 @@ def draw_servers(result: Result, path: Path) -> None:
         _network(axes, W, places, -links, most)  # negative, so that all are blue
         caption = f"size: links, at most {row['busiest_links']}; spectral gap {row['spectral_gap']:.3f}"
         axes.set_title(f"{row['network']}\n{caption}", fontsize=10)
-    _save(figure, path, panels)
+    _save(figure, path, row_of_axes)
 
 
 def draw_network(result: Result, path: Path) -> None:
@@ -45,13 +42,10 @@ def draw_network(result: Result, path: Path) -> None:
 
 def draw_one_hop(result: Result, path: Path) -> None:
     """Draw a network per run; areas show the influence of the same batch at each participant. Below, against weight."""
-    from matplotlib.figure import Figure
-
-    panels = list(dict.fromkeys(result.points["panel"]))
-    figure = Figure(figsize=(5 * len(panels), 8.4), layout="constrained")
-    above, below = figure.subplots(2, len(panels), squeeze=False, height_ratios=(3, 2))
+    names = list(dict.fromkeys(result.points["panel"]))
+    figure, (above, below) = panels(5 * len(names), 8.4, 2, len(names), height_ratios=(3, 2))
     columns = {name: np.array(values) for name, values in result.points.items()}
-    for place, under, panel, row in zip(above, below, panels, result.summary, strict=True):
+    for place, under, panel, row in zip(above, below, names, result.summary, strict=True):
         here = {name: values[columns["panel"] == panel] for name, values in columns.items()}
         nodes = np.unique(here["node"])
         each = [here["first order"][here["node"] == node] for node in nodes]
@@ -81,13 +75,10 @@ def _against_weight(axes: Any, weight: Any, mean: Any, row: Mapping[str, Any]) -
 
 def draw_ripples(result: Result, path: Path) -> None:
     """Draw a network per hop, with rings that show the distance from the source; beside them the decay."""
-    from matplotlib.figure import Figure
-
     W, source = result.more["W"], result.more["source"]
     places = _rings(len(W), distances(W, source))
     hop, value = np.array(result.points["hop"]), np.array(result.points["first order"])
-    figure = Figure(figsize=(16, 8.2), layout="constrained")
-    axes = figure.subplots(2, 4, width_ratios=(1, 1, 1, 1.1))
+    figure, axes = panels(16, 8.2, 2, 4, width_ratios=(1, 1, 1, 1.1))
     for h, place in enumerate(axes[:, :3].flat):
         here = value[hop == h]
         _network(place, W, places, here, max(float(abs(here).max()), 1e-12))

@@ -29,6 +29,7 @@ from cascadice_experiments.figures import index_page
 from cascadice_experiments.figures.figure import Context, Figure, Mixing, Result
 from cascadice_experiments.figures.parts import Parts, Say, plain
 from cascadice_experiments.figures.registry import FIGURES
+from cascadice_experiments.study import write_points
 
 
 class Request(NamedTuple):
@@ -233,11 +234,7 @@ def _missing(name: str, folder: str | None) -> str:
 def _write(
     folder: Path, figure: Figure, settings: dict[str, Any], result: Result, request: Request, seconds: float
 ) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with replacing(folder / POINTS) as draft:
-        parquet.write_table(pa.table(dict(result.points)), draft)
+    write_points(folder / POINTS, result.points)
     for picture in PICTURES:
         figure.draw(result, folder / picture)
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}

@@ -6,18 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, save
+from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, panels, save
 
 SHADES = (HELPED, SKY, GREEN, HARMED, YELLOW, PINK)
 
 
 def draw(study: Mapping[str, Any], path: str | PathLike[str]) -> None:
     """Draw one panel per part of the study measured so far: rank correlations, or what cheats earn."""
-    from matplotlib.figure import Figure
-
     results = study["results"]
-    figure = Figure(figsize=(5.4 * len(results), 4.6), layout="constrained")
-    for axes, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
+    figure, (places,) = panels(5.4 * len(results), 4.6, 1, len(results))
+    for axes, result in zip(places, results, strict=True):
         hide_box(axes)
         axes.title.set_fontsize(11)
         (_draw_ranks if "truth" in result else _draw_cheats)(axes, result)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cascadice_experiments.drawing import GREEN, HELPED, PINK, SKY, YELLOW, hide_box, save
+from cascadice_experiments.drawing import GREEN, HELPED, PINK, SKY, YELLOW, hide_box, panels, save
 
 CASES = [(kind, span) for span in ("short", "long") for kind in ("sample", "batch", "participant")]
 STYLES = {
@@ -20,15 +20,12 @@ STYLES = {
 
 def draw(points: Sequence[Mapping[str, Any]], path: str | PathLike[str]) -> None:
     """Draw the distance left by each level, one panel per setting: mean and standard deviation over seeds."""
-    from matplotlib.figure import Figure
-
     settings = list(dict.fromkeys((p["data"], p["activation"], p["lr"]) for p in points))
     rows, columns = -(-len(settings) // 2), min(2, len(settings))
-    figure = Figure(figsize=(5.6 * columns, 3.8 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for spare in panels.flat[len(settings) :]:
+    figure, places = panels(5.6 * columns, 3.8 * rows, rows, columns, sharey=True)
+    for spare in places.flat[len(settings) :]:
         spare.set_visible(False)
-    for axes, setting in zip(panels.flat, settings, strict=False):
+    for axes, setting in zip(places.flat, settings, strict=False):
         shown = [p for p in points if (p["data"], p["activation"], p["lr"]) == setting]
         accuracy = np.mean([p["test_accuracy"] for p in shown if p["level"] == "as trained"])
         axes.set_title(f"{setting[0]}, {setting[1]}, lr {setting[2]:g} (test accuracy {accuracy:.2f})", fontsize=11)
