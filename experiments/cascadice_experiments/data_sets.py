@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import torch
+
 from cascadice import data
+from cascadice.data import Samples
 
 BESIDE = Path("..", "shared", "data")  # data sets that lie next to the repository
 FALLBACK = "CIFAR-10 was not found (--data-root, $CASCADICE_DATA, the cache, ../shared/data): using digits."
@@ -31,3 +34,8 @@ def find_and_tell(root: str | None) -> tuple[str, str | None]:
     if name == "digits":
         print(FALLBACK)
     return name, folder
+
+
+def first(samples: Samples, most: int | None) -> Samples:
+    """The first `most` samples, or all if there are fewer or `most` is None."""
+    return samples if most is None else samples.subset(torch.arange(min(most, len(samples))))

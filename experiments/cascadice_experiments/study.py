@@ -2,11 +2,14 @@
 
 import json
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from cascadice import files
 
@@ -48,6 +51,13 @@ def run(name: str, measure: Callable[[Namespace], Mapping[str, Any]], args: Name
     if args.json:
         print(json.dumps({"experiment": name, **result}))
     return 0
+
+
+def clock(device: str | torch.device) -> float:
+    """Seconds, once the device has finished what it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def write(out: Path, name: str, result: Mapping[str, Any], points: Points, draw: Callable[[Path], None],

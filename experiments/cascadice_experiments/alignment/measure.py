@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from cascadice.influence import Cascade, Evaluation, evaluate_on, first_order, p
 from cascadice.influence.readings import agreement
 from cascadice.runs.config import build, length
 from cascadice_experiments.alignment.settings import Setting, check, config_of
+from cascadice_experiments.data_sets import first
 
 Estimator = Callable[[Network, Sequence[Round], Evaluation], Cascade]
 TRUTH, FIRST_ORDER = "truth", "first order"
@@ -80,28 +81,28 @@ def follow(
         judged_on: Influence is on the loss of this many test samples, the first ones.
         tested_on: Accuracy is on this many test samples, or on all.
     """
-    test = network.data.test
-    evaluation = evaluate_on(network, test.subset(torch.arange(min(judged_on, len(test)))))
-    held_out = test if tested_on is None else test.subset(torch.arange(min(tested_on, len(test))))
+    evaluation, held_out = (
+        evaluate_on(network, first(network.data.test, judged_on)),
+        first(network.data.test, tested_on),
+    )
     scores: list[dict[str, Tensor]] = []
-    first, metrics = [], {}
+    made, metrics = [], {}
     # replayed rounds must match those that were trained; one hop needs no replay
     with exact() if hops > 1 else nullcontext():
         for window in _windows(simulate(network, max(stops) + 1), hops):
             if (t := window[-1].t) in scored:
                 scores.append(influences(network, window, evaluation, estimators))
-                first.append(window[0].t)
+                made.append(window[0].t)
             if t in stops:
                 metrics[t] = evaluate(network, window[-1].after, held_out)
     value = {name: torch.cat([score[name] for score in scores], dim=1) for name in estimators}
-    nodes = torch.arange(network.nodes).repeat(len(first))
-    return Points(torch.tensor(first).repeat_interleave(network.nodes), nodes, value, metrics)
+    nodes = torch.arange(network.nodes).repeat(len(made))
+    return Points(torch.tensor(made).repeat_interleave(network.nodes), nodes, value, metrics)
 
 
-def exact() -> AbstractContextManager[None]:
+def exact() -> Any:
     """A context without TF32, which torch allows in convolutions: it rounds away the small differences of influence."""
-    context: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-    return context
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def _windows(rounds: Iterator[Round], size: int) -> Iterator[list[Round]]:

@@ -17,6 +17,7 @@ from cascadice.engine.exchange.influence_aware import InfluenceAware, influence_
 from cascadice_experiments.collaboration.rules import rules_of, side_by_side, with_noise
 from cascadice_experiments.collaboration.settings import GROUPS, Setting, make_network, strangers
 from cascadice_experiments.fleets import blocks, by_network, fleet
+from cascadice_experiments.study import clock
 
 SMALLEST_GAP = 0.01  # between uniform mixing and the oracle; a share of a smaller gap is noise
 
@@ -96,15 +97,9 @@ def cost(setting: Setting, dataset: DataSet, rounds: int = 30) -> float:
         network = make_network(setting, dataset, 0)
         for round_ in simulate(network, rounds, rule=make(network), window=0):
             if round_.t == rounds // 3:
-                began = _clock(network)
-        seconds.append(_clock(network) - began)
+                began = clock(network.device)
+        seconds.append(clock(network.device) - began)
     return seconds[1] / seconds[0] - 1
-
-
-def _clock(network: Network) -> float:
-    if network.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:

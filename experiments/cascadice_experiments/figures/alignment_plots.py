@@ -1,9 +1,8 @@
 """Estimates of influence against the truth: the paper's alignment plots, from own and shared initial parameters."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -57,31 +56,20 @@ def panel(config: Config, quick: bool, name: str | None = None, **changes: Any) 
     else:
         size = {"scored": 10 if convolutional else 20, "judged_on": 128 if convolutional or large else 256}
     kind = f"{NAMES.get(config.model, config.model)}, {NAMES.get(config.data, config.data)}"
-    return Panel(
-        **{"name": name or f"{kind}, {config.topology} of {config.nodes}", "config": config, **size, **changes}
-    )
+    name = name or f"{kind}, {config.topology} of {config.nodes}"
+    return Panel(**{"name": name, "config": config, **size, **changes})
 
 
-MODELS = ("mlp", "cnn")
+MODELS, CIFARS = ("mlp", "cnn"), ("cifar10", "cifar100")
 FEWER: Mapping[int | None, int] = {16: 6, 32: 8}  # participants of quick figures, by the full number
 NARROW = {"mlp": "hidden=[64,64]", "cnn": "channels=[16,32,64]"}  # models of quick figures
 
 
-def on_cifar(topology: str, nodes: int, quick: bool, sets: Sequence[str], **changes: Any) -> list[Panel]:
-    """MLP and CNN on each of these data sets, with the paper's settings and these changes."""
+def on_cifar(quick: bool, topology: str, nodes: int, in_quick: Sequence[str] = CIFARS, **changes: Any) -> list[Panel]:
+    """MLP and CNN on CIFAR-10 and CIFAR-100, with the paper's settings and these changes. Quick: on `in_quick`."""
+    sets = in_quick if quick else CIFARS
     configs = [replace(paper(model, data, topology, nodes), **changes) for data in sets for model in MODELS]
     return both_inits(configs, quick)
-
-
-def cifar(topology: str, nodes: int, **changes: Any) -> Callable[[bool], list[Panel]]:
-    """The plan of a plot with CIFAR-10 and CIFAR-100."""
-    return lambda quick: on_cifar(topology, nodes, quick, ("cifar10", "cifar100"), **changes)
-
-
-def sensitivity(topology: str, nodes: int, **changes: Any) -> Callable[[bool], list[Panel]]:
-    """As `cifar`; quick, CIFAR-10 only."""
-    sets = ("cifar10", "cifar100")
-    return lambda quick: on_cifar(topology, nodes, quick, sets[:1] if quick else sets, **changes)
 
 
 def tiny_ring(quick: bool) -> list[Panel]:
@@ -102,13 +90,11 @@ def tiny_epochs(quick: bool) -> list[Panel]:
 
 def measure(panels: Sequence[Panel], context: Context) -> Result:
     """Train the run of every panel and compare estimates with the truth; each panel is a part of the measurement."""
-    parts = [context.part(_key(p), partial(_measure_panel, p, context)) for p in panels]
+    parts = [
+        context.part(f"{p.name}, {p.config.init} initialisation", partial(_measure_panel, p, context)) for p in panels
+    ]
     rows = [row for p, part in zip(panels, parts, strict=True) for row in _summary(p, part)]
     return Result(stack([part["points"] for part in parts]), rows, findings(rows), {})
-
-
-def _key(p: Panel) -> str:
-    return f"{p.name}, {p.config.init} initialisation"
 
 
 def _measure_panel(p: Panel, context: Context) -> Part:
@@ -172,11 +158,8 @@ def _agreement_of_shown(points: Mapping[str, Tensor], estimator: str) -> dict[st
 
 def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence per initialisation and estimator: the range over all plots."""
-
-    def kind(row: Mapping[str, Any]) -> tuple[str, str]:
-        return row["init"], row["estimator"]
-
-    return [_sentence(*key, list(group)) for key, group in groupby(sorted(rows, key=kind), kind)]
+    kinds = sorted({(row["init"], row["estimator"]) for row in rows})
+    return [_sentence(*kind, [row for row in rows if (row["init"], row["estimator"]) == kind]) for kind in kinds]
 
 
 def _sentence(init: str, estimator: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -21,6 +21,7 @@ from cascadice.influence import evaluate_on, proximity
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper
 from cascadice_experiments.anomalies.settings import NINE
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.drawing import HARMED, HELPED, hide_box, panels, save
 from cascadice_experiments.figures.alignment_plots import NAMES, NARROW, OWN, SHARED, rounds_to_score
 from cascadice_experiments.figures.figure import Context, Part, Result, stack
@@ -91,8 +92,8 @@ class Seen(NamedTuple):
 
 
 def _watch(many: Network, rounds: int, attack: Attack) -> Seen:
-    test, count, heard = many.data.test, len(attack.positions), neighbours(many.mixing(0)).T.to(many.device)
-    evaluation = evaluate_on(many, test.subset(torch.arange(min(attack.judged_on, len(test)))))
+    count, heard = len(attack.positions), neighbours(many.mixing(0)).T.to(many.device)
+    evaluation = evaluate_on(many, first(many.data.test, attack.judged_on))
     scored, evidence = rounds_to_score(rounds, attack.scored, 1), None
     single: dict[str, list[Tensor]] = {name: [] for name in READINGS}
     for round_ in simulate(many, rounds):

@@ -63,11 +63,8 @@ def _mixing(args: argparse.Namespace, chosen: Mapping[str, Figure]) -> Mixing | 
 
 
 def _conclude(outcome: Outcome, out: Path, say: Callable[[str], None]) -> int:
-    for label, names in (
-        ("already made", outcome.kept),
-        ("skipped, data missing", outcome.skipped),
-        ("failed", outcome.failed),
-    ):
+    named = {"already made": outcome.kept, "skipped, data missing": outcome.skipped, "failed": outcome.failed}
+    for label, names in named.items():
         if names:
             say(f"{label}: {', '.join(names)}")
     if (out / REPORT).exists():

@@ -1,7 +1,6 @@
 """What influence costs by number of hops: linear for all sources at once, however many paths there are."""
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +12,14 @@ from cascadice.engine import Network, Round, evaluate, simulate
 from cascadice.influence import Evaluation, by_participant, evaluate_on, first_order, reverse_gossip, truth
 from cascadice.runs.config import Config, build
 from cascadice.runs.recipes import paper
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.drawing import HARMED, HELPED, SKY, YELLOW, hide_box, panels, save
 from cascadice_experiments.figures.figure import Context, Part, Result
+from cascadice_experiments.study import clock
 
-ALL, ONE, REPLAYED, ONE_REPLAYED = (
-    "reverse gossip, all sources", "first order, one source", "truth, all sources", "truth, one source"
-)  # fmt: skip
-STYLES = {
-    ALL: ("-o", HELPED), ONE: ("-s", SKY), REPLAYED: ("--o", HARMED), ONE_REPLAYED: ("--s", YELLOW),
-}  # fmt: skip
+ALL, ONE = "reverse gossip, all sources", "first order, one source"
+REPLAYED, ONE_REPLAYED = "truth, all sources", "truth, one source"
+STYLES = {ALL: ("-o", HELPED), ONE: ("-s", SKY), REPLAYED: ("--o", HARMED), ONE_REPLAYED: ("--s", YELLOW)}
 
 
 @dataclass(frozen=True)
@@ -55,17 +53,14 @@ def measure(plan: Sequence[Cost], context: Context) -> Result:
 
 def _time(cost: Cost, context: Context) -> Part:
     network = build(context.configure(cost.config))
-    size = cost.config.batch_size
-    evaluation = evaluate_on(network, network.data.test.subset(torch.arange(size)))
+    evaluation = evaluate_on(network, first(network.data.test, cost.config.batch_size))
     rounds = list(simulate(network, cost.hops))
     accuracy = float(evaluate(network, rounds[-1].after).accuracy.mean())
     linked = (network.mixing(0).to_dense() > 0).double()
     rows = []
     for hops in range(1, cost.hops + 1):
         computations = _computations(network, rounds[:hops], evaluation)
-        seconds = {
-            name: statistics.median(_seconds(call, context.device, cost.repeats)) for name, call in computations.items()
-        }
+        seconds = {name: _seconds(call, context.device, cost.repeats) for name, call in computations.items()}
         paths = int(torch.linalg.matrix_power(linked, hops).sum())
         rows.append({"hops": hops, "paths": paths, **seconds, "test_accuracy": accuracy})
     return {"rows": rows}
@@ -80,21 +75,15 @@ def _computations(network: Network, rounds: Sequence[Round], evaluation: Evaluat
     }
 
 
-def _seconds(call: Callable[[], object], device: str, repeats: int) -> list[float]:
+def _seconds(call: Callable[[], object], device: str, repeats: int) -> float:
+    """The median over the repeats."""
     call()  # the first call allocates memory and loads kernels
     seconds = []
     for _ in range(repeats):
-        _wait(device)
-        start = time.perf_counter()
+        start = clock(device)
         call()
-        _wait(device)
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
+        seconds.append(clock(device) - start)
+    return statistics.median(seconds)
 
 
 def draw(result: Result, path: Path) -> None:

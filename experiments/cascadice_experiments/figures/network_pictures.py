@@ -59,9 +59,8 @@ def draw_one_hop(result: Result, path: Path) -> None:
 
 def _against_weight(axes: Any, weight: Any, mean: Any, row: Mapping[str, Any]) -> None:
     axes.scatter(weight, abs(mean), s=30, color=[HELPED if v < 0 else HARMED for v in mean])
-    heavy = [
-        node for node in np.argsort(abs(mean)) if weight[node] > np.median(weight)
-    ]  # labels of the others would overlap
+    # labels of the others would overlap
+    heavy = [node for node in np.argsort(abs(mean)) if weight[node] > np.median(weight)]
     for i, node in enumerate(heavy):
         side, away = ("right", -6) if i % 2 else ("left", 6)
         place = weight[node], abs(mean[node])

@@ -16,6 +16,7 @@ from cascadice.influence.readings import agreement, one_hop
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper
 from cascadice_experiments.alignment.measure import exact
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.figures.figure import Context, Part, Result, stack
 from cascadice_experiments.figures.probes import Probe, probe_of, train
 
@@ -46,16 +47,15 @@ def measure_one_hop(plan: Sequence[Probe], context: Context) -> Result:
 
 def _measure(probe: Probe, context: Context) -> Part:
     network, t, people, accuracy = train(probe, context)
-    evaluation = evaluate_on(network, network.data.test.subset(torch.arange(probe.judged_on)))
+    evaluation = evaluate_on(network, first(network.data.test, probe.judged_on))
     W = network.mixing(t).to_dense()
-    out_weight = W.sum(0)
     batches = [_batch(network, probe.config, number) for number in range(probe.batches)]
     with exact():
         influences = [_influences(network, t, people, evaluation, batch) for batch in batches]
     scores, truths = (torch.stack(column) for column in zip(*influences, strict=True))
     return {
-        "points": _points(probe.name, scores, truths, out_weight),
-        "row": _row(probe.name, scores, truths, out_weight, accuracy),
+        "points": _points(probe.name, scores, truths, W.sum(0)),
+        "row": _row(probe.name, scores, truths, W.sum(0), accuracy),
         "W": W.tolist(),
     }
 
@@ -116,10 +116,8 @@ def _row(
     accuracy: list[float],
 ) -> dict[str, Any]:  # fmt: skip
     """A batch may help or harm; its place decides how much, so absolute values are compared with weights."""
-    size, weight = (
-        scores.abs().mean(0),
-        out_weight.double().round(decimals=9),
-    )  # sums that should be equal differ in their last bits
+    # sums that should be equal differ in their last bits
+    size, weight = scores.abs().mean(0), out_weight.double().round(decimals=9)
     each = [agreement(weight, row.abs()).spearman for row in scores]
     strongest = int(size.argmax())
     return {

@@ -41,11 +41,8 @@ class Parts:
     def _time_left(self) -> str:
         finished, each = self.read + self.made, (monotonic() - self.start) / self.made
         minutes = each * (self.total - finished) / 60
-        return (
-            f" ({finished} of {self.total}, about {minutes:.1f} min left for this figure)"
-            if finished < self.total
-            else ""
-        )
+        left = f" ({finished} of {self.total}, about {minutes:.1f} min left for this figure)"
+        return left if finished < self.total else ""
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

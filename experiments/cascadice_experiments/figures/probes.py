@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from cascadice.engine import Network, Participants, evaluate, simulate
 from cascadice.runs.config import Config, build, length
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.figures.alignment_plots import NAMES, NARROW
 from cascadice_experiments.figures.figure import Context, spread
 from cascadice_experiments.figures.networks import with_mixing
@@ -46,6 +45,4 @@ def train(probe: Probe, context: Context) -> tuple[Network, int, Participants, l
     rounds, last = length(config, network.partition), network.initial
     for round_ in simulate(network, rounds, window=1):
         last = round_.after
-    test = network.data.test
-    held_out = test if probe.tested_on is None else test.subset(torch.arange(min(probe.tested_on, len(test))))
-    return network, rounds, last, spread(evaluate(network, last, held_out).accuracy)
+    return network, rounds, last, spread(evaluate(network, last, first(network.data.test, probe.tested_on)).accuracy)

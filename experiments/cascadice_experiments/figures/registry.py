@@ -13,7 +13,7 @@ from cascadice_experiments.figures import network_pictures as pictures
 from cascadice_experiments.figures import one_hop_cascades as one_hop
 from cascadice_experiments.figures.figure import Figure
 
-CIFARS, TINY = ("cifar10", "cifar100"), ("tiny-imagenet",)
+CIFARS, TINY = plots.CIFARS, ("tiny-imagenet",)
 CLOSE = "DICE-E closely tracks DICE-GT: 30 points near a line; no correlation and no accuracy is given."
 
 
@@ -29,7 +29,7 @@ def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[int, int], *
     return _aligned(
         f"Alignment on a ring of {nodes}: CIFAR-10 and CIFAR-100, batch {batch_size}, learning rate {lr}",
         [f"cifar10-ring-{nodes}-{batch_size}-{lr}", *others], CIFARS,
-        plots.sensitivity("ring", nodes, batch_size=batch_size, lr=lr), seconds,
+        partial(plots.on_cifar, topology="ring", nodes=nodes, in_quick=CIFARS[:1], batch_size=batch_size, lr=lr), seconds,
     )  # fmt: skip
 
 
@@ -40,7 +40,8 @@ ALIGNMENTS: Mapping[str, Figure] = {
     **{
         f"align-exponential-{nodes}": _aligned(
             f"Alignment on an exponential graph of {nodes}: CIFAR-10 and CIFAR-100",
-            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS, plots.cifar("exponential", nodes), (50, 60),
+            [f"cifar10-exponential-{nodes}-128-0.1"], CIFARS,
+            partial(plots.on_cifar, topology="exponential", nodes=nodes), (50, 60),
         )
         for nodes in (16, 32)
     },

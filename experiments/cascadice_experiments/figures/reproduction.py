@@ -110,16 +110,12 @@ def _reproduce(figures: Mapping[str, Figure], request: Request, say: Say) -> Out
 
 def settings_of(name: str, figure: Figure, request: Request) -> dict[str, Any]:
     """Everything that determines a figure's numbers, as plain data."""
-    mixing = _digest(request.mixing) if figure.takes_mixing else None
-    plan = {"figure": name, "quick": request.quick, "mixing": mixing, "panels": figure.settings(request.quick)}
+    digest = None
+    if figure.takes_mixing and request.mixing:
+        content = blake2b(Path(request.mixing.path).read_bytes(), digest_size=8).hexdigest()
+        digest = f"{content}{', normalised' * request.mixing.normalize}"
+    plan = {"figure": name, "quick": request.quick, "mixing": digest, "panels": figure.settings(request.quick)}
     return dict(plain(plan))
-
-
-def _digest(mixing: Mixing | None) -> str | None:
-    if mixing is None:
-        return None
-    content = blake2b(Path(mixing.path).read_bytes(), digest_size=8).hexdigest()
-    return f"{content}{', normalised' * mixing.normalize}"
 
 
 def _check_folder(settings: Mapping[str, Mapping[str, Any]], request: Request) -> list[str]:

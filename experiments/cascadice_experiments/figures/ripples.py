@@ -14,6 +14,7 @@ from cascadice.influence.readings import accumulate, agreement
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper
 from cascadice_experiments.alignment.measure import exact
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.figures.figure import Context, Part, Result
 from cascadice_experiments.figures.probes import Probe, probe_of, train
 
@@ -49,7 +50,7 @@ def measure_ripples(plan: Sequence[Probe], context: Context) -> Result:
 
 def _measure(probe: Probe, context: Context) -> Part:
     network, t, people, accuracy = train(probe, context)
-    evaluation = evaluate_on(network, network.data.test.subset(torch.arange(probe.judged_on)))
+    evaluation = evaluate_on(network, first(network.data.test, probe.judged_on))
     with exact():
         rounds = list(simulate(network, t + FURTHEST + probe.batches - 1, start=t, participants=people))
         windows = [rounds[start : start + FURTHEST] for start in range(probe.batches)]

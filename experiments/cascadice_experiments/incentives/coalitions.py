@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cascadice.data import Samples
 from cascadice.engine import Network, evaluate, simulate
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.fleets import by_network, fleet
 from cascadice_experiments.incentives.settings import Setting
 
@@ -49,10 +49,5 @@ def retrain(network: Network, members: Tensor, setting: Setting) -> Retrained:
         behaviours=tuple(b for b in noisy if b.nodes),
     )
     *_, last = simulate(many, setting.rounds, window=0)
-    metrics = evaluate(many, last.after, samples_to_test(network, setting))
+    metrics = evaluate(many, last.after, first(network.data.test, setting.judged))
     return Retrained(*(by_network(part.double().cpu(), len(members)).mean(1) for part in metrics))
-
-
-def samples_to_test(network: Network, setting: Setting) -> Samples:
-    """The test samples that losses and accuracies are measured on."""
-    return network.data.test.subset(torch.arange(min(setting.judged, len(network.data.test))))

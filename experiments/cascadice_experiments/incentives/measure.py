@@ -14,8 +14,9 @@ from cascadice.data import DataSet, Samples
 from cascadice.engine import Network, Round, simulate
 from cascadice.influence import evaluate_on, shares
 from cascadice.influence.readings import agreement, contributions
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.fleets import by_network, fleet
-from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain, samples_to_test
+from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain
 from cascadice_experiments.incentives.settings import (
     CHEAT,
     CHEATS,
@@ -40,7 +41,7 @@ def measure(setting: Setting, source: str, root: str | None) -> Iterator[dict[st
 def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
     """Everyone's contribution by each ledger and by what people would pay by instead, `[networks, n]`."""
     together = fleet(networks)
-    evaluation = evaluate_on(together, samples_to_test(together, setting))
+    evaluation = evaluate_on(together, first(together.data.test, setting.judged))
     rounds = list(simulate(together, setting.rounds))
     over_hops = {
         f"shares, {hops} hop{'s' * (hops > 1)}": contributions(

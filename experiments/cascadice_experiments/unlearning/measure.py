@@ -16,7 +16,9 @@ from cascadice.applications.forget.removals import Removal, forgotten_samples
 from cascadice.applications.forget.traces import membership_auc, sample_losses
 from cascadice.data import DataSet, load
 from cascadice.engine import Network, Participants, Round, evaluate, simulate
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.fleets import by_network, fleet
+from cascadice_experiments.study import clock
 from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, TRAINED, Case, Setting, cases, make_network
 
 OFF = ("eval_loss", "membership")  # also reported as differences from the replayed models of the same seed
@@ -89,10 +91,7 @@ def _forget_by_each_level(
 
 def _now(network: Network) -> float:
     """Seconds; on a CPU those of this process, which other processes do not stretch."""
-    if network.device.type != "cuda":
-        return time.process_time()
-    torch.cuda.synchronize(network.device)
-    return time.perf_counter()
+    return clock(network.device) if network.device.type == "cuda" else time.process_time()
 
 
 def _distance_left(
@@ -109,7 +108,7 @@ def _distance_left(
 
 def _traces(network: Network, people: Participants, members: Sequence[Tensor], count: int) -> list[dict[str, float]]:
     """Test loss and accuracy, loss of the forgotten data, and membership AUC: the mean over each network's models."""
-    fresh = network.data.test.subset(torch.arange(min(1000, len(network.data.test))))
+    fresh = first(network.data.test, 1000)
     test_loss = by_network(sample_losses(network, people, fresh), count)
     member_loss = by_network(sample_losses(network, people, network.data.train.subset(torch.cat(list(members)))), count)
     accuracy = by_network(evaluate(network, people, fresh).accuracy, count)
