@@ -43,10 +43,8 @@ def config_of(setting: Setting, source: str, root: str | None) -> Config:
     strategy = "vmap" if setting.device.startswith("cuda") else "auto"
     pool = (f"pool={setting.pool}",) if setting.model == "cnn" else ()
     options = (f"activation={setting.activation}", *pool)
-    config = replace(paper(setting.model, source, "exponential", setting.nodes), **changes)
-    return replace(
-        config, data_root=root, model_options=options, device=setting.device, strategy=strategy, dtype=setting.dtype
-    )
+    changes |= {"data_root": root, "model_options": options, "device": setting.device, "dtype": setting.dtype}
+    return replace(paper(setting.model, source, "exponential", setting.nodes), strategy=strategy, **changes)
 
 
 def check(setting: Setting, rounds: int) -> None:

@@ -29,7 +29,8 @@ def _on_ring(nodes: int, batch_size: int, lr: float, seconds: tuple[int, int], *
     return _aligned(
         f"Alignment on a ring of {nodes}: CIFAR-10 and CIFAR-100, batch {batch_size}, learning rate {lr}",
         [f"cifar10-ring-{nodes}-{batch_size}-{lr}", *others], CIFARS,
-        partial(plots.on_cifar, topology="ring", nodes=nodes, in_quick=CIFARS[:1], batch_size=batch_size, lr=lr), seconds,
+        partial(plots.on_cifar, topology="ring", nodes=nodes, in_quick=CIFARS[:1], batch_size=batch_size, lr=lr),
+        seconds,
     )  # fmt: skip
 
 
