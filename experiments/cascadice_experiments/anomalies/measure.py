@@ -31,7 +31,7 @@ from cascadice_experiments.anomalies.settings import (
     honest_network,
     rounds_of,
 )
-from cascadice_experiments.fleets import fleet
+from cascadice.engine.fleets import fleet
 from cascadice_experiments.roc import auroc
 
 RATE = 0.01

@@ -24,7 +24,7 @@ from cascadice_experiments.anomalies.settings import NINE
 from cascadice_experiments.drawing import HARMED, HELPED, hide_box, save
 from cascadice_experiments.figures.alignment_plots import NAMES, NARROW, OWN, SHARED, rounds_to_score
 from cascadice_experiments.figures.figure import Context, Part, Result, stack
-from cascadice_experiments.fleets import blocks, by_network, fleet
+from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice_experiments.roc import auroc
 
 READINGS = ("influence", "cosine", "detector")

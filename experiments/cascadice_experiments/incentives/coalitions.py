@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cascadice.data import Samples
 from cascadice.engine import Network, evaluate, simulate
-from cascadice_experiments.fleets import by_network, fleet
+from cascadice.engine.fleets import by_network, fleet
 from cascadice_experiments.incentives.settings import Setting
 
 

@@ -14,7 +14,7 @@ from cascadice.data import DataSet, Samples
 from cascadice.engine import Network, Round, simulate
 from cascadice.influence import evaluate_on, shares
 from cascadice.influence.readings import agreement, contributions
-from cascadice_experiments.fleets import by_network, fleet
+from cascadice.engine.fleets import by_network, fleet
 from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain, samples_to_test
 from cascadice_experiments.incentives.settings import (
     CHEAT,

@@ -11,8 +11,9 @@ from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, simulate
 from cascadice.influence import evaluate_on, own_data, proximity
-from cascadice_experiments import data_sets, fleets, roc
-from cascadice_experiments.fleets import blocks, by_network, fleet
+from cascadice.engine import fleets
+from cascadice_experiments import data_sets, roc
+from cascadice.engine.fleets import blocks, by_network, fleet
 
 ROUNDS = 4
 
