@@ -20,7 +20,7 @@ from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange, Operator
-from cascadice.engine.reweighting import as_recorded, reweighted
+from cascadice.engine.weighting import as_recorded, with_weights
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.engine.simulation import DivergedError
 from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
@@ -57,7 +57,7 @@ class WholeRun:
 
     def by_sample(self, size: int) -> Float[Tensor, " size"]:
         """∂f/∂α_i of each of `size` training samples, over all rounds; 0 if it was never drawn."""
-        if self.samples.shape != self.drawn.shape:
+        if not self.samples.shape[2]:
             raise ValueError("samples were not scored. Ask for them with samples=True.")
         used = self.drawn >= 0
         return torch.zeros(size, dtype=torch.float64).index_add_(0, self.drawn[used], self.samples[used].double())
@@ -196,7 +196,7 @@ def _pulled(
                 check_samples_are_separate(operator.network, round_.draw, round_.before)
             adjoint, value = final(operator, evaluation, round_, on)
         pulled = operator.pull_scored(round_, adjoint, samples)
-        adjoint, drawn = pulled.before, round_.draw.batch.flatten(1).cpu()
+        adjoint, drawn = pulled.before, round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
         yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, adjoint, value))
 
 
@@ -235,7 +235,7 @@ def network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None
                 "Use at=1.0, which follows them as they were."
             )
         network = as_recorded(network, rounds)
-    return reweighted(network, at, during=during)
+    return with_weights(network, at, during=during)
 
 
 def _as_it_was(at: Alpha) -> bool:

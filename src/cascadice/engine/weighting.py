@@ -19,7 +19,7 @@ from cascadice.engine.rounds import Round
 from cascadice.optimizers import Optimizer
 
 
-def reweighted(
+def with_weights(
     network: Network, updates: float | Float[Tensor, " n"] = 1.0, samples: Float[Tensor, " size"] | None = None, *,
     during: range | None = None,
 ) -> Network:  # fmt: skip
@@ -38,7 +38,7 @@ def reweighted(
             proportional to its learning rate.
 
     Example:
-        >>> without_third = reweighted(network, 1 - torch.eye(network.nodes)[3])
+        >>> without_third = with_weights(network, 1 - torch.eye(network.nodes)[3])
         >>> *_, last = simulate(without_third, 100)
     """
     alpha: float | Tensor = float(updates) if not isinstance(updates, Tensor) or updates.dim() == 0 else updates.double()
