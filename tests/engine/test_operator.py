@@ -159,7 +159,7 @@ def test_pull_of_some_rows_with_weights_is_push_transposed(options, strategy):
         for name, rows in used.items():
             pair.state[name][~rows] = 0
     sent, pushed = operator.push_rows(round_.draw, before, change, nodes, weights)
-    pulled, _ = operator.pull_rows(round_.draw, before, sent, adjoint, nodes, weights, scores=False)
+    pulled, _, _ = operator.pull_rows(round_.draw, before, sent, adjoint, nodes, weights, scores=False)
     for pair in (pushed, pulled):
         for name, rows in used.items():
             pair.state[name][~rows] = 0

@@ -7,11 +7,11 @@ import torch
 
 from cascadice import data
 from cascadice.engine import simulate
+from cascadice.engine.fleets import fleet
 from cascadice_experiments.collaboration.__main__ import main, run
 from cascadice_experiments.collaboration.measure import summary
 from cascadice_experiments.collaboration.rules import rules_of, side_by_side
 from cascadice_experiments.collaboration.settings import make_network, quick_settings, strangers
-from cascadice_experiments.fleets import fleet
 
 
 def test_the_study_in_small(tmp_path, capsys, one_thread):

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from cascadice import data, influence
 from cascadice.applications.reward.contributions import by_shares
 from cascadice.engine import Behaviour, evaluate, simulate
+from cascadice.engine.fleets import by_network, fleet
 from cascadice_experiments.drawing import save
-from cascadice_experiments.fleets import by_network, fleet
 from cascadice_experiments.incentives import __main__ as command
 from cascadice_experiments.incentives.coalitions import coalitions, retrain
 from cascadice_experiments.incentives.measure import ledgers, pay_by_role

@@ -13,6 +13,7 @@ from cascadice.applications.detect.signals import RIVALS, SIGNALS, signal_scores
 from cascadice.data import DataSet
 from cascadice.engine import Network, evaluate, simulate
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.engine.fleets import fleet
 from cascadice.influence import Evaluation, evaluate_on, own_data
 from cascadice.influence.proximity import in_turn
 from cascadice_experiments.anomalies.settings import (
@@ -24,7 +25,6 @@ from cascadice_experiments.anomalies.settings import (
     honest_network,
     rounds_of,
 )
-from cascadice_experiments.fleets import fleet
 from cascadice_experiments.roc import auroc
 
 RATE = 0.01

@@ -17,6 +17,7 @@ from cascadice.applications.detect.signals import signal_scores
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Network, evaluate, simulate
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice.influence import evaluate_on, proximity
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper
@@ -25,7 +26,6 @@ from cascadice_experiments.data_sets import first
 from cascadice_experiments.drawing import HARMED, HELPED, hide_box, panels, save
 from cascadice_experiments.figures.alignment_plots import NAMES, NARROW, OWN, SHARED, rounds_to_score
 from cascadice_experiments.figures.figure import Context, Part, Result, stack
-from cascadice_experiments.fleets import blocks, by_network, fleet
 from cascadice_experiments.roc import auroc
 
 READINGS = ("influence", "cosine", "detector")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from cascadice.engine import Network, evaluate, simulate
+from cascadice.engine.fleets import by_network, fleet
 from cascadice_experiments.data_sets import first
-from cascadice_experiments.fleets import by_network, fleet
 from cascadice_experiments.incentives.settings import Setting
 
 

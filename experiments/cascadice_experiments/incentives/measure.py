@@ -12,10 +12,10 @@ from cascadice.applications.reward.contributions import by_horizon, by_shares
 from cascadice.applications.reward.payouts import pay, shapley
 from cascadice.data import DataSet, Samples
 from cascadice.engine import Network, Round, simulate
+from cascadice.engine.fleets import by_network, fleet
 from cascadice.influence import evaluate_on, shares
 from cascadice.influence.readings import agreement, contributions
 from cascadice_experiments.data_sets import first
-from cascadice_experiments.fleets import by_network, fleet
 from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain
 from cascadice_experiments.incentives.settings import (
     CHEAT,

@@ -67,7 +67,8 @@ class LocalInputs(NamedTuple):
 class Network:
     """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round).
 
-    `groups` is empty where all participants work alike, by `learner`.
+    `groups` is empty where all participants work alike, by `learner`. `sample_weights` says how much the term of each
+    training sample counts in each participant's gradients. `blocks` is the number of networks that stand side by side.
     """
 
     learner: Learner
@@ -84,6 +85,8 @@ class Network:
     behaviours: tuple[Behaviour, ...] = ()
     compression: Compression | None = None
     groups: tuple[Group, ...] = ()
+    sample_weights: Float[Tensor, "n size"] | None = None
+    blocks: int = 1
 
     @property
     def nodes(self) -> int:
@@ -141,6 +144,9 @@ def load(
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
     if samples and group is not None:
         samples = (samples[0][:, : group.steps, : group.size],)
+    if network.sample_weights is not None:
+        own = network.sample_weights[torch.tensor(rows, device=device)[:, None, None], batch.to(device)].to(dtype)
+        samples = (own * samples[0],) if samples else (own,)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
     return LocalInputs(x, y, rates(network, drawn, nodes), taken(network, drawn, nodes), samples, dropout)

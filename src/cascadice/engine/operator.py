@@ -60,10 +60,14 @@ class Exchange(Protocol):
 
 
 class Pulled(NamedTuple):
-    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way."""
+    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way.
+
+    `participants` is of whole updates, of θ and of the optimizer's state; `rates` is of what each learning rate did.
+    """
 
     before: Adjoint
     participants: Float[Tensor, " n"]
+    rates: Float[Tensor, " n"]
     samples: Float[Tensor, "n samples"]
 
 
@@ -79,7 +83,7 @@ class Operator:
 
     def __init__(self, network: Network, exchange: Exchange | None = None) -> None:
         self.network = network
-        self._exchange: Exchange = Averaging() if exchange is None else exchange
+        self._exchange: Exchange = Averaging(network.blocks) if exchange is None else exchange
         self._runner, self._scratch = Runner(network), Scratch()
 
     def exchange(self, round_: Round) -> Exchange:
@@ -126,7 +130,8 @@ class Operator:
     def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
         """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
         strategy = self.network.strategy
-        layers = self._runner.layers(drawn) if taped and not self.network.groups else None
+        taped = taped and not self.network.groups and self.network.sample_weights is None
+        layers = self._runner.layers(drawn) if taped else None
 
         def plain(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:
             return self.apply(drawn, before, rule=rule, strategy=strategy, layers=layers, buffers=buffers)
@@ -191,7 +196,7 @@ class Operator:
     def pull(self, round_: Round, adjoint: Adjoint) -> Adjoint:
         """λ^{t+1} -> λ^t through the whole round. Cost: a Hessian-vector product a participant."""
         half = self.pull_exchange(round_, adjoint)
-        before, _ = self.pull_work(round_, half, scores=False, out=self._scratch.pulled)
+        before, _, _ = self.pull_work(round_, half, scores=False, out=self._scratch.pulled)
         self._scratch.pulled = before.theta
         return before
 
@@ -203,8 +208,8 @@ class Operator:
 
     def pull_work(
         self, round_: Round, half: Adjoint, *, scores: bool, through: bool = True, out: Tensor | None = None
-    ) -> tuple[Adjoint, Float[Tensor, "n samples"]]:
-        """λ^{t+½} -> λ^t through send and local work and, if asked, the scores of the samples on the way.
+    ) -> tuple[Adjoint, Float[Tensor, " n"], Float[Tensor, "n samples"]]:
+        """λ^{t+½} -> λ^t through send and local work, what inner steps add to λ · Δ, and the scores if asked for.
 
         Unless it is asked to go `through`, only the scores of the last step are computed.
         """
@@ -214,17 +219,17 @@ class Operator:
     def pull_rows(
         self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,
         weights: Weights = ALL, *, scores: bool, through: bool = True, out: Tensor | None = None,
-    ) -> tuple[Adjoint, Float[Tensor, "rows samples"]]:  # fmt: skip
+    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
         """`push_rows`, transposed: from the adjoint of what these rows `sent` to that of what they had before."""
         check_differentiable(self.network)
         reaching = send.pull_part(adjoint, weights.updates[0]) if weights.updates else adjoint
         of_half, past = self._pull_send(drawn, before, sent, reaching, nodes)
-        pulled, samples = self._runner.pull(drawn, before, of_half, nodes, weights.samples, scores, through, out)
+        pulled, inner, samples = self._runner.pull(drawn, before, of_half, nodes, weights.samples, scores, through, out)
         pulled = pulled if past is None else pulled._replace(theta=pulled.theta + past)
         if weights.updates:  # what of the adjoint goes past an update of which only a part was made
             state = {name: value + adjoint.state[name] - reaching.state[name] for name, value in pulled.state.items()}
             pulled = Adjoint(pulled.theta + adjoint.theta - reaching.theta, state)
-        return pulled, samples
+        return pulled, inner, samples
 
     def _pull_send(
         self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None
@@ -234,22 +239,24 @@ class Operator:
         theta, past = send.pull(self.network, drawn, adjoint.theta, sent.theta - before.theta, nodes)
         return adjoint._replace(theta=theta), past
 
-    def pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
+    def pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:
         """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
 
         Cost: about two training passes.
         """
         plain = round_.rule is None and isinstance(self._exchange, Averaging)
-        if not (plain and self._captures and self._clean(round_.draw)):
-            return self._pull_scored(round_, adjoint)
+        if not (samples and plain and self._captures and self._clean(round_.draw)):
+            return self._pull_scored(round_, adjoint, samples)
         # a graph outlives this operator, and must not write to its buffers
         pull = Operator(self.network, self._exchange)._pull_scored
         return Pulled(*captured_rounds.captured_pull(self.network, pull)(round_, adjoint))
 
-    def _pull_scored(self, round_: Round, adjoint: Adjoint) -> Pulled:
+    def _pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:
         half = self.pull_exchange(round_, adjoint)
-        before, samples = self.pull_work(round_, half, scores=True, out=adjoint.theta)
-        return Pulled(before, self.scores_of_updates(round_, half), samples)
+        before, inner, parts = self.pull_work(round_, half, scores=samples, out=adjoint.theta)
+        moved = self.scores_of_updates(round_, half._replace(state={}))
+        whole = self.scores_of_updates(round_, half) if half.state else moved
+        return Pulled(before, whole, moved + inner, parts)
 
     @staticmethod
     def scores_of_updates(round_: Round, half: Adjoint) -> Float[Tensor, " n"]:
@@ -262,7 +269,7 @@ class Operator:
             return self._runner.read(
                 round_.draw, round_.tape, self._pull_send(round_.draw, round_.before, round_.half, half)[0]
             )
-        return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[1]
+        return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[2]
 
     def scores_of_both(self, round_: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
         """Both; of a taped round on CUDA as one graph, because launches take longer than the work."""

@@ -15,9 +15,9 @@ from cascadice.engine.rounds import MixingRule, Round
 class DivergedError(ArithmeticError):
     """A participant's loss is no longer a number; what was yielded before stands."""
 
-    def __init__(self, t: int, node: int) -> None:
+    def __init__(self, t: int, node: int, run: str = "") -> None:
         super().__init__(
-            f"the loss of participant {node} became NaN or infinite in round {t}. "
+            f"{run}the loss of participant {node} became NaN or infinite in round {t}. "
             "Lower the learning rate, or clip the gradient."
         )
         self.t, self.node = t, node

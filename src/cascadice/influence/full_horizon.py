@@ -47,20 +47,31 @@ def full_horizon(
         >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
         ...     print(scores.t, scores.participants)
     """
-    op = Operator(network) if operator is None else operator
-    adjoint: Adjoint | None = None
-    later: int | None = None
-    for round_ in backwards:
+    op, adjoint = operator or Operator(network), None
+    for round_ in one_by_one(backwards):
         check_form(network, round_)
         if adjoint is None:
             check_recording(network, [round_], many=1)  # a sweep may be short, and each step is as long as its round
             check_samples_are_separate(network, round_.draw, round_.before)
-            state = {name: torch.zeros_like(value) for name, value in round_.after.state.items()}
-            adjoint = Adjoint(op.objective(evaluation, round_.after), state)
-        elif round_.t + 1 != later:
+            adjoint = final_adjoint(op, evaluation, round_)
+        pulled = op.pull_scored(round_, adjoint)
+        adjoint = pulled.before
+        yield HorizonScores(round_.t, pulled.participants, pulled.samples)
+
+
+def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
+    """The same rounds, which must go back one by one, and be at least one."""
+    later: int | None = None
+    for round_ in backwards:
+        if later is not None and round_.t + 1 != later:
             raise ValueError(f"rounds must go back one by one; found {round_.t} after {later}.")
-        adjoint, participants, samples = op.pull_scored(round_, adjoint)
         later = round_.t
-        yield HorizonScores(round_.t, participants, samples)
-    if adjoint is None:
+        yield round_
+    if later is None:
         raise ValueError("at least one round is needed to go back from; found none.")
+
+
+def final_adjoint(operator: Operator, evaluation: Evaluation, last: Round) -> Adjoint:
+    """λ^T: the derivative of the measured sum by the final models; nothing measured depends on optimizer state."""
+    state = {name: torch.zeros_like(value) for name, value in last.after.state.items()}
+    return Adjoint(operator.objective(evaluation, last.after), state)

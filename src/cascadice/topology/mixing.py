@@ -32,7 +32,7 @@ def gossip(
         tensor([[2.],
                 [4.]])
     """
-    with _full_precision():
+    with full_precision():
         return product(_fitting(W, theta, transposed=False), theta, out=out)
 
 
@@ -40,7 +40,7 @@ def gossip_transposed(
     W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"], *, plus: Tensor | None = None, out: Tensor | None = None
 ) -> Float[Tensor, "n d"]:
     """Σ_k W[k, j] λ_k + plus for every participant j: the adjoint of `gossip`, at the same cost."""
-    with _full_precision():
+    with full_precision():
         back = _fitting(W, lam, transposed=True)
         if plus is not None and back.layout == torch.strided:
             return torch.addmm(plus, back, lam, out=out)
@@ -56,7 +56,7 @@ def product(left: Float[Tensor, "m n"], right: Float[Tensor, "n d"], *, out: Ten
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
+def full_precision() -> Iterator[None]:
     """TF32 may be good enough for training, but would round every parameter to 11 bits in every round of gossip."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -19,8 +19,8 @@ from cascadice.applications.detect.signals import RIVALS, SIGNALS, Signal, signa
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, module_of, network, simulate
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.engine.fleets import blocks, fleet
 from cascadice.influence import evaluate_on, own_data
-from cascadice_experiments.fleets import blocks, fleet
 
 
 def drawn(rounds=6, nodes=7, signs=2, seed=0, density=0.7):

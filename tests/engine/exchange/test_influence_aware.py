@@ -19,7 +19,7 @@ from cascadice.engine.exchange.influence_aware import (
     oversized,
     reweighted,
 )
-from cascadice_experiments.fleets import fleet
+from cascadice.engine.fleets import fleet
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NODES = 8

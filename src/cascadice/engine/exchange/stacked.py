@@ -12,7 +12,7 @@ from torch import Tensor
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint, Perturbation, Round
 from cascadice.topology import gossip, gossip_transposed, links
-from cascadice.topology.mixing import product
+from cascadice.topology.mixing import full_precision, product
 
 
 def mix(W: Float[Tensor, "n n"], half: Participants, out: Participants | None = None) -> Participants:
@@ -31,11 +31,20 @@ def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
 
 
 class Averaging:
-    """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly."""
+    """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly.
+
+    Attributes:
+        blocks: How many networks stand side by side, none of which hears another: W is block diagonal.
+    """
+
+    blocks: int = 1
+
+    def __init__(self, blocks: int = 1) -> None:
+        self.blocks = blocks
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What participants have after this round if they send `half`; into the buffers `out` if given."""
-        return mix(round_.W, half, out)
+        return mix(round_.W, half, out) if self.blocks == 1 else _mix_blocks(self._diagonal(round_.W), half, out)
 
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """What becomes of a change of what is sent: exactly."""
@@ -50,7 +59,34 @@ class Averaging:
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`; into `out` if given."""
-        return adjoint._replace(theta=gossip_transposed(round_.W, adjoint.theta, plus=plus, out=out))
+        if self.blocks == 1:
+            return adjoint._replace(theta=gossip_transposed(round_.W, adjoint.theta, plus=plus, out=out))
+        theta = _product_of_blocks(self._diagonal(round_.W).mT, adjoint.theta, out)
+        return adjoint._replace(theta=theta if plus is None else theta.add_(plus))
+
+    def _diagonal(self, W: Float[Tensor, "n n"]) -> Float[Tensor, "blocks m m"]:
+        size = len(W) // self.blocks
+        return W.view(self.blocks, size, self.blocks, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+
+
+def _mix_blocks(W: Float[Tensor, "blocks m m"], half: Participants, out: Participants | None) -> Participants:
+    theta = _product_of_blocks(W, half.theta, None if out is None else out.theta)
+    buffers = {
+        name: _product_of_blocks(W, value.reshape(len(value), -1)).view(value.shape)
+        if value.is_floating_point()
+        else value
+        for name, value in half.buffers.items()
+    }
+    if out is not None:
+        buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
+    return Participants(theta, half.state, buffers)
+
+
+def _product_of_blocks(W: Float[Tensor, "blocks m m"], rows: Float[Tensor, "n d"], out: Tensor | None = None) -> Tensor:
+    shape = (len(W), W.shape[1], rows.shape[1])
+    target = None if out is None else out.view(shape)
+    with full_precision():
+        return torch.bmm(W.to(rows), rows.view(shape), out=target).view(rows.shape)
 
 
 def spread(W: Float[Tensor, "n n"], half: Perturbation) -> Perturbation:

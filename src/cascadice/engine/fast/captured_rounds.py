@@ -97,7 +97,7 @@ def _captured_pulls(network: Network) -> dict[tuple[torch.Size, int], tuple[Stag
 
 def captured_pull(
     network: Network, pull: Callable[[Round, Adjoint], Any]
-) -> Callable[[Round, Adjoint], tuple[Adjoint, Tensor, Tensor]]:
+) -> Callable[[Round, Adjoint], tuple[Adjoint, Tensor, Tensor, Tensor]]:
     """`pull` of rounds of this network as a graph: its many small launches would take longer than their work."""
     stages = _captured_pulls(network)
 
@@ -107,15 +107,16 @@ def captured_pull(
 
         return captured_call(run, in_place=False)  # a recording comes by once
 
-    def replay(round_: Round, adjoint: Adjoint) -> tuple[Adjoint, Tensor, Tensor]:
+    def replay(round_: Round, adjoint: Adjoint) -> tuple[Adjoint, Tensor, Tensor, Tensor]:
         form = (round_.draw.batch.shape, len(round_.draw.conduct))
         if form not in stages:
             stage = StagedDraw(round_.draw, adjoint.theta.device, adjoint.theta.dtype)
             stages[form] = (stage, capturing(stage))
         stage, run = stages[form]
         stage.put(round_.draw)
-        before, participants, samples = run(round_.before, round_.half, adjoint)
-        return before, participants.clone(), samples.clone()
+        before, *scores = run(round_.before, round_.half, adjoint)
+        participants, rates, samples = (score.clone() for score in scores)
+        return before, participants, rates, samples
 
     return replay
 

@@ -35,8 +35,8 @@ Factors = tuple[()] | tuple[Tensor, Tensor]
 def pull_rows(
     learner: Learner, strategy: str, layers: Layers | None, before: Participants, fetch: Fetch,
     lr: Float[Tensor, " n"], adjoint: Adjoint, *, scores: bool, through: bool, out: Tensor | None,
-) -> tuple[Adjoint, Float[Tensor, "n samples"]]:  # fmt: skip
-    """λ^{t+½} -> λ^t through local work and, if asked, the scores of its samples on the way.
+) -> tuple[Adjoint, Float[Tensor, " n"], Float[Tensor, "n samples"]]:  # fmt: skip
+    """λ^{t+½} -> λ^t through local work, what inner steps add to λ · Δ and, if asked, the scores of samples on the way.
 
     Without `through` only scores are computed, which needs no Hessian-vector product where there is one step.
     """
@@ -52,9 +52,10 @@ def pull_rows(
     with twice_differentiable():
         results = rows(before, *adjoint, factors(learner.optimizer, lr))
     if not through:
-        return adjoint, results.clone()
-    theta, state, by_sample = results
-    return Adjoint(theta, {name: value.clone() for name, value in state.items()}), by_sample.clone()
+        return adjoint, adjoint.theta.new_zeros(len(adjoint.theta)), results.clone()
+    theta, state, inner, by_sample = results
+    pulled = Adjoint(theta, {name: value.clone() for name, value in state.items()})
+    return pulled, inner.clone(), by_sample.clone()
 
 
 @lru_cache(maxsize=16)
@@ -71,13 +72,18 @@ def _steps_back(
 ) -> Any:  # fmt: skip
     """One participant's steps, last to first: through the optimizer to the gradient, through that to the parameters.
 
-    c = ∂(update)/∂g ᵀ λ        λ ← λ + ∂(update)/∂θ ᵀ λ + H c
+    c = ∂(update)/∂g ᵀ λ        λ ← λ + ∂(update)/∂θ ᵀ λ + H c        inner = Σ_i (λ_{i+1} − λ^{t+½}) · (θ_{i+1} − θ_i)
+
+    Each step counts by the λ that reaches it, so λ^{t+½} · Δ and `inner` are what all of them together contribute.
     """
     (theta, state), past_theta, past_state = _split(theta, state, alpha)
     carried = _before_each(learner, one, x, y, lr, samples)
+    last, inner = theta, theta.new_zeros(())
     scores: list[Tensor] = []
     for i in reversed(range(x.shape[0])):
         at = carried[i]
+        if i < x.shape[0] - 1:
+            inner = inner + ((theta - last) * (carried[i + 1].theta - at.theta)).sum()
         weights: Any = (samples[0][i],) if samples else ()
         batch = (at.theta, at.buffers, x[i], y[i], weights)
         if factors:
@@ -96,7 +102,7 @@ def _steps_back(
         return scores[0]
     if past_theta is not None:
         theta, state = theta + past_theta, {name: value + past_state[name] for name, value in state.items()}
-    return theta, state, torch.cat(scores)
+    return theta, state, inner, torch.cat(scores)
 
 
 def _split(theta: Tensor, state: State, alpha: Optional) -> tuple[tuple[Tensor, State], Tensor | None, State]:

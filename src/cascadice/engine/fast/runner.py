@@ -66,12 +66,12 @@ class Runner:
     def pull(
         self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Optional, scores: bool,
         through: bool, out: Tensor | None,
-    ) -> tuple[Adjoint, Float[Tensor, "rows samples"]]:  # fmt: skip
-        """λ^{t+½} -> λ^t of these rows and, if asked, the scores of the samples on the way."""
+    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
+        """λ^{t+½} -> λ^t of these rows, what inner steps add to λ · Δ and, if asked, the scores of the samples."""
 
         def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Optional]) -> Any:
             rows, own, weights = given
-            pulled, parts = pull_rows(
+            pulled, inner, parts = pull_rows(
                 group.learner, self.network.strategy, self.layers(drawn, group),
                 rows._replace(state=own_state(group, rows.state)),
                 partial(self._inputs, drawn, members, weights, group),
@@ -79,13 +79,14 @@ class Runner:
                 scores=scores, through=through, out=None if group.nodes else out,
             )  # fmt: skip
             if not scores:  # some ways compute them all the same
-                return pulled, parts[:, :0]
-            return pulled, parts.view(len(rows.theta), -1, group.size or drawn.batch.shape[2])
+                return pulled, inner, parts[:, :0]
+            return pulled, inner, parts.view(len(rows.theta), -1, group.size or drawn.batch.shape[2])
 
         shape = (len(before.theta), *drawn.batch.shape[1:]) if scores else (len(before.theta), 0)
         given = (before, adjoint, samples)
-        pulled, parts = over_groups(self.network, nodes, given, (adjoint, adjoint.theta.new_zeros(shape)), run)
-        return pulled, parts.flatten(1)
+        like = (adjoint, adjoint.theta.new_zeros(shape[:1]), adjoint.theta.new_zeros(shape))
+        pulled, inner, parts = over_groups(self.network, nodes, given, like, run)
+        return pulled, inner, parts.flatten(1)
 
     def readable(self, drawn: Draw, tape: Any) -> bool:
         """Whether the scores of samples can be read from a tape."""

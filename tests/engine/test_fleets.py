@@ -9,10 +9,10 @@ from engine.cases import equal, make
 
 from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Behaviour, simulate
+from cascadice.engine import Behaviour, fleets, simulate
+from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice.influence import evaluate_on, own_data, proximity
-from cascadice_experiments import data_sets, fleets, roc
-from cascadice_experiments.fleets import blocks, by_network, fleet
+from cascadice_experiments import data_sets, roc
 
 ROUNDS = 4
 

@@ -1,0 +1,147 @@
+"""Many networks as one: a device that one network does not fill trains dozens in about the same time.
+
+A fleet is a `Network` like any other, whose participants hear only those of their own network: train it, measure
+influence in it, and take the results apart with `by_network` (a result a participant) and `blocks` (a result a pair).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from cascadice.data.corruption import Corruption
+from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network
+
+Attack = TypeVar("Attack", Corruption, Behaviour)
+
+
+def fleet(networks: Sequence[Network]) -> Network:
+    """One network whose mixing matrix is block diagonal: participant k of network i becomes number i · n + k.
+
+    Every number is that of the networks alone, except what attackers draw at random (noise): they draw anew.
+
+    Args:
+        networks: They must be alike in everything but seed, partition, attackers, W, rates and weights of samples.
+
+    Raises:
+        ValueError: If the networks differ in their number of participants, or their participants work in several ways.
+
+    Example:
+        >>> import cascadice as cd
+        >>> digits = cd.data.digits()
+        >>> model = cd.models.build("mlp", digits.train.shape, 10, hidden=(8,))
+        >>> together = fleet([cd.network(model, digits, nodes=4, seed=seed) for seed in range(3)])
+        >>> together.nodes
+        12
+        >>> *_, last = cd.simulate(together, 2)
+        >>> by_network(cd.evaluate(together, last.after).accuracy, 3).shape
+        torch.Size([3, 4])
+    """
+    first, nodes = networks[0], networks[0].nodes
+    if len({network.nodes for network in networks}) > 1:
+        raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
+    if first.groups:
+        raise ValueError(
+            "networks whose participants work in several ways cannot stand side by side; run them in turn."
+        )
+    initial = [network.initial for network in networks]
+    return replace(
+        first,
+        initial=Participants(
+            torch.cat([each.theta for each in initial]),
+            _joined([each.state for each in initial]),
+            _joined([each.buffers for each in initial]),
+        ),
+        batches=lambda t: torch.cat(_each(t, (network.batches for network in networks))),
+        mixing=_BlockDiagonal(networks),
+        lr=lambda t: _rates(_each(t, (network.lr for network in networks)), nodes),
+        q=torch.cat([network.q for network in networks]),
+        partition=[part for network in networks for part in network.partition or ()] or None,
+        corruptions=_shifted(networks, [network.corruptions for network in networks]),
+        behaviours=_shifted(networks, [network.behaviours for network in networks]),
+        sample_weights=_sample_weights(networks),
+        blocks=len(networks),
+    )  # fmt: skip
+
+
+def _each(t: int, schedules: Iterable[Callable[[int], Any]]) -> list[Any]:
+    """What each schedule says for round t; one that networks share is asked once."""
+    known: dict[int, Any] = {}
+    return [known[id(s)] if id(s) in known else known.setdefault(id(s), s(t)) for s in schedules]
+
+
+def _rates(rates: list[Any], nodes: int) -> float | Tensor:
+    if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
+        return float(rates[0])
+    return torch.cat([torch.as_tensor(rate, dtype=torch.float64).expand(nodes) for rate in rates])
+
+
+def _joined(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([each[name] for each in tensors]) for name in tensors[0]}
+
+
+def _shifted(networks: Sequence[Network], attacks: Sequence[Sequence[Attack]]) -> tuple[Attack, ...]:
+    return tuple(
+        replace(attack, nodes=tuple(node + i * networks[0].nodes for node in attack.nodes))
+        for i, own in enumerate(attacks)
+        for attack in own
+    )
+
+
+def _sample_weights(networks: Sequence[Network]) -> Tensor | None:
+    if all(network.sample_weights is None for network in networks):
+        return None
+    size, like = len(networks[0].data.train), networks[0].initial.theta
+    ones = like.new_ones(networks[0].nodes, size)
+    return torch.cat([ones if network.sample_weights is None else network.sample_weights for network in networks])
+
+
+class _BlockDiagonal:
+    """The schedule of a fleet. Equal matrices give the same object again, so that W is copied to the device once."""
+
+    REMEMBERED = 8  # matrices of a cycle
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self.schedules = [network.mixing for network in networks]
+        self.known: dict[tuple[bytes, ...], Tensor] = {}
+
+    def __call__(self, t: int) -> Tensor:
+        matrices = [matrix.to_dense() for matrix in _each(t, self.schedules)]
+        content = {id(matrix): matrix.contiguous().numpy().tobytes() for matrix in matrices}  # buffers may be refilled
+        key = tuple(content[id(matrix)] for matrix in matrices)
+        if key not in self.known:
+            if len(self.known) == self.REMEMBERED:
+                self.known.pop(next(iter(self.known)))
+            self.known[key] = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
+        return self.known[key]
+
+
+def by_network(rows: Tensor, count: int) -> Tensor:
+    """Take apart a result per participant.
+
+    Args:
+        rows: `[count · n, …]`, a row per participant of the fleet.
+        count: How many networks the fleet has.
+
+    Returns:
+        `[count, n, …]`.
+    """
+    return rows.view(count, len(rows) // count, *rows.shape[1:])
+
+
+def blocks(pairs: Tensor, count: int) -> Tensor:
+    """Take apart a result per pair of participants.
+
+    Args:
+        pairs: `[count · n, count · n]`.
+        count: How many networks the fleet has.
+
+    Returns:
+        `[count, n, n]`: the diagonal blocks; pairs from different networks are left out.
+    """
+    n = len(pairs) // count
+    return torch.stack([pairs[i : i + n, i : i + n] for i in range(0, len(pairs), n)])

@@ -1,0 +1,115 @@
+"""A network in which some updates, or some samples, count less, or not at all.
+
+    α_j multiplies j's learning rate:  θ_j^{t+½} = θ_j^t + α_j Δ_j        α_i multiplies sample i's term in the gradients
+
+α_j = 0 is a participant that trains nothing and passes on what it hears; α_i = 0 is a sample left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.engine.behaviours import BEHAVIOURS, Behaviour
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.optimizers import Optimizer
+
+
+def with_weights(
+    network: Network, updates: float | Float[Tensor, " n"] = 1.0, samples: Float[Tensor, " size"] | None = None, *,
+    during: range | None = None,
+) -> Network:  # fmt: skip
+    """The network with weights on everybody's updates and on training samples.
+
+    Args:
+        updates: α, one number or one for each participant.
+        samples: A weight for each training sample; 1 unless given.
+        during: The rounds in which `updates` counts; all of them unless given.
+
+    Returns:
+        A network to train like any other.
+
+    Raises:
+        ValueError: Where weights are negative or not finite, are not one for each, or the optimizer's step is not
+            proportional to its learning rate.
+
+    Example:
+        >>> without_third = with_weights(network, 1 - torch.eye(network.nodes)[3])
+        >>> *_, last = simulate(without_third, 100)
+    """
+    alpha: float | Tensor = (
+        float(updates) if not isinstance(updates, Tensor) or updates.dim() == 0 else updates.double()
+    )
+    _check("updates", alpha, network.nodes, "participant")
+    if samples is not None:
+        _check("samples", samples, size := len(network.data.train), "training sample")
+        samples = samples.to(network.initial.theta).expand(network.nodes, size)
+    if isinstance(alpha, float) and alpha == 1:
+        return network if samples is None else replace(network, sample_weights=samples)
+    for learner in network.learners:
+        check_proportional(learner.optimizer)
+
+    def lr(t: int) -> Any:
+        rate = network.lr(t)
+        return rate if during is not None and t not in during else _scaled(rate, alpha)
+
+    return replace(
+        network,
+        lr=lr,
+        behaviours=_with_noise(network, alpha, during),
+        sample_weights=network.sample_weights if samples is None else samples,
+    )
+
+
+def _check(name: str, weights: float | Tensor, count: int, each: str) -> None:
+    if isinstance(weights, Tensor) and weights.shape != (count,):
+        raise ValueError(f"{name} must be one number or {count}, one a {each}; found shape {list(weights.shape)}.")
+    values = torch.as_tensor(weights)
+    if not bool((values.isfinite() & (values >= 0)).all()):
+        raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(values.min()):g}.")
+
+
+def _scaled(rate: Any, alpha: float | Tensor) -> float | Tensor:
+    if isinstance(rate, float) and isinstance(alpha, float):
+        return rate * alpha
+    return torch.as_tensor(rate, dtype=torch.float64).cpu() * alpha
+
+
+def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -> tuple[Behaviour, ...]:
+    """What a sender of noise adds is its update, so that is scaled, too; its strength is a variance."""
+    if not any(BEHAVIOURS[b.kind].noise for b in network.behaviours):
+        return network.behaviours
+    if during is not None:
+        raise ValueError("weights during some rounds only do not go with senders of noise. Leave out `during`.")
+    each = torch.as_tensor(alpha).expand(network.nodes)
+    noisy = [b for b in network.behaviours if BEHAVIOURS[b.kind].noise]
+    apart = (replace(b, nodes=(k,), strength=b.strength * float(each[k]) ** 2) for b in noisy for k in b.nodes)
+    return (*(b for b in network.behaviours if b not in noisy), *apart)
+
+
+def check_proportional(optimizer: Optimizer) -> None:
+    """An optimizer's step must grow with its learning rate: half the rate is half of the update."""
+    draw = torch.Generator().manual_seed(0)
+    theta, gradient = torch.randn(2, 1, 8, generator=draw, dtype=torch.float64)
+    state = optimizer.init(theta)
+    once, twice = (optimizer.update(gradient, state, theta, theta.new_tensor([rate]))[0] for rate in (0.01, 0.02))
+    if not torch.allclose(twice, 2 * once, rtol=1e-9, atol=0) or not bool(once.any()):
+        raise ValueError(
+            "weights on updates need an optimizer whose step is proportional to its learning rate; this one's is not. "
+            "Multiply the step by lr in its `update`."
+        )
+
+
+def as_recorded(network: Network, rounds: Sequence[Round]) -> Network:
+    """The network that draws what was drawn in these consecutive rounds, and starts where they did."""
+    first = rounds[0].t
+
+    def recorded(part: str) -> Callable[[int], Any]:
+        return lambda t: getattr(rounds[t - first].draw, part)
+
+    batches, mixing, lr = (recorded(part) for part in ("batch", "W", "lr"))
+    return replace(network, initial=rounds[0].before, batches=batches, mixing=mixing, lr=lr)

@@ -1,0 +1,185 @@
+"""What retraining shows: networks trained again without some participants or samples, and how well scores predict them.
+
+    f(S) = Σ_k q_k L(θ_k^T) of the network trained with the subset S        predicted: Σ_{j ∈ S} score_j
+
+The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is the rank correlation of the two over random
+subsets.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from cascadice import seeds
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.fleets import fleet
+from cascadice.engine.learner import Participants
+from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
+from cascadice.engine.rounds import rows_of
+from cascadice.engine.simulation import DivergedError, simulate
+from cascadice.engine.weighting import with_weights
+from cascadice.influence.readings import agreement
+
+MEMORY = 2**30
+"""Bytes of parameters and optimizer state to train side by side."""
+
+
+def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
+    """`count` random subsets of `size` participants or samples, of which each keeps the part `keep`: rows of 0 and 1.
+
+    Raises:
+        ValueError: Where a subset would keep nobody, or everybody.
+
+    Example:
+        >>> random_subsets(4, keep=0.5, count=2)
+        tensor([[0., 1., 1., 0.],
+                [0., 0., 1., 1.]], dtype=torch.float64)
+    """
+    kept = round(keep * size)
+    if not 0 < kept < size:
+        raise ValueError(f"subsets must keep some of {size} and leave some out; keeping {keep:g} leaves {kept}.")
+    draw = seeds.generator(seed, "subsets", size, kept)
+    chosen = torch.stack([torch.randperm(size, generator=draw)[:kept] for _ in range(count)])
+    return torch.zeros(count, size, dtype=torch.float64).scatter_(1, chosen, 1.0)
+
+
+def without_each(nodes: int) -> Float[Tensor, "nodes nodes"]:
+    """The subsets that leave out one participant each, as `retrain` takes them."""
+    return 1 - torch.eye(nodes, dtype=torch.float64)
+
+
+def retrain(
+    network: Network,
+    rounds: int,
+    evaluation: Evaluation,
+    *,
+    updates: Float[Tensor, "subsets n"] | None = None,
+    samples: Float[Tensor, "subsets size"] | None = None,
+    together: int | None = None,
+    trained: Callable[[int], None] | None = None,
+) -> Float[Tensor, " subsets"]:
+    """Train the network again with each of these weights, many side by side, and measure the final models.
+
+    Args:
+        updates: Weights of everybody's updates, a row for each network to train: 0 leaves a participant out.
+        samples: Weights of the training samples, a row for each network: 0 leaves a sample out.
+        together: How many networks to train side by side; unless given, as many as fit in `MEMORY`.
+        trained: Called with how many networks were trained, each time some are done.
+
+    Returns:
+        f of each network.
+
+    Raises:
+        ValueError: Where a network would have nobody, or nothing, to train.
+        DivergedError: Where one of them diverges.
+
+    Example:
+        >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
+    """
+    rows = _rows(network, updates, samples)
+    count = 1 if network.groups else together or _together(network)
+    operator, values = Operator(network), list[Tensor]()
+    for first in range(0, len(rows), count):
+        networks = [with_weights(network, *row) for row in rows[first : first + count]]
+        models = _trained(networks, rounds, first)
+        for i in range(0, len(models.theta), network.nodes):
+            own = rows_of(models, slice(i, i + network.nodes))
+            values.append((network.weights * operator.losses(evaluation, own, range(network.nodes))).sum().double())
+        if trained is not None:
+            trained(min(first + count, len(rows)))
+    return torch.stack(values).cpu()
+
+
+def _rows(
+    network: Network, updates: Tensor | None, samples: Tensor | None
+) -> list[tuple[float | Tensor, Tensor | None]]:
+    if updates is None and samples is None:
+        raise ValueError("there must be weights of updates, of samples or of both; found neither.")
+    counts = {len(weights) for weights in (updates, samples) if weights is not None}
+    if len(counts) > 1 or counts == {0}:
+        raise ValueError(f"weights of updates and of samples must have a row for each network; found {sorted(counts)}.")
+    for name, weights in (("updates", updates), ("samples", samples)):
+        if weights is not None and not bool(weights.any(1).all()):
+            row = int((~weights.any(1)).nonzero()[0])
+            raise ValueError(f"every network must have something to train on; row {row} of {name} leaves nothing.")
+    return [
+        (1.0 if updates is None else updates[i], None if samples is None else samples[i]) for i in range(counts.pop())
+    ]
+
+
+def _together(network: Network) -> int:
+    one = sum(leaf.numel() * leaf.element_size() for leaf in tree_flatten(network.initial)[0])
+    return max(1, MEMORY // one)
+
+
+def _trained(networks: Sequence[Network], rounds: int, first: int) -> Participants:
+    try:
+        *_, last = simulate(fleet(networks) if len(networks) > 1 else networks[0], rounds, window=0)
+    except DivergedError as error:
+        which, node = divmod(error.node, networks[0].nodes)
+        raise DivergedError(error.t, node, f"in network {first + which} of those trained again, ") from None
+    return last.after
+
+
+class Prediction(NamedTuple):
+    """How well scores predict retraining: rank correlation with a 95 % interval over subsets, and correlation."""
+
+    spearman: float
+    low: float
+    high: float
+    pearson: float
+
+
+def datamodeling_score(
+    scores: Float[Tensor, " size"], subsets: Float[Tensor, "subsets size"], retrained: Float[Tensor, " subsets"],
+    resamples: int = 1000,
+) -> Prediction:  # fmt: skip
+    """LDS: how well the sum of a subset's scores predicts f of the network trained on it.
+
+    Args:
+        scores: ∂f/∂α, shares, or any scores of which negative means that it helped.
+        subsets: Rows of 0 and 1, or of weights.
+        retrained: f of each subset, from `retrain`.
+        resamples: Bootstrap samples of subsets for the interval.
+
+    Returns:
+        The agreement of predictions with f, 1 where they rank all subsets alike.
+
+    Example:
+        >>> subsets = random_subsets(network.nodes, keep=0.8, count=48)
+        >>> truth = retrain(network, 100, evaluation, updates=subsets)
+        >>> datamodeling_score(whole_run(network, 100, evaluation, at=0.8).participants, subsets, truth)
+    """
+    return predicts(subsets.double() @ scores.double().cpu(), retrained, resamples)
+
+
+def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"], resamples: int = 1000) -> Prediction:
+    """How well predictions rank what was found, e.g. scores of participants and what leaving each out changed."""
+    whole = agreement(found, predicted)
+    draw = seeds.generator(0, "bootstrap", len(found))
+    picks = torch.randint(len(found), (resamples, len(found)), generator=draw)
+    each = torch.tensor([agreement(found[pick], predicted[pick]).spearman for pick in picks])
+    low, high = each[each.isfinite()].double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Prediction(whole.spearman, low, high, whole.pearson)
+
+
+def leave_one_out(
+    network: Network, rounds: int, evaluation: Evaluation, *, trained: Callable[[int], None] | None = None
+) -> Float[Tensor, " n"]:
+    """What each participant's data did, by retraining without it: f(1) − f(1 − e_j). Negative helped.
+
+    Cost: a training for each participant, and one with all of them.
+
+    Example:
+        >>> leave_one_out(network, 100, evaluate_on(network))
+    """
+    everybody = torch.ones(1, network.nodes, dtype=torch.float64)
+    values = retrain(
+        network, rounds, evaluation, updates=torch.cat([everybody, without_each(network.nodes)]), trained=trained
+    )
+    return values[0] - values[1:]

@@ -1,0 +1,123 @@
+"""Networks trained again without participants or samples, and how well scores predict them."""
+
+import pytest
+import torch
+from influence.cases import NODES, small
+
+from cascadice.engine import DivergedError, simulate
+from cascadice.engine.weighting import with_weights
+from cascadice.influence import evaluate_on
+from cascadice.influence.retraining import (
+    datamodeling_score,
+    leave_one_out,
+    predicts,
+    random_subsets,
+    retrain,
+    without_each,
+)
+from cascadice.influence.whole_run import whole_run
+from cascadice.influence.whole_run_shares import measured_at
+from cascadice.optimizers import build
+
+ROUNDS = 6
+
+
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adam", "lr": 0.02}, {"strategy": "loop"}, {"local_steps": 2}])
+def test_side_by_side_is_one_by_one(options):
+    network = small(**options)
+    evaluation, subsets = evaluate_on(network), without_each(NODES)
+    found = retrain(network, ROUNDS, evaluation, updates=subsets, together=3)
+    expected = [measured_at(network, ROUNDS, evaluation, row) for row in subsets]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+    samples = random_subsets(48, 0.5, 3)
+    found = retrain(network, ROUNDS, evaluation, samples=samples)
+    expected = [measured_at(with_weights(network, samples=row), ROUNDS, evaluation, 1.0) for row in samples]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+
+
+def test_participants_that_work_in_several_ways_are_trained_in_turn():
+    network = small(optimizer=["sgd", "adam", "sgd", "sgd"], lr=[0.2, 0.02, 0.2, 0.2])
+    evaluation = evaluate_on(network)
+    found = retrain(network, ROUNDS, evaluation, updates=without_each(NODES))
+    assert float(found[1]) == pytest.approx(measured_at(network, ROUNDS, evaluation, without_each(NODES)[1]), abs=1e-12)
+
+
+def test_a_sample_left_out_is_a_sample_that_is_not_there():
+    network = small(batch_size=12)  # everybody's whole data in every batch
+    evaluation, samples = evaluate_on(network), torch.ones(1, 48, dtype=torch.float64)
+    samples[0, network.partition[1]] = 0
+    alone = retrain(network, ROUNDS, evaluation, updates=without_each(NODES)[1:2])
+    torch.testing.assert_close(retrain(network, ROUNDS, evaluation, samples=samples), alone)
+
+
+def test_weights_of_samples_weigh_terms_of_the_gradient():
+    network = small(batch_size=4)
+    weights = torch.rand(48, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    plain, weighed = (next(simulate(net, 1)) for net in (network, with_weights(network, samples=weights)))
+    from cascadice.engine.networks import Weights
+    from cascadice.engine.operator import Operator
+
+    chosen = weights[plain.draw.batch]
+    expected, _, _ = Operator(network).work(plain.draw, plain.before, None, Weights(samples=(chosen,)))
+    torch.testing.assert_close(weighed.half.theta, expected.theta)
+    assert not torch.equal(weighed.half.theta, plain.half.theta)
+
+
+def test_leaving_one_out():
+    network = small()
+    evaluation, told = evaluate_on(network), []
+    found = leave_one_out(network, ROUNDS, evaluation, trained=told.append)
+    run = measured_at(network, ROUNDS, evaluation, 1.0)
+    assert float(found[2]) == pytest.approx(run - measured_at(network, ROUNDS, evaluation, without_each(NODES)[2]))
+    assert told == [NODES + 1]
+
+
+def test_whole_run_influence_predicts_small_changes():
+    """Of weights near 1, the prediction is exact to first order."""
+    network = small()
+    evaluation = evaluate_on(network)
+    draw = torch.Generator().manual_seed(0)
+    weights = 1 - 0.01 * torch.rand(12, NODES, generator=draw, dtype=torch.float64)
+    found = retrain(network, ROUNDS, evaluation, updates=weights)
+    score = datamodeling_score(whole_run(network, ROUNDS, evaluation).participants, weights, found, resamples=50)
+    assert score.spearman > 0.97
+    assert score.low <= score.spearman <= score.high
+    assert datamodeling_score(-whole_run(network, ROUNDS, evaluation).participants, weights, found, 50).spearman < -0.97
+
+
+def test_predictions_in_the_right_order_score_one():
+    found = torch.tensor([3.0, 1.0, 2.0, 5.0])
+    assert predicts(found * 2, found, 20).spearman == pytest.approx(1)
+    assert predicts(-found, found, 20).spearman == pytest.approx(-1)
+
+
+def test_random_subsets_keep_a_part():
+    found = random_subsets(10, 0.8, 20, seed=1)
+    assert found.shape == (20, 10)
+    assert set(found.sum(1).tolist()) == {8.0}
+    assert len({tuple(row) for row in found.tolist()}) > 5
+    assert torch.equal(found, random_subsets(10, 0.8, 20, seed=1))
+    for keep in (0.0, 1.0, 0.01, 0.99):
+        with pytest.raises(ValueError, match="keep some"):
+            random_subsets(10, keep, 3)
+
+
+def test_bad_input():
+    network = small()
+    evaluation = evaluate_on(network)
+    for options, message in (
+        ({}, "found neither"),
+        ({"updates": torch.zeros(1, NODES)}, "row 0 of updates"),
+        ({"samples": torch.zeros(2, 48)}, "row 0 of samples"),
+        ({"updates": torch.ones(2, 3)}, "one a participant"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            retrain(network, 2, evaluation, **options)
+
+
+def test_a_network_that_diverges_is_named():
+    network = small(lr=0.1, dtype="float32", optimizer=build("sgd", weight_decay=0.1))
+    weights = torch.ones(3, NODES, dtype=torch.float64)
+    weights[2] = 1e30
+    with pytest.raises(DivergedError, match="network 2 of those trained again"):
+        retrain(network, 30, evaluate_on(network), updates=weights)

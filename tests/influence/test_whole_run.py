@@ -1,0 +1,288 @@
+"""Whole-run influence against finite differences of the run itself, recordings, and what shares must add up to."""
+
+import pytest
+import torch
+from engine.cases import make
+from influence.cases import NODES, directed, small, smooth
+from torch import nn
+
+from cascadice.data import Samples
+from cascadice.engine import Behaviour, DivergedError, Operator, simulate
+from cascadice.engine.exchange.robust import trimmed_mean
+from cascadice.engine.exchange.stacked import Averaging
+from cascadice.engine.rounds import Adjoint
+from cascadice.engine.weighting import with_weights
+from cascadice.influence import evaluate_on, full_horizon
+from cascadice.influence.interplay import interplay
+from cascadice.influence.whole_run import collect, sweep, whole_run
+from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
+from cascadice.optimizers import Optimizer, build, clip
+
+ROUNDS = 9
+OPTIMIZERS = {
+    "sgd": {},
+    "momentum": {"optimizer": "momentum", "lr": 0.05},
+    "nesterov": {"optimizer": "nesterov", "lr": 0.05},
+    "adam": {"optimizer": "adam", "lr": 0.02},
+    "adamw": {"optimizer": "adamw", "lr": 0.02},
+    "weight decay": {"optimizer": build("sgd", weight_decay=0.1)},
+    "clipped": {"optimizer": clip(build("momentum"), 0.1), "lr": 0.05},
+    "local steps": {"local_steps": 3, "lr": 0.1},
+    "local steps of adam": {"optimizer": "adam", "lr": 0.02, "local_steps": 2},
+    "one by one": {"local_steps": 2, "strategy": "loop"},
+    "several ways": {"optimizer": ["sgd", "adam", "momentum", "sgd"], "lr": [0.2, 0.02, 0.05, 0.1], "batch_size": [4, 3, 4, 2]},
+    "a cosine": {"lr": lambda t: 0.3 * (1 - t / 12)},
+    "sign flipper": {"behaviours": [Behaviour("sign-flipper", (1,), strength=0.5)]},
+    "noise sender": {"behaviours": [Behaviour("noise-sender", (1,), strength=1e-4)]},
+}  # fmt: skip
+
+
+def own_sets(network):
+    x, y = network.data.test.x, network.data.test.y
+    return [Samples(x[k : k + 4], y[k : k + 4]) for k in range(NODES)]
+
+
+def slopes(network, evaluation, at, **options):
+    """∂f/∂α_j by central differences."""
+    found = []
+    for one in torch.eye(NODES, dtype=torch.float64) * 1e-5:
+        alpha = torch.full((NODES,), at, dtype=torch.float64)
+        up, down = (measured_at(network, ROUNDS, evaluation, alpha + step, **options) for step in (one, -one))
+        found.append((up - down) / 2e-5)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def assert_slopes(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("at", [1.0, 0.5])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_it_is_the_slope_of_the_run(name, at):
+    network = small(**OPTIMIZERS[name])
+    evaluation = evaluate_on(network, own_sets(network))
+    found = whole_run(network, ROUNDS, evaluation, at=at, length=4)
+    assert_slopes(found.participants, slopes(network, evaluation, at))
+    assert found.value == pytest.approx(measured_at(network, ROUNDS, evaluation, at), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "local steps", "one by one", "a cosine"])
+@pytest.mark.parametrize("at", [1.0, 0.5])
+def test_samples_add_up_to_their_participants(name, at):
+    network = small(**OPTIMIZERS[name])
+    found = whole_run(network, ROUNDS, evaluate_on(network), at=at)
+    torch.testing.assert_close(found.samples.sum((0, 2)), found.participants)
+    of_partition = torch.stack([found.by_sample(48)[part].sum() for part in network.partition])
+    torch.testing.assert_close(of_partition, found.participants)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "local steps", "several ways"])
+def test_a_sample_is_the_slope_of_the_run_by_its_weight(name):
+    network = small(**OPTIMIZERS[name])
+    evaluation = evaluate_on(network)
+    found = whole_run(network, ROUNDS, evaluation).by_sample(48)
+    for i in (int(network.partition[0][0]), int(network.partition[2][1])):
+        step = torch.zeros(48, dtype=torch.float64)
+        step[i] = 1e-4
+        up, down = (measured_at(with_weights(network, 1.0, 1 + s), ROUNDS, evaluation, 1.0) for s in (step, -step))
+        assert float(found[i]) == pytest.approx((up - down) / 2e-4, abs=1e-6 * float(found.abs().max()))
+
+
+def test_at_one_with_sgd_it_is_the_full_horizon():
+    network = small()
+    evaluation, rounds = evaluate_on(network), list(simulate(network, ROUNDS))
+    expected = list(full_horizon(network, reversed(rounds), evaluation))[::-1]
+    found = whole_run(network, rounds, evaluation)
+    assert torch.equal(found.by_round, torch.stack([e.participants for e in expected]))
+    assert torch.equal(found.samples, torch.stack([e.samples for e in expected]))
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "local steps"])
+@pytest.mark.parametrize("length", [1, 3, 4, 9])
+def test_replay_from_checkpoints_is_the_recording_bit_for_bit(name, length):
+    network = small(**OPTIMIZERS[name])
+    evaluation = evaluate_on(network)
+    kept = whole_run(network, list(simulate(network, ROUNDS)), evaluation)
+    found = whole_run(network, ROUNDS, evaluation, length=length)
+    assert torch.equal(found.by_round, kept.by_round)
+    assert torch.equal(found.samples, kept.samples)
+    assert torch.equal(found.drawn, kept.drawn)
+    assert found.value == kept.value
+
+
+def test_rounds_that_were_kept_are_played_again_at_another_weight():
+    network = small(optimizer="momentum", lr=0.05)
+    evaluation, rounds = evaluate_on(network), list(simulate(network, ROUNDS))
+    found = whole_run(network, rounds, evaluation, at=0.5)
+    assert torch.equal(found.by_round, whole_run(network, ROUNDS, evaluation, at=0.5).by_round)
+    late = whole_run(network, rounds[4:], evaluation, at=0.5)
+    assert (late.first, len(late.by_round)) == (4, ROUNDS - 4)
+
+
+@pytest.mark.parametrize("on", ["average", 2])
+def test_on_other_final_models(on):
+    network = small()
+    evaluation = evaluate_on(network)
+    assert_slopes(whole_run(network, ROUNDS, evaluation, on=on).participants, slopes(network, evaluation, 1.0, on=on))
+
+
+def test_during_some_rounds_only():
+    network = small()
+    evaluation, during = evaluate_on(network), range(2, 5)
+    found = whole_run(network, ROUNDS, evaluation, at=0.5, during=during)
+    assert not found.by_round[[0, 1, 5, 8]].any()
+    step = torch.eye(NODES, dtype=torch.float64)[1] * 1e-5
+    up, down = (
+        measured_at(with_weights(network, 0.5 + s, during=during), ROUNDS, evaluation, 1.0) for s in (step, -step)
+    )
+    assert float(found.participants[1]) == pytest.approx((up - down) / 2e-5, abs=1e-6)
+
+
+def test_at_weights_of_their_own():
+    network = small()
+    evaluation, at = evaluate_on(network), torch.tensor([1.0, 0.0, 0.3, 1.0], dtype=torch.float64)
+    found = whole_run(network, ROUNDS, evaluation, at=at).participants
+    assert found.isnan().tolist() == [False, True, False, False]
+    step = torch.eye(NODES, dtype=torch.float64)[2] * 1e-5
+    up, down = (measured_at(network, ROUNDS, evaluation, at + s) for s in (step, -step))
+    assert float(found[2]) == pytest.approx((up - down) / 2e-5, abs=1e-6)
+
+
+def test_batch_norm_scores_participants():
+    network = small(smooth(nn.BatchNorm1d(4)))
+    evaluation = evaluate_on(network)
+    with pytest.raises(ValueError, match="BatchNorm"):
+        whole_run(network, ROUNDS, evaluation)
+    found = whole_run(network, ROUNDS, evaluation, samples=False)
+    assert found.by_round.isfinite().all()
+    with pytest.raises(ValueError, match="samples=True"):
+        found.by_sample(48)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "several ways"])
+def test_shares_sum_to_what_training_did_and_the_gap_falls_tenfold_a_point(name):
+    gentle = {"sgd": {"lr": 0.1}, "momentum": {"optimizer": "momentum", "lr": 0.01},
+              "adam": {"optimizer": "adam", "lr": 0.005}, "several ways": OPTIMIZERS[name] | {"lr": [0.1, 0.005, 0.01, 0.1]}}  # fmt: skip
+    network = small(**gentle[name])
+    evaluation = evaluate_on(network)
+    change = measured_at(network, ROUNDS, evaluation, 1.0) - measured_at(network, ROUNDS, evaluation, 0.0)
+    gaps = []
+    for points in (1, 2, 3, 4):
+        found = whole_run_shares(network, ROUNDS, evaluation, points=points)
+        assert float(found.participants.sum()) - change == pytest.approx(found.gap, abs=1e-12)
+        gaps.append(abs(found.gap))
+    assert gaps[0] < 0.2 * abs(change)
+    assert gaps[3] < 1e-3 * gaps[0] or gaps[3] < 1e-9 * abs(change)
+    torch.testing.assert_close(contributions(network, ROUNDS, evaluation, points=4), found.participants)
+
+
+def test_untrained_participants_still_gossip():
+    network = small()
+    evaluation = evaluate_on(network)
+    still = torch.zeros(NODES, dtype=torch.float64)
+    assert measured_at(network, ROUNDS, evaluation, 0.0) == pytest.approx(
+        measured_at(network, ROUNDS, evaluation, still), abs=1e-12
+    )
+
+
+def test_a_sweep_can_be_resumed():
+    network = small(optimizer="momentum", lr=0.05)
+    evaluation, saved = evaluate_on(network), {}
+    whole = list(sweep(network, ROUNDS, evaluation, at=0.5, length=3))
+    some = []
+    for scored in sweep(network, ROUNDS, evaluation, at=0.5, length=3, saved=saved):
+        adjoint = scored.sweep.adjoint  # the operator reuses its memory
+        kept = scored.sweep._replace(adjoint=type(adjoint)(adjoint.theta.clone(), {k: v.clone() for k, v in adjoint.state.items()}))  # fmt: skip
+        some.append(scored)
+        if scored.t == 6:
+            break
+    rest = list(sweep(network, ROUNDS, evaluation, at=0.5, length=3, saved=saved, resume=kept))
+    assert [s.t for s in rest] == [5, 4, 3, 2, 1, 0]
+    assert torch.equal(collect([*some, *rest]).by_round, collect(whole).by_round)
+
+
+def test_every_round_that_is_played_or_scored_is_told():
+    network, told = small(), []
+    whole_run(network, ROUNDS, evaluate_on(network), length=3, played=lambda: told.append(1))
+    assert len(told) == 6 + 9 + 9  # to the last checkpoint, again, and back
+
+
+def test_with_another_exchange():
+    class Counting(Averaging):
+        pulls = 0
+
+        def pull(self, *arguments):
+            Counting.pulls += 1
+            return super().pull(*arguments)
+
+    network = small()
+    evaluation = evaluate_on(network)
+    found = whole_run(network, ROUNDS, evaluation, exchange=Counting())
+    assert Counting.pulls == ROUNDS
+    assert torch.equal(found.by_round, whole_run(network, ROUNDS, evaluation).by_round)
+
+
+def test_a_duplicate_substitutes_its_twin():
+    """Participants 0 and 1 hold the same two classes, 2 and 3 the other one."""
+    W = torch.full((4, 4), 0.25, dtype=torch.float64)
+    y = small().data.train.y
+    halves = [torch.nonzero(y != 2).flatten()[:8], torch.nonzero(y == 2).flatten()[:8]]
+    network = small(
+        mixing=W, partition=[halves[0], halves[0], halves[1], halves[1]], init="shared", lr=0.2, batch_size=8
+    )
+    found = interplay(network, 20, evaluate_on(network))
+    assert found.diagonal().isnan().all()
+    assert found[0, 1] < found[0, 2] and found[0, 1] < 0
+
+
+def test_bad_input():
+    network = small()
+    evaluation, rounds = evaluate_on(network), list(simulate(network, ROUNDS))
+    for bad, message in (
+        (lambda: whole_run(network, 0, evaluation), "at least one round"),
+        (lambda: whole_run(network, [], evaluation), "at least one round"),
+        (lambda: whole_run(network, [rounds[0], rounds[2]], evaluation), "one by one"),
+        (lambda: whole_run(network, 3, evaluation, at=-1.0), "at least 0"),
+        (lambda: whole_run(network, 3, evaluation, at=torch.ones(3)), "one a participant"),
+        (lambda: whole_run(network, 3, evaluation, on=7), "a participant below 4"),
+        (lambda: whole_run(network, 3, evaluation, on="nobody"), "average"),
+        (lambda: whole_run_shares(network, 3, evaluation, points=0), "at least 1 point"),
+        (lambda: with_weights(network, samples=torch.ones(3)), "one a training sample"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            bad()
+
+
+def test_rules_that_do_not_average_are_followed_as_they_were_but_not_replayed():
+    network = small(mixing=directed(1, density=0.9))
+    evaluation = evaluate_on(network)
+    rounds = list(simulate(network, 4, rule=trimmed_mean(0.25)))
+    if all(round_.rule is None for round_ in rounds):
+        pytest.skip("the rule averaged")
+    assert whole_run(network, rounds, evaluation).by_round.isfinite().all()
+    with pytest.raises(ValueError, match="does not average"):
+        whole_run(network, rounds, evaluation, at=0.5)
+
+
+def test_a_run_that_diverges_says_at_which_weight():
+    network = make("mlp", lr=1.0, optimizer="sgd", dtype="float32")
+    with pytest.raises(DivergedError, match="at α = 1e"):
+        whole_run(network, 30, evaluate_on(network), at=1e30)
+
+
+def test_optimizers_must_scale_with_their_rate():
+    def update(gradient, state, theta, lr):
+        return -gradient, state
+
+    network = small(optimizer=Optimizer(init=lambda theta: {}, update=update))
+    with pytest.raises(ValueError, match="proportional"):
+        whole_run(network, 2, evaluate_on(network), at=0.5)
+
+
+def test_operators_agree_that_pulled_rates_are_of_updates():
+    network = small()
+    evaluation, rounds = evaluate_on(network), list(simulate(network, 2))
+    operator = Operator(network)
+    adjoint = operator.objective(evaluation, rounds[1].after)
+    pulled = operator.pull_scored(rounds[1], Adjoint(adjoint, {}))
+    assert torch.equal(pulled.rates, pulled.participants)
