@@ -16,10 +16,10 @@ from cascadice.runs.recipes import RECIPES, describe
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command."""
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of: {', '.join(LISTS)} (all of them)")
-    parser.set_defaults(command=_list)
 
 
-def _list(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
     from rich.console import Console
     from rich.table import Table
 

@@ -19,10 +19,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(command=_report)
 
 
-def _report(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
     from rich.console import Console
 
     from cascadice.report.page import write, write_results

@@ -22,10 +22,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--normalize", action="store_true", help="divide each row of the CSV file by its sum")
     parser.add_argument("--overwrite", action="store_true", help="make these figures again, even if they exist")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(command=_reproduce)
 
 
-def _reproduce(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
     try:
         command = import_module(f"{PACKAGE}.figures.command")
     except ModuleNotFoundError as error:

@@ -28,11 +28,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
     flags.add_question(parser, "influence, computed during training if any of these is given")
     flags.add_settings(parser, tuple(field_types()))
-    parser.set_defaults(command=_run)
 
 
-def _run(args: argparse.Namespace) -> None:
-    from cascadice.runs.train import run
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
+    from cascadice.runs import train
 
     out = Path(args.out or f"runs/{_short_name(args.recipe)}")
     config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
@@ -40,7 +40,7 @@ def _run(args: argparse.Namespace) -> None:
     options["question"] = flags.question_from(args) if flags.given_question(args) else None
     try:
         if args.live is None:
-            run(config, out, **options)
+            train.run(config, out, **options)
         else:
             run_live(config, out, args.live, **options)
     except KeyboardInterrupt:
@@ -52,9 +52,9 @@ def _run(args: argparse.Namespace) -> None:
 def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Summary":
     """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine on a port (0: any free)."""
     from cascadice.report.live import serving
-    from cascadice.runs.train import run
+    from cascadice.runs import train
 
-    return run(config, out, live=partial(serving, port=port), **options)
+    return train.run(config, out, live=partial(serving, port=port), **options)
 
 
 def _port(text: str) -> int:

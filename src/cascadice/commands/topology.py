@@ -17,10 +17,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help="plot it, as PNG or SVG (NAME-NODES.png)")
     parser.add_argument("--rounds", dest="over", type=int, metavar="N", help="use the first N rounds of a schedule")
     flags.add_settings(parser, SETTINGS)
-    parser.set_defaults(command=_topology)
 
 
-def _topology(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
     from cascadice.pictures.topology import plot
     from cascadice.topology import average, describe_schedule, period
 

@@ -12,10 +12,3 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--degree", type=int, metavar="N", help="greatest number of neighbours in the suggested W")
     text = "suggest links that the run did not have, where they would help more"
     parser.add_argument("--new-links", action="store_true", help=text)
-    parser.set_defaults(command=_choose)
-
-
-def _choose(args: argparse.Namespace) -> None:
-    from cascadice.applications.choose.findings import run  # which imports torch
-
-    run(args)

@@ -19,10 +19,3 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
     text = "own samples to evaluate on in a round (up to 128)"
     parser.add_argument("--samples", type=int, metavar="N", help=text)
-    parser.set_defaults(command=_detect)
-
-
-def _detect(args: argparse.Namespace) -> None:
-    from cascadice.applications.detect.findings import run  # which imports torch
-
-    run(args)

@@ -25,10 +25,3 @@ def add(parser: argparse.ArgumentParser) -> None:
     enter.add_argument("--samples", action="store_true", help="enter each training sample's contribution too")
     enter.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on the first N test samples (all)")
     enter.add_argument("--ledger", metavar="DIR", help="folder of the ledger (RUN/ledger)")
-    parser.set_defaults(command=_reward)
-
-
-def _reward(args: argparse.Namespace) -> None:
-    from cascadice.applications.reward.findings import run  # which imports torch
-
-    run(args)

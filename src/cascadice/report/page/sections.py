@@ -13,7 +13,7 @@ from cascadice import files
 from cascadice.applications.choose.findings import SECTION as CHOOSE
 from cascadice.applications.detect.findings import SECTION as DETECT
 from cascadice.applications.detect.idea import MAJORITY
-from cascadice.applications.forget.records import SECTION as FORGET
+from cascadice.applications.forget.findings import SECTION as FORGET
 from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.runs.folder import INFLUENCE

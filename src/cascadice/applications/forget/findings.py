@@ -1,8 +1,10 @@
-"""The record of forgetting: what was forgotten, how, and what was measured of the models, in numbers and sentences.
+"""What `cascadice forget` computes, writes and says: what was forgotten, how, and what was measured of the models.
 
-It is no proof that every trace is gone; `proved` says what it shows and what it does not.
+It is no proof that every trace is gone; `proved` says what the record shows and what it does not.
 """
 
+import argparse
+import re
 from collections.abc import Sequence
 from math import isfinite
 from time import perf_counter
@@ -10,15 +12,21 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from cascadice.applications.forget import picture
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
-from cascadice.applications.forget.removals import Removal, forgotten_samples
+from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
-from cascadice.applications.writer import Section, comma_separated
+from cascadice.applications.writer import Section, comma_separated, open_writer
 from cascadice.engine import Participants
+from cascadice.names import lookup
+from cascadice.runs import store
+from cascadice.runs.flags import open_from
 from cascadice.runs.recording import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
 ENOUGH_SAMPLES = 10  # for an AUC that means something
+MODELS = "models"  # a folder of its own: a checkpoint among the results would look like a run's
+CHECKPOINT = f"{MODELS}/checkpoint.safetensors"
 COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
 SECTION = Section(
     "How can a participant's data be removed?",
@@ -37,25 +45,6 @@ ESTIMATED = (
 )
 
 
-class Method(NamedTuple):
-    """How to forget: a level, its points, rounds of repair, and whether to compare an estimate with a replay."""
-
-    level: str = "replay"
-    points: int = 2
-    repairs: int = 0
-    checked: bool = False
-
-
-class ForgettingRecord(NamedTuple):
-    """The corrected models, and what the record says about them; `details` are further keys of its JSON."""
-
-    corrected: Corrected
-    title: str
-    findings: list[str]
-    rows: list[list[Any]]
-    details: dict[str, Any]
-
-
 class _Measured(NamedTuple):
     """What was measured: the distance left (None if unknown), how far each model moved, and traces by name."""
 
@@ -66,43 +55,93 @@ class _Measured(NamedTuple):
     members: int
 
 
-def record_forgetting(recording: Recording, numbers: range, removal: Removal, method: Method) -> ForgettingRecord:
-    """Forget in these recorded rounds, then measure what is left; beside a replay if `method.checked`."""
-    corrected, measured = _measure(recording, numbers, removal, method)
-    rounds, proved = removal.rounds or numbers, EXACT if method.level == "replay" else ESTIMATED
+def run(args: argparse.Namespace) -> None:
+    """Forget as the flags ask, then measure what is left; beside a replay with --check."""
+    nodes, samples, rounds = _request(args)
+    recording = open_from(args)
+    numbers, removal = _rounds_to_read(recording, rounds), Removal(nodes, samples, rounds)
+    check_removal(recording.network, removal)
+    writer = open_writer(args, recording, "forget", CHECKPOINT)
+    corrected, measured = _measure(recording, numbers, removal, args)
+    store.save_checkpoint(
+        writer.folder / MODELS, corrected.t, corrected.participants,
+        run=recording.fingerprint, layout=store.layout(recording.network.learner.training),
+    )  # fmt: skip
+    rounds, proved = rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
+    findings = [*_findings(recording, numbers, removal, args, corrected, measured), proved]
     forgotten = {
-        "participants": list(removal.nodes),
-        "samples": list(removal.samples),
+        "participants": nodes,
+        "samples": samples,
         "rounds": [rounds[0], rounds[-1]],
         "updates": corrected.updates,
         "uses": corrected.uses.tolist(),
         "distinct_samples": measured.members,
     }
-    details = {
+    results = {
+        **writer.header(f"{_subject(removal)} forgotten", findings, COLUMNS, _rows(measured)),
         "proved": proved,
         "forgotten": forgotten,
-        "how": method._asdict(),
+        "how": {"level": args.level, "points": args.points, "repairs": args.repair, "checked": args.check},
         "next_round": corrected.t,
         "seconds": measured.seconds,
         "distance": measured.left,
         "change": measured.change,
         "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
+        "models": CHECKPOINT,
     }
-    findings = [*_findings(recording, numbers, removal, method, corrected, measured), proved]
-    return ForgettingRecord(corrected, f"{_subject(removal)} forgotten", findings, _rows(measured), details)
+    writer.write(results, picture.plot)
+    writer.print_files()
 
 
-def _measure(recording: Recording, numbers: range, removal: Removal, method: Method) -> tuple[Corrected, _Measured]:
+def _request(args: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...], range | None]:
+    """The participants, samples and rounds (None: all) to forget."""
+    if args.round is not None and (args.participant is None or args.samples is not None or args.within is not None):
+        raise ValueError("--round T is for one batch: combine it with --participant K and nothing else.")
+    if args.participant is None and args.samples is None:
+        raise ValueError("say what to forget: --participant K, --samples I,J,… or --round T --participant K.")
+    nodes, samples = _whole_numbers("--participant", args.participant), _whole_numbers("--samples", args.samples)
+    ends = re.fullmatch(r"(\d+)-(\d+)", "0-0" if args.within is None else args.within)
+    if not ends or int(ends[1]) > int(ends[2]):
+        raise ValueError(f"--rounds must be FROM-TO, both included, e.g. 0-99; found {args.within!r}.")
+    span = range(int(ends[1]), int(ends[2]) + 1) if args.within is not None else None
+    lookup(LEVELS, args.level, "level")
+    for flag, least, found in (("--points", 1, args.points), ("--repair", 0, args.repair)):
+        if found < least:
+            raise ValueError(f"{flag} must be at least {least}; found {found}.")
+    return nodes, samples, span if args.round is None else range(args.round, args.round + 1)
+
+
+def _whole_numbers(flag: str, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise ValueError(f"{flag} must be whole numbers from 0 on, separated by commas; found {text!r}.")
+    return tuple(dict.fromkeys(int(number) for number in text.split(",")))
+
+
+def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
+    """From the first round in which something is forgotten to the last recorded one."""
+    span = recording.consecutive_rounds()
+    asked = span if rounds is None else rounds
+    if asked.start not in span or asked[-1] not in span:
+        recorded = f"those recorded in {recording.folder}, {span.start} to {span[-1]}"
+        raise ValueError(f"{_span(asked)} must be among {recorded}. Ask for those, or train with --record all.")
+    return range(asked.start, span.stop)
+
+
+def _measure(
+    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace
+) -> tuple[Corrected, _Measured]:
     network, began = recording.network, perf_counter()
-    corrected = forget(network, recording.load_rounds(numbers), removal, method.level, method.points)
+    corrected = forget(network, recording.load_rounds(numbers), removal, args.level, args.points)
     seconds = perf_counter() - began
     (last,) = recording.load_rounds([numbers[-1]])
     models = {TRAINED: last.after}
-    exact = corrected if method.level == "replay" else None
-    if exact is None and method.checked:
+    exact = corrected if args.level == "replay" else None
+    if exact is None and args.check:
         exact = forget(network, recording.load_rounds(numbers), removal, "replay")
-        models[NEVER] = repair(network, exact, removal, method.repairs).participants
-    corrected = repair(network, corrected, removal, method.repairs)
+        models[NEVER] = repair(network, exact, removal, args.repair).participants
+    corrected = repair(network, corrected, removal, args.repair)
     models[FORGOTTEN] = corrected.participants
     draws = (round_.draw for round_ in recording.load_rounds(numbers))
     members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
@@ -131,18 +170,23 @@ def _rows(measured: _Measured) -> list[list[Any]]:
 
 
 def _findings(
-    recording: Recording, numbers: range, removal: Removal, method: Method, corrected: Corrected, measured: _Measured
+    recording: Recording,
+    numbers: range,
+    removal: Removal,
+    args: argparse.Namespace,
+    corrected: Corrected,
+    measured: _Measured,
 ) -> list[str]:
     rounds = removal.rounds or numbers
     count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
     findings = [
         f"Forgotten in all {recording.network.nodes} models: {_subject(removal)}, {count} in {_span(rounds)}.",
-        _method(method, measured.seconds),
+        _method(args, measured.seconds),
     ]
     if not any(measured.change):
         return [*findings, "Nothing changed: what was to be forgotten had no effect in these rounds."]
     what = _subject(removal) if removal.samples else f"the updates of {_subject(removal)}"
-    findings += [_accuracy(method, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
+    findings += [_accuracy(args, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
     if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
         findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
     others = [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]
@@ -172,14 +216,14 @@ def _span(rounds: range) -> str:
     return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
 
 
-def _method(method: Method, seconds: float) -> str:
-    level = f"{method.level}, {method.points} points" if method.level == "path-integrated" else method.level
-    repaired = f"; then {_count(method.repairs, 'round')} of training without it" if method.repairs else ""
-    return f"Method: {level} ({LEVELS[method.level].description}), {seconds:.1f} s{repaired}."
+def _method(args: argparse.Namespace, seconds: float) -> str:
+    level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
+    repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
+    return f"Method: {level} ({LEVELS[args.level].description}), {seconds:.1f} s{repaired}."
 
 
-def _accuracy(method: Method, left: float | None, what: str) -> str:
-    if method.level == "replay":
+def _accuracy(args: argparse.Namespace, left: float | None, what: str) -> str:
+    if args.level == "replay":
         return f"Exact: these are the models of the same run without {what}."
     if left is None:
         return "This is an estimate, not checked: --check replays the rounds and measures its error."
