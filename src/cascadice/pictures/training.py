@@ -1,12 +1,12 @@
 """A figure of a training run: accuracy, losses and consensus distance over the rounds."""
 
 from collections.abc import Mapping
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cascadice.files import Folder
 from cascadice.pictures.panels import panels, write
 
 LINES_UP_TO = 64  # participants; of more, a band from minimum to maximum
@@ -14,7 +14,7 @@ COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00"
 
 
 def plot(
-    path: str | PathLike[str],
+    path: Folder,
     *,
     train_loss: Mapping[int, Tensor],
     test_loss: Mapping[int, Tensor],
@@ -60,8 +60,7 @@ def _losses(axes: Any, train_loss: Mapping[int, Tensor], test_loss: Mapping[int,
     _lines(axes, train_loss, COLOURS["training"], "on their batches")
     if test_loss:
         means = [float(values.mean()) for values in test_loss.values()]
-        style: dict[str, Any] = {"color": COLOURS["evaluation"], "linewidth": 2.2, "linestyle": "--"}
-        axes.plot(list(test_loss), means, label="on the test data", **style)
+        axes.plot(list(test_loss), means, "--", color=COLOURS["evaluation"], linewidth=2.2, label="on the test data")
     axes.set_title("loss")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper right", frameon=False)
