@@ -17,7 +17,7 @@ from cascadice.runs.recording import Recording, results_folder
 
 
 class Section(NamedTuple):
-    """An application's part of the report page.
+    """A part of the report page.
 
     `question` and `command` are offered while its results are missing; "{run}" in the command is the run's folder.
     `lead` says what the numbers mean: their units, their signs, and the terms used.
@@ -25,7 +25,7 @@ class Section(NamedTuple):
 
     question: str
     command: str
-    lead: str
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,7 @@ class Writer:
     def print_table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int, wrap: str = "") -> None:
         """Print a table below an empty line, unless it has no rows.
 
-        Args:
-            right: How many columns after the first are aligned to the right.
-            wrap: The one column whose cells may break into lines where the terminal is narrow.
+        `right` columns after the first are aligned to the right; only cells of `wrap` may break into lines.
         """
         table = Table(box=None, padding=(0, 3, 0, 0))
         for place, column in enumerate(columns):

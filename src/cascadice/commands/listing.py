@@ -14,12 +14,10 @@ from cascadice.runs.recipes import RECIPES, describe
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of: {', '.join(LISTS)} (all of them)")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
     from rich.console import Console
     from rich.table import Table
 
@@ -35,13 +33,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _entries(module: str, table: str) -> dict[str, str]:
     """The names in a table of the library, with their descriptions."""
+
+    def description(entry: Any) -> str:  # an entry is its description, or has one, or is (function, description)
+        return str(entry if isinstance(entry, str) else getattr(entry, "description", None) or entry[1])
+
     entries = getattr(import_module(f"cascadice.{module}"), table)
-    return {name: _description(entry) for name, entry in entries.items()}
-
-
-def _description(entry: Any) -> str:
-    """An entry is its description, or has one, or is a pair (function, description)."""
-    return str(entry if isinstance(entry, str) else getattr(entry, "description", None) or entry[1])
+    return {name: description(entry) for name, entry in entries.items()}
 
 
 def _topologies() -> Mapping[str, str]:

@@ -11,7 +11,6 @@ HOW_TO_GET = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("figures", nargs="*", metavar="NAME", help="figures to make, or all (none: list them)")
     parser.add_argument("--quick", action="store_true", help="fewer participants, rounds and points: minutes on a CPU")
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
@@ -25,7 +24,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     try:
         command = import_module(f"{PACKAGE}.figures.command")
     except ModuleNotFoundError as error:

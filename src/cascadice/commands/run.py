@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     recipe = "a name from `cascadice list recipes`, or the folder or config.json of a run"
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=recipe)
     parser.add_argument("--out", metavar="DIR", help="folder for everything that is written (runs/RECIPE)")
@@ -31,10 +30,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
     from cascadice.runs import train
 
-    out = Path(args.out or f"runs/{_short_name(args.recipe)}")
+    recipe = args.recipe or "default"
+    name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
+    out = Path(args.out or f"runs/{name}")
     config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
     options["question"] = flags.question_from(args) if flags.given_question(args) else None
@@ -63,12 +63,6 @@ def _port(text: str) -> int:
     except ValueError:
         hint = "the recipe comes before it: cascadice run RECIPE --live"
         raise argparse.ArgumentTypeError(f"a port must be a whole number; found {text!r}; {hint}") from None
-
-
-def _short_name(recipe: str | None) -> str:
-    if recipe is None or recipe in RECIPES:
-        return recipe or "default"
-    return Path(recipe).absolute().name.removesuffix(".json")
 
 
 def _base(recipe: str | None, resumed: Path | None) -> Config:

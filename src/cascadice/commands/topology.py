@@ -12,7 +12,6 @@ SETTINGS = ("nodes", "mixing", "normalize", "weights", "topology_options", "conn
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="a name from `cascadice list topologies`")
     parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help="plot it, as PNG or SVG (NAME-NODES.png)")
     parser.add_argument("--rounds", dest="over", type=int, metavar="N", help="use the first N rounds of a schedule")
@@ -20,7 +19,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
     from cascadice.pictures.topology import plot
     from cascadice.topology import average, describe_schedule, period
 

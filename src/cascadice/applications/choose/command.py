@@ -6,7 +6,6 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "choose")
     parser.add_argument("--groups", type=int, metavar="N", help="how many groups to find (by the gap of eigenvalues)")
     parser.add_argument("--degree", type=int, metavar="N", help="greatest number of neighbours in the suggested W")

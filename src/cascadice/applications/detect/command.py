@@ -7,7 +7,6 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "detect")
     text = "false-alarm rate: how often an honest neighbour may be flagged [0.01]"
     parser.add_argument("--rate", type=float, default=0.01, metavar="X", help=text)

@@ -6,7 +6,6 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "forget")
     what = parser.add_argument_group("what to forget")
     what.add_argument("--participant", metavar="K", help="its updates; several, separated by commas")

@@ -6,7 +6,7 @@ trained, θ(0) what is wanted. dθ/dα is pushed through the rounds, or the roun
     θ(0) = θ(1) − ∫₀¹ dθ/dα dα ≈ θ(1) − Σ weight · dθ/dα(α)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -56,19 +56,14 @@ def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Cor
         for round_, part in parts:
             trajectories = [_advanced(operator, round_, part, trajectory, push) for trajectory in trajectories]
             trained = round_.after
-        return _corrected(trained, trajectories)
+        weights, tangents = [t.weight for t in trajectories], [t.tangent for t in trajectories]
+        total = tree_map(lambda *each: sum(w * one for w, one in zip(weights, each, strict=True)), *tangents)
+        result = tree_map(torch.sub, _bare(trained), total)
+        # Adam divides by the root of its second moment: below zero, where a line may end, there is none to go on with
+        state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
+        return Participants(result.theta, state, trained.buffers)
 
     return correct
-
-
-def _corrected(trained: Participants, trajectories: Sequence[_Trajectory]) -> Participants:
-    def corrected(own: Tensor, *tangents: Tensor) -> Tensor:
-        return own - sum(t.weight * tangent for t, tangent in zip(trajectories, tangents, strict=True))
-
-    result = tree_map(corrected, _bare(trained), *(trajectory.tangent for trajectory in trajectories))
-    # Adam divides by the root of its second moment: below zero, where a line may end, there is none to go on with
-    state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
-    return Participants(result.theta, state, trained.buffers)
 
 
 def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajectory, push: Push) -> _Trajectory:
@@ -90,10 +85,8 @@ def pushed(
 ) -> tuple[Participants, Participants]:
     """The derivative of everybody's whole step, of the optimizer's state too. Cost: a Hessian-vector product a row."""
     before, tangent = _rows(at, rows), Adjoint(*_rows(trajectory.tangent, rows)[:2])
-    weights, velocity = (
-        _weights(part, rows, before.theta, trajectory.alpha, 1),
-        _weights(part, rows, before.theta, 1, 0),
-    )
+    weights = _weights(part, rows, before.theta, trajectory.alpha, 1.0)
+    velocity = _weights(part, rows, before.theta, 1.0, 0.0)
     half, change = operator.push_rows(round_.draw, before, tangent, rows, weights, velocity)
     moved = _put(trajectory.tangent, Participants(*change, {}), rows)
     return (round_.half if trajectory.alpha == 1 else _put(round_.half, half, rows)), moved
@@ -165,7 +158,7 @@ def work_without(
     half = others
     if working:
         before = _rows(at, working)
-        worked, _, _ = operator.work(drawn, before, working, _weights(part, working, before.theta, 0, 1))
+        worked, _, _ = operator.work(drawn, before, working, _weights(part, working, before.theta, 0.0, 1.0))
         half = _put(half, worked, working)
     return _put(half, _rows(at, whole), whole) if whole else half
 

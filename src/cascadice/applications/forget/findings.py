@@ -6,7 +6,7 @@ It is no proof that every trace is gone; `proved` says what the record shows and
 import argparse
 import re
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
 from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
 from cascadice.applications.writer import Section, comma_separated, open_writer
-from cascadice.engine import Participants
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.flags import open_from
@@ -146,16 +145,11 @@ def _measure(
     draws = (round_.draw for round_ in recording.load_rounds(numbers))
     members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
     traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
-    change = (corrected.participants.theta - last.after.theta).double().norm(dim=1)
-    return corrected, _Measured(seconds, _distance_left(models, exact), change.tolist(), traces, len(members))
-
-
-def _distance_left(models: dict[str, Participants], exact: Corrected | None) -> float | None:
-    if exact is None:
-        return None
-    never = models.get(NEVER, models[FORGOTTEN])
-    left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants)
-    return left if isfinite(left) else None
+    change, left = (models[FORGOTTEN].theta - models[TRAINED].theta).double().norm(dim=1), nan
+    if exact is not None:
+        never = models.get(NEVER, models[FORGOTTEN])
+        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants)
+    return corrected, _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
 
 
 def _mean(values: Tensor) -> float:
@@ -179,9 +173,11 @@ def _findings(
 ) -> list[str]:
     rounds = removal.rounds or numbers
     count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
+    level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
+    repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
     findings = [
         f"Forgotten in all {recording.network.nodes} models: {_subject(removal)}, {count} in {_span(rounds)}.",
-        _method(args, measured.seconds),
+        f"Method: {level} ({LEVELS[args.level].description}), {measured.seconds:.1f} s{repaired}.",
     ]
     if not any(measured.change):
         return [*findings, "Nothing changed: what was to be forgotten had no effect in these rounds."]
@@ -189,8 +185,7 @@ def _findings(
     findings += [_accuracy(args, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
     if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
         findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
-    others = [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]
-    if others:
+    if others := [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]:
         spans = " and ".join(map(_span, others))
         findings.append(f"Not forgotten: what was learned from it in {spans} (requested: {_span(rounds)} only).")
     if removal.rounds is None and numbers[0] > 0:
@@ -214,12 +209,6 @@ def _count(number: int, name: str) -> str:
 
 def _span(rounds: range) -> str:
     return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
-
-
-def _method(args: argparse.Namespace, seconds: float) -> str:
-    level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
-    repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
-    return f"Method: {level} ({LEVELS[args.level].description}), {seconds:.1f} s{repaired}."
 
 
 def _accuracy(args: argparse.Namespace, left: float | None, what: str) -> str:

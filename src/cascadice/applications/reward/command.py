@@ -6,7 +6,6 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "reward")
     pay = parser.add_argument_group("payments")
     pay.add_argument("--budget", type=float, metavar="X", required=True, help="what to share among the participants")
