@@ -62,10 +62,7 @@ class Writer:
             say(self.console, line)
 
     def print_table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int, wrap: str = "") -> None:
-        """Print a table below an empty line, unless it has no rows.
-
-        `right` columns after the first are aligned to the right; only cells of `wrap` may break into lines.
-        """
+        """Print rows, if any: `right` columns after the first right-aligned; only the column `wrap` may break lines."""
         table = Table(box=None, padding=(0, 3, 0, 0))
         for place, column in enumerate(columns):
             table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=column != wrap)

@@ -1,7 +1,4 @@
-"""`cascadice list`: everything that has a name, with a line about it.
-
-What takes long to import is imported when it is listed.
-"""
+"""`cascadice list`: everything that has a name, with a line about it; imported only when it is listed."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -32,7 +29,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _entries(module: str, table: str) -> dict[str, str]:
-    """The names in a table of the library, with their descriptions."""
 
     def description(entry: Any) -> str:  # an entry is its description, or has one, or is (function, description)
         return str(entry if isinstance(entry, str) else getattr(entry, "description", None) or entry[1])

@@ -1,7 +1,4 @@
-"""`cascadice report`: a run, reproduced figures or a study as one HTML page.
-
-Torch is imported when the command runs, not when its help is shown.
-"""
+"""`cascadice report`: a run, reproduced figures or a study as one HTML page."""
 
 import argparse
 from pathlib import Path

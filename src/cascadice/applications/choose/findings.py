@@ -68,12 +68,8 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     gave, took = balance.gave, balance.took
     groups = find_groups(given, args.groups)
     advice = advise(helps, heard, groups, gave[-1], took[-1])
-    sentences = [
-        *_groups(groups.tolist()),
-        *_advice(advice, gave[-1], took[-1]),
-        *_mixing(W, suggested, args.degree),
-        *_accuracy(writer.recording),
-    ]
+    sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1])
+    sentences += _mixing(W, suggested, args.degree) + _accuracy(writer.recording)
     numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], took[-1])
     columns = zip(*(column.tolist() for column in numbers), strict=True)
     rows = [[a.node, *row, a.verdict, injected.get(a.node, "")] for a, row in zip(advice, columns, strict=True)]

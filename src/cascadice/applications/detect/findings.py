@@ -76,9 +76,7 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
         **plain(options),
         "rounds": list(writer.recording.round_numbers),
         "votes": plain(votes.tolist()),
-        "strength": verdict.strength.tolist(),
-        "heard": verdict.heard.tolist(),
-        "since": verdict.since.tolist(),
+        **{name: getattr(verdict, name).tolist() for name in ("strength", "heard", "since")},
         "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
         "known": {str(node): kind for node, kind in injected.items()},
     }
@@ -144,7 +142,6 @@ def _terms(rounds: int, options: Json) -> str:
     rate, allowance = f"{100 * options['rate']:g} % per link and check", options["allowance"]
     alike = f"{rate}, as long as honest participants' long-run scores differ by less than {allowance:g} (--allowance)"
     condition = f"about {rate}, however much honest participants differ (--unlike)" if options["unlike"] else alike
-    return (
-        f"Each participant evaluated its neighbours' updates on {options['samples']} of its own samples in each of "
-        f"{rounds} rounds. False-alarm rate: {condition}. Votes count all receivers; no participant sees them alone."
-    )
+    on = f"on {options['samples']} of its own samples in each of {rounds} rounds"
+    votes = "Votes count all receivers; no participant sees them alone."
+    return f"Each participant evaluated its neighbours' updates {on}. False-alarm rate: {condition}. {votes}"

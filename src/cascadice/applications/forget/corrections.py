@@ -48,11 +48,8 @@ def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Cor
 
     def correct(network: Network, parts: Parts, points: int) -> Participants:
         nobody, operator = torch.zeros(network.nodes, dtype=torch.bool), Operator(network)
-        trajectories = [
-            _Trajectory(alpha, weight, None, _bare(tree_map(torch.zeros_like, network.initial)), nobody)
-            for alpha, weight in places(points)
-        ]
-        trained = network.initial
+        trained, still = network.initial, _bare(tree_map(torch.zeros_like, network.initial))
+        trajectories = [_Trajectory(alpha, weight, None, still, nobody) for alpha, weight in places(points)]
         for round_, part in parts:
             trajectories = [_advanced(operator, round_, part, trajectory, push) for trajectory in trajectories]
             trained = round_.after
@@ -101,10 +98,11 @@ def coasted(
     """
     network = operator.network
     if network.groups or network.compression is not None or not network.learner.optimizer.linear:
-        raise ValueError(
-            "gossip alone carries changes through optimizers that are linear in the gradient (sgd, momentum, nesterov, "
-            "without clipping), the same for all; this network has others. Use first-order or replay."
+        linear = (
+            "optimizers that are linear in the gradient (sgd, momentum, nesterov, without clipping), the same for all"
         )
+        wrong = f"gossip alone carries changes through {linear}; this network has others"
+        raise ValueError(f"{wrong}. Use first-order or replay.")
     tangent = _rolled(network, round_.draw, trajectory.tangent)
     if changed := _places(part.nodes):
         without = work_without(operator, round_.draw, at, part, changed, round_.half)

@@ -62,10 +62,8 @@ def run(args: argparse.Namespace) -> None:
     check_removal(recording.network, removal)
     writer = open_writer(args, recording, "forget", CHECKPOINT)
     corrected, measured = _measure(recording, numbers, removal, args)
-    store.save_checkpoint(
-        writer.folder / MODELS, corrected.t, corrected.participants,
-        run=recording.fingerprint, layout=store.layout(recording.network.learner.training),
-    )  # fmt: skip
+    folder, layout = writer.folder / MODELS, store.layout(recording.network.learner.training)
+    store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
     rounds, proved = rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
     findings = [*_findings(recording, numbers, removal, args, corrected, measured), proved]
     forgotten = {
@@ -158,9 +156,8 @@ def _mean(values: Tensor) -> float:
 
 def _rows(measured: _Measured) -> list[list[Any]]:
     left = {TRAINED: 1.0, FORGOTTEN: round(measured.left, 4), NEVER: 0.0} if measured.left is not None else {}
-    return [
-        [name, *(round(_mean(values), 4) for values in one), left.get(name)] for name, one in measured.traces.items()
-    ]
+    means = {name: [round(_mean(values), 4) for values in one] for name, one in measured.traces.items()}
+    return [[name, *each, left.get(name)] for name, each in means.items()]
 
 
 def _findings(

@@ -77,9 +77,8 @@ def _enter_missing(
     writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace
 ) -> None:
     """Enter the rounds that the ledger lacks, and those whose parts are damaged."""
-    entered: set[int] = set(ledger.rounds) if ledger else set()
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entries, total = _missing_entries(writer.recording, entered, args)
+    entries, total = _missing_entries(writer.recording, set(ledger.rounds if ledger else ()), args)
     if total:
         shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
         try:

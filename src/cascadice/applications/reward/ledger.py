@@ -150,12 +150,9 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
 
 
 def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]:
-    """The header's note and seal, and the lines, each of which must follow from those before it.
-
-    An unfinished last line, left by a killed process, was never entered.
-    """
+    """The header's note and seal, and the lines, each of which must follow from those before it."""
     remedy = "Restore the file, or start a ledger elsewhere."
-    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a killed process leaves an unfinished last line
     lines = [_parsed(line) for line in complete.split("\n")]
     if None in lines:
         raise ValueError(f"line {lines.index(None) + 1} of {path} is not readable. {remedy}")

@@ -1,7 +1,4 @@
-"""From contributions to payments: share a budget among participants. Negative contributions helped.
-
-A payout rule is one entry in `PAYOUT_RULES`: a function from credit to weights, and a description.
-"""
+"""From contributions to payments: share a budget among participants. Negative contributions helped."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -170,10 +170,7 @@ def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
 
 
 def searchable(columns: Mapping[str, Sequence[Any]], note: str = "", key: Callable[[str], Any] = str) -> Json:
-    """The page's searchable table: numbers as they are, anything else as an index into the words of its column.
-
-    `key` is what words are sorted by; None is an empty cell.
-    """
+    """The page's searchable table: numbers as they are (None: empty), others as an index into words sorted by `key`."""
     values, words = list[Sequence[Any]](), dict[str, list[str]]()
     for name, column in columns.items():
         present = [value for value in column if value is not None]

@@ -1,7 +1,6 @@
 """The applications' sections of a run's page, and the commands for what has not been asked yet.
 
-A new application needs one entry in `SECTIONS`. Results of other commands (`NAME/NAME.json` of this run) are shown too,
-after those listed.
+Results of other commands (`NAME/NAME.json` of this run) are shown too, after those listed in `SECTIONS`.
 """
 
 import shlex
