@@ -14,8 +14,22 @@ def plot(results: Mapping[str, Any], path: Folder) -> None:
     """Plot the content of `choose.json` as PNG or SVG: influence sorted by group, giving and taking, also over time."""
     figure, (left, middle, right) = panels(3, (16.5, 4.8))
     _plot_groups(left, results)
-    _plot_balance(middle, results)
-    _plot_over_time(right, results)
+    expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
+    gave, took = np.array(results["gave"]), np.array(results["took"])
+    points = np.stack([took[-1], gave[-1]], axis=1)
+    middle.scatter(*points.T, c=[HARMED if bad else HELPED for bad in expelled], s=28, zorder=3)
+    middle.plot([points.min(), points.max()], [points.min(), points.max()], color="0.2", linewidth=0.8, linestyle=":")
+    for node, point in enumerate(points):
+        middle.annotate(str(node), point, xytext=(3, 3), textcoords="offset points", fontsize=7)
+    middle.set(xlabel="took: loss removed by neighbours", ylabel="gave: loss removed from neighbours")
+    middle.set_title("who gives, who takes (orange: expel)")
+    for node, (line, bad) in enumerate(zip((gave - took).T, expelled, strict=True)):
+        style = {"color": HARMED, "linewidth": 1.6, "zorder": 3} if bad else {"color": "0.7", "linewidth": 0.8}
+        right.plot(results["rounds"], line, **style)
+        if bad:
+            right.annotate(str(node), (results["rounds"][-1], line[-1]), fontsize=8, color=HARMED)
+    right.axhline(0, color="0.2", linewidth=0.8, linestyle=":")
+    right.set(title="balance with neighbours over time", xlabel="round", ylabel="gave minus took so far")
     save(figure, path)
 
 
@@ -29,26 +43,3 @@ def _plot_groups(axes: Any, results: Mapping[str, Any]) -> None:
     for border in np.flatnonzero(np.diff(groups[order])) + 0.5:
         axes.axhline(border, color="0.2", linewidth=0.8)
         axes.axvline(border, color="0.2", linewidth=0.8)
-
-
-def _plot_balance(axes: Any, results: Mapping[str, Any]) -> None:
-    gave, took = np.array(results["gave"])[-1], np.array(results["took"])[-1]
-    colours = [HARMED if advice["verdict"] == "expel" else HELPED for advice in results["advice"]]
-    axes.scatter(took, gave, c=colours, s=28, zorder=3)
-    ends = [min(took.min(), gave.min()), max(took.max(), gave.max())]
-    axes.plot(ends, ends, color="0.2", linewidth=0.8, linestyle=":")
-    for node, point in enumerate(zip(took, gave, strict=True)):
-        axes.annotate(str(node), point, xytext=(3, 3), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="took: loss removed by neighbours", ylabel="gave: loss removed from neighbours")
-    axes.set_title("who gives, who takes (orange: expel)")
-
-
-def _plot_over_time(axes: Any, results: Mapping[str, Any]) -> None:
-    rounds, balance = results["rounds"], np.array(results["gave"]) - np.array(results["took"])
-    for node, (line, advice) in enumerate(zip(balance.T, results["advice"], strict=True)):
-        bad = advice["verdict"] == "expel"
-        axes.plot(rounds, line, color=HARMED if bad else "0.7", linewidth=1.6 if bad else 0.8, zorder=3 if bad else 2)
-        if bad:
-            axes.annotate(str(node), (rounds[-1], line[-1]), fontsize=8, color=HARMED)
-    axes.axhline(0, color="0.2", linewidth=0.8, linestyle=":")
-    axes.set(title="balance with neighbours over time", xlabel="round", ylabel="gave minus took so far")

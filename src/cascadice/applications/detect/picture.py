@@ -21,21 +21,17 @@ def plot(results: Mapping[str, Any], path: Folder) -> None:
     title = "who flags whom: red is above the threshold"
     plot_matrix(left, strength, (0, 2), range(len(strength)), title, **bar)  # 1, the threshold, is white
     left.set_facecolor("#f4f4f4")
-    _plot_votes(right, results)
-    save(figure, path)
-
-
-def _plot_votes(axes: Any, results: Mapping[str, Any]) -> None:
     rounds, votes, injected = results["rounds"], np.array(results["votes"], dtype=float), results["known"]
     colours = iter(LINES * len(votes.T))
     for node, share in enumerate(votes.T):
         if share[-1] >= MAJORITY or str(node) in injected:
             label = f"{node} ({injected[str(node)]})" if str(node) in injected else str(node)
-            axes.plot(rounds, share, color=next(colours), linewidth=1.8, label=label, zorder=3)
+            right.plot(rounds, share, color=next(colours), linewidth=1.8, label=label, zorder=3)
         else:
-            axes.plot(rounds, share, color="0.75", linewidth=0.8)
-    axes.axhline(MAJORITY, color="0.2", linewidth=0.8, linestyle=":")
-    axes.set(title="votes over time", xlabel="round", ylabel="share of its receivers that flag it")
-    axes.set_ylim(-0.03, 1.03)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, loc="best")
+            right.plot(rounds, share, color="0.75", linewidth=0.8)
+    right.axhline(MAJORITY, color="0.2", linewidth=0.8, linestyle=":")
+    right.set(title="votes over time", xlabel="round", ylabel="share of its receivers that flag it")
+    right.set_ylim(-0.03, 1.03)
+    if right.get_legend_handles_labels()[0]:
+        right.legend(frameon=False, fontsize=8, loc="best")
+    save(figure, path)
