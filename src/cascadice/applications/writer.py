@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,10 @@ import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
 from cascadice.runs.progress import say
-from cascadice.runs.recording import Recording, results_folder
+from cascadice.runs.recording import results_folder
+
+if TYPE_CHECKING:
+    from cascadice.runs.recording import Recording
 
 
 class Section(NamedTuple):
@@ -33,7 +36,7 @@ class Writer:
     """Writes the results of one command on one run as `files` into `folder`, and prints them."""
 
     command: str
-    recording: Recording
+    recording: "Recording"
     folder: Path
     files: Sequence[str]
     console: Console
@@ -77,7 +80,7 @@ class Writer:
         self.print(f"{', '.join(self.files)} in {self.folder}{more}")
 
 
-def open_writer(args: argparse.Namespace, recording: Recording, command: str, *more: str) -> Writer:
+def open_writer(args: argparse.Namespace, recording: "Recording", command: str, *more: str) -> Writer:
     """The writer of a command's JSON and PNG and `more` files; ValueError unless its folder is free for them."""
     written = [f"{command}.json", f"{command}.png", *more]
     folder = results_folder(recording.folder, command, args.out, written, args.overwrite)

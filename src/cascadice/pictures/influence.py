@@ -45,10 +45,10 @@ def plot(
     colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(updates)}
     _totals(next(each), *next(iter(updates.items())), injected)
     if matrix:
-        first, title = next(iter(matrix.values())), "who influenced whom, from the first gossip on"
+        first, heading = next(iter(matrix.values())), "who influenced whom, from the first gossip on"
         limit = np.quantile(np.abs(first[first != 0]), 0.98) if first.any() else 1.0  # one outlier would pale the rest
         heat_map, shown = next(each), np.ma.masked_equal(first, 0)
-        plot_matrix(heat_map, shown, (-limit, limit), range(len(first)), title, extend="both")
+        plot_matrix(heat_map, shown, (-limit, limit), range(len(first)), heading, extend="both")
         heat_map.set_facecolor("#f4f4f4")
         _decay(next(each), by_hop, colours)
     if agreements:
