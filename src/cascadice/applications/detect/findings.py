@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
     recording = open_from(args)
     evaluation, samples = own_samples(recording.network, args.samples)
     writer = open_writer(args, recording, "detect")
-    options = {name: getattr(args, name) for name in ("rate", "allowance", "memory", "unlike")} | {"samples": samples}
+    options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
+    options |= {"unlike": args.unlike}
     with writer.console.status("looking at what everyone heard"):
         verdicts = detect(recording.network, recording.load_rounds(), evaluation, **options)
         shares = [votes(verdict := each) for each in verdicts]
