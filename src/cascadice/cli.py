@@ -9,8 +9,9 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import NoReturn
 
 import cascadice
@@ -63,22 +64,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cascadice {cascadice.__version__}")
     parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, add, help in (
-        ("list", listing.add, "list everything that has a name"),
-        ("run", run.add, "train a network"),
-        ("influence", influence.add, "compute whose data helped whom in a recorded run"),
-        ("detect", detect.add, "flag participants that behave unlike the others"),
-        ("choose", choose.add, "advise each participant with whom to collaborate"),
-        ("reward", reward.add, "divide a budget by what each participant contributed"),
-        ("forget", forget.add, "remove data or a participant from the trained models"),
-        ("report", report.add, "write a run, or reproduced figures, as one HTML page"),
-        ("reproduce", reproduce.add, "reproduce the figures of the paper, and some more"),
-        ("topology", topology.add, "describe or plot a communication graph"),
+    for name, module, help in (
+        ("list", listing, "list everything that has a name"),
+        ("run", run, "train a network"),
+        ("influence", influence, "compute whose data helped whom in a recorded run"),
+        ("detect", detect, "flag participants that behave unlike the others"),
+        ("choose", choose, "advise each participant with whom to collaborate"),
+        ("reward", reward, "divide a budget by what each participant contributed"),
+        ("forget", forget, "remove data or a participant from the trained models"),
+        ("report", report, "write a run, or reproduced figures, as one HTML page"),
+        ("reproduce", reproduce, "reproduce the figures of the paper, and some more"),
+        ("topology", topology, "describe or plot a communication graph"),
     ):
         command = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
-        command.set_defaults(parser=command)
-        add(command)
+        module.add(command)
+        command.set_defaults(parser=command, command=getattr(module, "run", None) or _application(name))
     return parser
+
+
+def _application(name: str) -> Callable[[argparse.Namespace], None]:
+    """What an application computes takes torch, so it is imported when it is asked for."""
+    return lambda args: import_module(f"cascadice.applications.{name}.findings").run(args)
 
 
 def _check_known(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Section(NamedTuple):
-    """An application's part of the report page.
+    """A part of the report page.
 
     `question` and `command` are offered while its results are missing; "{run}" in the command is the run's folder.
     `lead` says what the numbers mean: their units, their signs, and the terms used.
@@ -28,7 +28,7 @@ class Section(NamedTuple):
 
     question: str
     command: str
-    lead: str
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,7 @@ class Writer:
             say(self.console, line)
 
     def print_table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int, wrap: str = "") -> None:
-        """Print a table below an empty line, unless it has no rows.
-
-        Args:
-            right: How many columns after the first are aligned to the right.
-            wrap: The one column whose cells may break into lines where the terminal is narrow.
-        """
+        """Print rows, if any: `right` columns after the first right-aligned; only the column `wrap` may break lines."""
         table = Table(box=None, padding=(0, 3, 0, 0))
         for place, column in enumerate(columns):
             table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=column != wrap)

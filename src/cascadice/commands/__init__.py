@@ -1,1 +1,1 @@
-"""One module per command: `add(parser)` adds its flags and says which function to call."""
+"""One module per command: `add(parser)` adds its flags, `run(args)` does what they ask."""

@@ -6,13 +6,11 @@ from cascadice.runs import flags
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     flags.add_recording(parser, "influence")
     flags.add_question(parser, "question")
-    parser.set_defaults(command=_influence)
 
 
-def _influence(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     from cascadice.runs import ask
 
     question, settings = flags.question_from(args), flags.settings_from(args)

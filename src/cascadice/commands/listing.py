@@ -1,7 +1,4 @@
-"""`cascadice list`: everything that has a name, with a line about it.
-
-What takes long to import is imported when it is listed.
-"""
+"""`cascadice list`: everything that has a name, with a line about it; imported only when it is listed."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -14,12 +11,10 @@ from cascadice.runs.recipes import RECIPES, describe
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of: {', '.join(LISTS)} (all of them)")
-    parser.set_defaults(command=_list)
 
 
-def _list(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -34,14 +29,12 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _entries(module: str, table: str) -> dict[str, str]:
-    """The names in a table of the library, with their descriptions."""
+
+    def description(entry: Any) -> str:  # an entry is its description, or has one, or is (function, description)
+        return str(entry if isinstance(entry, str) else getattr(entry, "description", None) or entry[1])
+
     entries = getattr(import_module(f"cascadice.{module}"), table)
-    return {name: _description(entry) for name, entry in entries.items()}
-
-
-def _description(entry: Any) -> str:
-    """An entry is its description, or has one, or is a pair (function, description)."""
-    return str(entry if isinstance(entry, str) else getattr(entry, "description", None) or entry[1])
+    return {name: description(entry) for name, entry in entries.items()}
 
 
 def _topologies() -> Mapping[str, str]:

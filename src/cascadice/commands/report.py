@@ -1,7 +1,4 @@
-"""`cascadice report`: a run, reproduced figures or a study as one HTML page.
-
-Torch is imported when the command runs, not when its help is shown.
-"""
+"""`cascadice report`: a run, reproduced figures or a study as one HTML page."""
 
 import argparse
 from pathlib import Path
@@ -11,30 +8,23 @@ ACCEPTED = "Name a folder that `cascadice run`, `cascadice reproduce` or a study
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
-    text = (
-        "the folder that `cascadice run` wrote, or `cascadice reproduce` (of one figure or of all), "
-        "or `python -m cascadice_experiments.STUDY --out`"
-    )
+    run, study = "the folder that `cascadice run` wrote", "`python -m cascadice_experiments.STUDY --out`"
+    text = f"{run}, or `cascadice reproduce` (of one figure or of all), or {study}"
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(command=_report)
 
 
-def _report(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from cascadice.report.page import write, write_results
     from cascadice.runs.progress import say
 
     folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
-    if has_results := _has_results(folder):
-        path, data = write_results(folder, out)
-        findings = _by_name(data["results"])
-    else:
-        path, data = write(folder, out)
-        findings = data["findings"]
+    has_results = _has_results(folder)
+    path, data = write_results(folder, out) if has_results else write(folder, out)
+    findings = _by_name(data["results"]) if has_results else data["findings"]
     for text in (*findings, *(f"note: {note}" for note in data["notes"])):
         say(console, text)
     if not has_results and data["influence"] is None and data["commands"]:

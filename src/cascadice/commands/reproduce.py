@@ -11,7 +11,6 @@ HOW_TO_GET = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("figures", nargs="*", metavar="NAME", help="figures to make, or all (none: list them)")
     parser.add_argument("--quick", action="store_true", help="fewer participants, rounds and points: minutes on a CPU")
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data sets")
@@ -22,10 +21,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--normalize", action="store_true", help="divide each row of the CSV file by its sum")
     parser.add_argument("--overwrite", action="store_true", help="make these figures again, even if they exist")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(command=_reproduce)
 
 
-def _reproduce(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     try:
         command = import_module(f"{PACKAGE}.figures.command")
     except ModuleNotFoundError as error:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     recipe = "a name from `cascadice list recipes`, or the folder or config.json of a run"
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=recipe)
     parser.add_argument("--out", metavar="DIR", help="folder for everything that is written (runs/RECIPE)")
@@ -28,19 +27,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
     flags.add_question(parser, "influence, computed during training if any of these is given")
     flags.add_settings(parser, tuple(field_types()))
-    parser.set_defaults(command=_run)
 
 
-def _run(args: argparse.Namespace) -> None:
-    from cascadice.runs.train import run
+def run(args: argparse.Namespace) -> None:
+    from cascadice.runs import train
 
-    out = Path(args.out or f"runs/{_short_name(args.recipe)}")
+    recipe = args.recipe or "default"
+    name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
+    out = Path(args.out or f"runs/{name}")
     config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
     options["question"] = flags.question_from(args) if flags.given_question(args) else None
     try:
         if args.live is None:
-            run(config, out, **options)
+            train.run(config, out, **options)
         else:
             run_live(config, out, args.live, **options)
     except KeyboardInterrupt:
@@ -52,9 +52,9 @@ def _run(args: argparse.Namespace) -> None:
 def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Summary":
     """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine on a port (0: any free)."""
     from cascadice.report.live import serving
-    from cascadice.runs.train import run
+    from cascadice.runs import train
 
-    return run(config, out, live=partial(serving, port=port), **options)
+    return train.run(config, out, live=partial(serving, port=port), **options)
 
 
 def _port(text: str) -> int:
@@ -63,12 +63,6 @@ def _port(text: str) -> int:
     except ValueError:
         hint = "the recipe comes before it: cascadice run RECIPE --live"
         raise argparse.ArgumentTypeError(f"a port must be a whole number; found {text!r}; {hint}") from None
-
-
-def _short_name(recipe: str | None) -> str:
-    if recipe is None or recipe in RECIPES:
-        return recipe or "default"
-    return Path(recipe).absolute().name.removesuffix(".json")
 
 
 def _base(recipe: str | None, resumed: Path | None) -> Config:

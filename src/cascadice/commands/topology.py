@@ -12,15 +12,13 @@ SETTINGS = ("nodes", "mixing", "normalize", "weights", "topology_options", "conn
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="a name from `cascadice list topologies`")
     parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help="plot it, as PNG or SVG (NAME-NODES.png)")
     parser.add_argument("--rounds", dest="over", type=int, metavar="N", help="use the first N rounds of a schedule")
     flags.add_settings(parser, SETTINGS)
-    parser.set_defaults(command=_topology)
 
 
-def _topology(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     from cascadice.pictures.topology import plot
     from cascadice.topology import average, describe_schedule, period
 

@@ -1,14 +1,14 @@
 """A figure of influence: who helped and harmed, who influenced whom, how far it reaches, how accurate estimates are."""
 
 from collections.abc import Mapping
-from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cascadice.files import Folder
 from cascadice.influence.readings import Agreement
-from cascadice.pictures.panels import NAMED_UP_TO, number_participants, panels, save
+from cascadice.pictures.panels import NAMED_UP_TO, panels, plot_matrix, save
 
 HELPED, HARMED = "#0072B2", "#D55E00"  # Okabe–Ito: distinct for colour-blind readers too
 COLOURS = ("#4D4D4D", "#009E73", "#CC79A7", "#E69F00")
@@ -18,7 +18,7 @@ ByKind = Mapping[str, Numbers]
 
 
 def plot(
-    path: str | PathLike[str],
+    path: Folder,
     *,
     updates: ByKind,
     by_hop: ByKind,
@@ -45,7 +45,11 @@ def plot(
     colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(updates)}
     _totals(next(each), *next(iter(updates.items())), injected)
     if matrix:
-        _matrix(next(each), next(iter(matrix.values())))
+        first, heading = next(iter(matrix.values())), "who influenced whom, from the first gossip on"
+        limit = np.quantile(np.abs(first[first != 0]), 0.98) if first.any() else 1.0  # one outlier would pale the rest
+        heat_map, shown = next(each), np.ma.masked_equal(first, 0)
+        plot_matrix(heat_map, shown, (-limit, limit), range(len(first)), heading, extend="both")
+        heat_map.set_facecolor("#f4f4f4")
         _decay(next(each), by_hop, colours)
     if agreements:
         _against_truth(next(each), updates, agreements, colours, test_results)
@@ -63,15 +67,6 @@ def _totals(axes: Any, kind: str, updates: Numbers, injected: Mapping[int, str])
     axes.locator_params(axis="x", nbins=6)  # five digits and a sign are wide
     axes.set_ylabel("participant")
     axes.invert_yaxis()
-
-
-def _matrix(axes: Any, matrix: Numbers) -> None:
-    limit = np.quantile(np.abs(matrix[matrix != 0]), 0.98) if matrix.any() else 1.0  # one outlier would pale the rest
-    image = axes.imshow(np.ma.masked_equal(matrix, 0), "RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    axes.figure.colorbar(image, ax=axes, shrink=0.8, extend="both")
-    axes.set_facecolor("#f4f4f4")
-    axes.set(xlabel="receiver", ylabel="source", title="who influenced whom, from the first gossip on")
-    number_participants(axes, range(len(matrix)))
 
 
 def _decay(axes: Any, by_hop: ByKind, colours: Mapping[str, str]) -> None:

@@ -1,10 +1,9 @@
 """Figures of panels side by side, styled and saved in one way."""
 
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from cascadice.files import replacing
+from cascadice.files import Folder, replacing
 
 NAMED_UP_TO = 32  # participants: of more, their numbers do not fit along an axis
 SUFFIXES = (".png", ".svg")
@@ -19,7 +18,7 @@ def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, A
     return figure, axes if rows == 1 else axes.ravel()
 
 
-def save(figure: Any, path: str | PathLike[str], title: str = "") -> None:
+def save(figure: Any, path: Folder, title: str = "") -> None:
     """Style all panels and write the figure."""
     if title:
         figure.suptitle(title)
@@ -29,7 +28,7 @@ def save(figure: Any, path: str | PathLike[str], title: str = "") -> None:
     write(figure, path)
 
 
-def write(figure: Any, path: str | PathLike[str]) -> None:
+def write(figure: Any, path: Folder) -> None:
     """Write the figure as it is, atomically, in the format of the path's suffix, .png or .svg."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -38,8 +37,12 @@ def write(figure: Any, path: str | PathLike[str]) -> None:
         figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
 
 
-def number_participants(axes: Any, order: Any) -> None:
-    """Put the participants' numbers along both axes of a matrix, unless they are too many."""
+def plot_matrix(axes: Any, matrix: Any, limits: tuple[float, float], order: Any, title: str, **colour_bar: Any) -> None:
+    """Show a matrix [source, receiver] in colours, with the participants' numbers in this order if they fit."""
+    low, high = limits
+    image = axes.imshow(matrix, "RdBu_r", vmin=low, vmax=high, interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, **colour_bar)
+    axes.set(xlabel="receiver", ylabel="source", title=title)
     if len(order) <= NAMED_UP_TO:
         axes.set_xticks(range(len(order)), order)
         axes.set_yticks(range(len(order)), order)

@@ -1,18 +1,18 @@
 """A figure of how the data are divided among the participants."""
 
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
 
+from cascadice.files import Folder
 from cascadice.pictures.panels import write
 
 LEGIBLE = 40  # labels along an axis; of more, every second, fifth, tenth … is shown
 
 
-def plot(counts: Int[Tensor, "nodes classes"], path: str | PathLike[str], classes: Sequence[str]) -> None:
+def plot(counts: Int[Tensor, "nodes classes"], path: Folder, classes: Sequence[str]) -> None:
     """Plot the number of samples of each class at each participant as a heat map with totals, as PNG or SVG."""
     from matplotlib.figure import Figure
 

@@ -1,13 +1,13 @@
 """A figure of a mixing matrix: its graph, and the matrix itself."""
 
 import math
-from os import PathLike
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.files import Folder
 from cascadice.pictures.panels import write
 from cascadice.topology import Links, links
 
@@ -16,7 +16,7 @@ PIXELS = 512  # along a side of the matrix; of more participants, a pixel shows 
 COLOURS = "cividis_r"  # dark is strong; distinct for colour-blind readers too
 
 
-def plot(W: Float[Tensor, "n n"], path: str | PathLike[str], *, title: str = "") -> None:
+def plot(W: Float[Tensor, "n n"], path: Folder, *, title: str = "") -> None:
     """Plot W as PNG or SVG: the graph on the left, the matrix on the right; of more than 64, the matrix alone.
 
     The area of a participant shows the weight that others give it, the width and darkness of an arrow its weight.

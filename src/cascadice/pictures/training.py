@@ -1,12 +1,12 @@
 """A figure of a training run: accuracy, losses and consensus distance over the rounds."""
 
 from collections.abc import Mapping
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cascadice.files import Folder
 from cascadice.pictures.panels import panels, write
 
 LINES_UP_TO = 64  # participants; of more, a band from minimum to maximum
@@ -14,7 +14,7 @@ COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00"
 
 
 def plot(
-    path: str | PathLike[str],
+    path: Folder,
     *,
     train_loss: Mapping[int, Tensor],
     test_loss: Mapping[int, Tensor],
@@ -32,39 +32,30 @@ def plot(
     """
     if not train_loss:
         raise ValueError("there must be at least one round to plot; found none.")
-    figure, parts = panels(3, (13, 4.2))
-    _accuracy(parts[0], accuracy)
-    _losses(parts[1], train_loss, test_loss)
-    parts[2].plot(list(consensus), list(consensus.values()), color=COLOURS["consensus"], linewidth=1.6)
-    parts[2].set(title="consensus distance", ylabel=r"root mean square of $\|\theta_k - \bar\theta\|$")
-    parts[2].set_ylim(bottom=0)
-    for axes in parts:
+    figure, (left, losses, distance) = panels(3, (13, 4.2))
+    left.set_title("test accuracy")
+    if not accuracy or bool(torch.stack(list(accuracy.values())).isnan().all()):
+        left.text(0.5, 0.5, "not evaluated", ha="center", transform=left.transAxes)
+    else:
+        _lines(left, accuracy, COLOURS["accuracy"], "mean; thin: each participant")
+        left.set_ylim(0, 1)
+        left.legend(loc="lower right", frameon=False)
+    _lines(losses, train_loss, COLOURS["training"], "on their batches")
+    if test_loss:
+        means = [float(values.mean()) for values in test_loss.values()]
+        losses.plot(list(test_loss), means, "--", color=COLOURS["evaluation"], linewidth=2.2, label="on the test data")
+    losses.set_title("loss")
+    losses.set_ylim(bottom=0)
+    losses.legend(loc="upper right", frameon=False)
+    distance.plot(list(consensus), list(consensus.values()), color=COLOURS["consensus"], linewidth=1.6)
+    distance.set(title="consensus distance", ylabel=r"root mean square of $\|\theta_k - \bar\theta\|$")
+    distance.set_ylim(bottom=0)
+    for axes in (left, losses, distance):
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
     write(figure, path)
-
-
-def _accuracy(axes: Any, accuracy: Mapping[int, Tensor]) -> None:
-    axes.set_title("test accuracy")
-    if not accuracy or bool(torch.stack(list(accuracy.values())).isnan().all()):
-        axes.text(0.5, 0.5, "not evaluated", ha="center", transform=axes.transAxes)
-        return
-    _lines(axes, accuracy, COLOURS["accuracy"], "mean; thin: each participant")
-    axes.set_ylim(0, 1)
-    axes.legend(loc="lower right", frameon=False)
-
-
-def _losses(axes: Any, train_loss: Mapping[int, Tensor], test_loss: Mapping[int, Tensor]) -> None:
-    _lines(axes, train_loss, COLOURS["training"], "on their batches")
-    if test_loss:
-        means = [float(values.mean()) for values in test_loss.values()]
-        style: dict[str, Any] = {"color": COLOURS["evaluation"], "linewidth": 2.2, "linestyle": "--"}
-        axes.plot(list(test_loss), means, label="on the test data", **style)
-    axes.set_title("loss")
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper right", frameon=False)
 
 
 def _lines(axes: Any, curves: Mapping[int, Tensor], colour: str, name: str) -> None:

@@ -27,14 +27,14 @@ from cascadice.runs import journal
 LINGER = 5.0  # seconds that open pages have to fetch the last update
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT = 65535
-POLICY = (
-    "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin",
-}  # fmt: skip
+    "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src "
+    "'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
         ...     train()
     """
     feed = _Feed(Path(folder), rounds)
-    with _listen(port, feed) as server:
+    with _Server(port, feed) as server:
         print(f"live page: {server.address} (kept afterwards in {feed.report})", flush=True)
         Thread(target=server.serve_forever, args=(0.05,), name="cascadice-live", daemon=True).start()
         try:
@@ -111,33 +111,26 @@ class _Feed:
 class _Server(ThreadingTCPServer):
     """A server that prints nothing, not even errors of requests: the terminal belongs to the training."""
 
-    allow_reuse_address = True
-    daemon_threads = True
+    allow_reuse_address = daemon_threads = True
     block_on_close = False
 
     def __init__(self, port: int, feed: _Feed) -> None:
-        super().__init__((LOOPBACK, port), _Handler)
+        if not 0 <= port <= HIGHEST_PORT:
+            raise ValueError(f"port must be from 0 (any free port) to {HIGHEST_PORT}; found {port}.")
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except OSError as error:
+            reasons = {errno.EADDRINUSE: "in use", errno.EACCES: "not allowed for this user"}
+            if error.errno not in reasons:
+                raise
+            wrong = f"port {port} is {reasons[error.errno]}"
+            raise ValueError(f"{wrong}. Choose another, or leave it out to use a free one.") from None
         self.feed, self.token = feed, secrets.token_urlsafe(24)
         self.hosts = [f"{name}:{self.server_address[1]}" for name in (LOOPBACK, "localhost")]
-
-    @property
-    def address(self) -> str:
-        return f"http://{self.hosts[0]}/{self.token}/"
+        self.address = f"http://{self.hosts[0]}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
-
-
-def _listen(port: int, feed: _Feed) -> _Server:
-    if not 0 <= port <= HIGHEST_PORT:
-        raise ValueError(f"port must be from 0 (any free port) to {HIGHEST_PORT}; found {port}.")
-    try:
-        return _Server(port, feed)
-    except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        reason = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
-        raise ValueError(f"port {port} is {reason}. Choose another, or leave it out to use a free one.") from None
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -213,7 +213,7 @@ def print_summary(
     for kind, samples in [*summary.samples.items()][:1]:
         title = f"The most helpful and the most harmful samples ({kind})"
         rows = _sample_rows(samples, summary, classes, labels)
-        _print_table(console, title, ("sample", "label", "uses", "influence"), rows)
+        _print_table(console, title, ("sample", "true\nlabel", "uses", "influence"), rows)
     if summary.agreements or summary.sample_agreements:
         title = "How close the estimates are to the truth, update by update"
         _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), _agreement_rows(summary))

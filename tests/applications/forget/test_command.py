@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from cascadice.applications.forget.findings import ESTIMATED, EXACT
 from cascadice.applications.forget.idea import Removal, forget, repair
-from cascadice.applications.forget.records import ESTIMATED, EXACT
 from cascadice.cli import main
 from cascadice.runs import store
 from cascadice.runs.config import Config

@@ -85,26 +85,26 @@ def advise(
         gave: As in `Balance`, in the end.
         took: As in `Balance`, in the end.
     """
-    return [_advice(j, helps[:, j], heard[:, j], group, float(gave[j]), float(took[j])) for j in range(len(group))]
+    generous = gave > took.clamp(min=0)
+    return [
+        Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), bool(generous[j])))
+        for j in range(len(group))
+    ]
 
 
 def _advice(
-    j: int, helps: Bool[Tensor, " n"], heard: Bool[Tensor, " n"], group: Int[Tensor, " n"], gave: float, took: float
-) -> Advice:
-    listeners, helped = int(heard.sum()), int((helps & heard).sum())
-    if helped == 0:
-        if not bool(helps.any()):
-            return Advice(j, "expel", "it helps nobody")
-        return Advice(j, "move", f"it helps none of the {listeners} that hear it, but would help {_shortened(helps)}")
+    helps: Bool[Tensor, " n"], heard: Bool[Tensor, " n"], group: Int[Tensor, " n"], own: int, generous: bool
+) -> tuple[str, str]:
+    listeners, helped, all_helped = int(heard.sum()), helps & heard, helps.nonzero()[:, 0].tolist()
+    count = int(helped.sum())
+    if not all_helped:
+        return "expel", "it helps nobody"
+    if not count:
+        whom = ", ".join(map(str, all_helped[:3])) + (" and others" if len(all_helped) > 3 else "")
+        return "move", f"it helps none of the {listeners} that hear it, but would help {whom}"
     several = len(set(group.tolist()) - {ALONE}) > 1
-    only_its_group = bool(((group == group[j]) | ~(helps & heard)).all())
-    if helped < listeners and several and int(group[j]) != ALONE and only_its_group:
-        return Advice(j, "keep in its group", f"it helps {helped} of the {listeners} that hear it, all of its group")
-    whom = f"all {listeners}" if helped == listeners else f"{helped} of the {listeners}"
-    balance = "gives more than it takes" if gave > max(took, 0) else "takes more than it gives"
-    return Advice(j, "keep", f"it helps {whom} that hear it; {balance}")
-
-
-def _shortened(chosen: Bool[Tensor, " n"], most: int = 3) -> str:
-    nodes = chosen.nonzero()[:, 0].tolist()
-    return ", ".join(map(str, nodes[:most])) + (" and others" if len(nodes) > most else "")
+    if count < listeners and several and own != ALONE and bool((group[helped] == own).all()):
+        return "keep in its group", f"it helps {count} of the {listeners} that hear it, all of its group"
+    whom = f"all {listeners}" if count == listeners else f"{count} of the {listeners}"
+    balance = "gives more than it takes" if generous else "takes more than it gives"
+    return "keep", f"it helps {whom} that hear it; {balance}"

@@ -6,16 +6,8 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "choose")
     parser.add_argument("--groups", type=int, metavar="N", help="how many groups to find (by the gap of eigenvalues)")
     parser.add_argument("--degree", type=int, metavar="N", help="greatest number of neighbours in the suggested W")
     text = "suggest links that the run did not have, where they would help more"
     parser.add_argument("--new-links", action="store_true", help=text)
-    parser.set_defaults(command=_choose)
-
-
-def _choose(args: argparse.Namespace) -> None:
-    from cascadice.applications.choose.findings import run  # which imports torch
-
-    run(args)

@@ -25,6 +25,7 @@ MIXING = "mixing.csv"
 TIMES = 20  # points in time at which the balance is kept
 MOST_GENEROUS = 5  # participants that are named
 COLUMNS = ("participant", "group", "helps", "heard by", "gave", "took", "advice", "injected")
+SIGNS = "gave, took: positive = the loss went down = it helped (influence is the other way round: negative helped)"
 SECTION = Section(
     "Who should collaborate with whom?",
     "cascadice choose {run}",
@@ -51,7 +52,12 @@ def run(args: argparse.Namespace) -> None:
     with files.replacing(writer.folder / MIXING) as draft:
         write_csv(suggested, draft)
     writer.write(results, picture.plot)
-    _print_table(writer, results)
+    rows = [
+        [node, "" if group == ALONE else group, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", *others]
+        for node, group, helps, heard, gave, took, *others in results["table"]["rows"]
+    ]
+    writer.print_table([name for name in COLUMNS if name != "heard by"], rows, right=4, wrap="advice")
+    writer.print(SIGNS)
     writer.print_files()
     writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
 
@@ -62,12 +68,8 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     gave, took = balance.gave, balance.took
     groups = find_groups(given, args.groups)
     advice = advise(helps, heard, groups, gave[-1], took[-1])
-    sentences = [
-        *_groups(groups.tolist()),
-        *_advice(advice, gave[-1], took[-1]),
-        *_mixing(W, suggested, args.degree),
-        *_accuracy(writer.recording),
-    ]
+    sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1])
+    sentences += _mixing(W, suggested, args.degree) + _accuracy(writer.recording)
     numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], took[-1])
     columns = zip(*(column.tolist() for column in numbers), strict=True)
     rows = [[a.node, *row, a.verdict, injected.get(a.node, "")] for a, row in zip(advice, columns, strict=True)]
@@ -85,14 +87,6 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
         "mixing": suggested.tolist(),
         "known": {str(node): kind for node, kind in injected.items()},
     }
-
-
-def _print_table(writer: Writer, results: Json) -> None:
-    rows = []
-    for node, group, helps, heard, gave, took, *others in results["table"]["rows"]:
-        name = "" if group == ALONE else group
-        rows.append([node, name, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", *others])
-    writer.print_table([name for name in COLUMNS if name != "heard by"], rows, right=4, wrap="advice")
 
 
 def _groups(groups: Sequence[int]) -> list[str]:

@@ -49,9 +49,8 @@ def find_groups(
         raise ValueError(f"influence must be a square matrix of finite numbers; found {list(given.shape)}.")
     if count is not None and not 1 <= count <= len(given):
         raise ValueError(f"the number of groups must be in 1..{len(given)}, the participants; found {count}.")
-    ties = affinity(given.double().cpu(), share)
+    ties, groups = affinity(given.double().cpu(), share), torch.full((len(given),), ALONE)
     tied = ties.sum(1) > 0
-    groups = torch.full((len(given),), ALONE)
     if bool(tied.any()):
         groups[tied] = _clustered(ties[tied][:, tied], count, most)
     return groups

@@ -7,7 +7,6 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "detect")
     text = "false-alarm rate: how often an honest neighbour may be flagged [0.01]"
     parser.add_argument("--rate", type=float, default=0.01, metavar="X", help=text)
@@ -19,10 +18,3 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
     text = "own samples to evaluate on in a round (up to 128)"
     parser.add_argument("--samples", type=int, metavar="N", help=text)
-    parser.set_defaults(command=_detect)
-
-
-def _detect(args: argparse.Namespace) -> None:
-    from cascadice.applications.detect.findings import run  # which imports torch
-
-    run(args)

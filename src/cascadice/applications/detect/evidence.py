@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cascadice import seeds
@@ -68,12 +68,13 @@ def strengths(
     evidence: Evidence, rate: float = 0.01, allowance: float = 0.5, unlike: bool = False
 ) -> Float[Tensor, "n n"]:
     """The largest |D| of all signals divided by its threshold: above 1, k flags j. For the options, see `detect`."""
-    neighbours, share = (evidence.weight > 0).sum(0), rate / len(evidence.total)
-    strength = deviations(evidence, allowance).abs() / _thresholds(neighbours, share)
+    counts, share = (evidence.weight > 0).sum(0).tolist(), rate / len(evidence.total)
+    each = [[threshold(count, share, measured) for count in counts] for measured in (False, True)[: 1 + unlike]]
+    thresholds = evidence.total.new_tensor(each)
+    strength = deviations(evidence, allowance).abs() / thresholds[0]
     if unlike:
         offset, spread = _offsets(evidence)
-        by_spread = offset.abs() / spread.clamp_min(1e-12) / _thresholds(neighbours, share, measured=True)
-        strength = torch.minimum(strength, by_spread)
+        strength = torch.minimum(strength, offset.abs() / spread.clamp_min(1e-12) / thresholds[1])
     return strength.amax(0)
 
 
@@ -93,12 +94,6 @@ def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
     offset = (means - _median(means, known)).abs()
     deviation = (offset / (1.4826 * _median(offset, known)).clamp_min(1e-12 if measured else 1)).flatten()
     return float(deviation.kthvalue(math.ceil(len(deviation) * (1 - rate))).values)
-
-
-def _thresholds(neighbours: Int[Tensor, " n"], rate: float, measured: bool = False) -> Float[Tensor, " n"]:
-    """The threshold of each receiver, by its number of neighbours."""
-    each = [threshold(count, rate, measured) for count in neighbours.tolist()]
-    return torch.tensor(each, dtype=torch.float64, device=neighbours.device)
 
 
 def _offsets(evidence: Evidence) -> tuple[Float[Tensor, "signals n n"], Float[Tensor, "signals 1 n"]]:

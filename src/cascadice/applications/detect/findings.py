@@ -19,6 +19,9 @@ from cascadice.runs.flags import open_from
 from cascadice.runs.summary import injected_faults
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
+HONEST = (
+    "Being unlike the others may be honest: very different data, or much smaller batches; --unlike allows for both."
+)
 COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "because")
 SECTION = Section(
     "Who behaves unlike the others?",
@@ -36,10 +39,9 @@ def run(args: argparse.Namespace) -> None:
     writer = open_writer(args, recording, "detect")
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
-    shares = []
     with writer.console.status("looking at what everyone heard"):
-        for verdict in detect(recording.network, recording.load_rounds(), evaluation, **options):
-            shares.append(votes(verdict))
+        verdicts = detect(recording.network, recording.load_rounds(), evaluation, **options)
+        shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
     writer.write(results, picture.plot)
     shown = [row[:-1] for row in results["table"]["rows"] if row[1] or row[4]]  # flagged or injected
@@ -57,15 +59,16 @@ def own_samples(network: Network, asked: int | None = None) -> tuple[Evaluation,
 
 
 def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> Json:
-    """The content of detect.json, from the last verdict and the votes after each round."""
     injected = injected_faults(writer.recording.network)
     share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
     order = sorted(range(len(share)), key=lambda node: -share[node])
     suspects = [node for node in order if share[node] >= MAJORITY]
     rows = [_row(verdict, node, injected) for node in order]
+    unknown = not options["unlike"] and set(suspects) - set(injected)
     sentences = [
         *_sight(verdict),
         *_suspicions(verdict, rows, suspects),
+        *([HONEST] if unknown else []),
         *_injected(injected, suspects),
         _terms(len(votes), options),
     ]
@@ -74,9 +77,7 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
         **plain(options),
         "rounds": list(writer.recording.round_numbers),
         "votes": plain(votes.tolist()),
-        "strength": verdict.strength.tolist(),
-        "heard": verdict.heard.tolist(),
-        "since": verdict.since.tolist(),
+        **{name: getattr(verdict, name).tolist() for name in ("strength", "heard", "since")},
         "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
         "known": {str(node): kind for node, kind in injected.items()},
     }
@@ -85,14 +86,12 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
 def _row(verdict: Verdict, node: int, injected: Mapping[int, str]) -> list[Any]:
     flags, heard = verdict.flagged[node], int(verdict.heard[node].sum())
     since = min(verdict.since[node][flags].tolist(), default=None)
-    return [node, int(flags.sum()), heard, since, injected.get(node, ""), _reason(verdict, node)]
+    reason = _reason(verdict, node, flags) if flags.any() else ""
+    return [node, int(flags.sum()), heard, since, injected.get(node, ""), reason]
 
 
-def _reason(verdict: Verdict, node: int) -> str:
+def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
     """What those that flag this participant notice: the clearest signal, and a second one if beyond its threshold."""
-    flags = verdict.flagged[node]
-    if not flags.any():
-        return ""
     deviation = verdict.deviation[:, node, flags]
     thresholds = deviation.abs().amax(0) / verdict.strength[node, flags]
     beyond = dict(zip(SIGNALS.values(), (deviation.mean(1) / thresholds.mean()).tolist(), strict=True))
@@ -108,8 +107,8 @@ def _sight(verdict: Verdict) -> list[str]:
     few = "fewer than three others, too few to tell which one is the odd one out"
     if len(blind) == nodes:
         return [f"Nobody can tell here: everyone hears {few}. Use a topology with more neighbours."]
-    hear = "hear" if len(blind) > 1 else "hears"
-    return [f"Only {nodes - len(blind)} of {nodes} can tell: {comma_separated(blind)} {hear} {few}."] if blind else []
+    hear = f"{comma_separated(blind)} {'hear' if len(blind) > 1 else 'hears'}"
+    return [f"Only {nodes - len(blind)} of {nodes} can tell: {hear} {few}."] if blind else []
 
 
 def _suspicions(verdict: Verdict, rows: Sequence[Sequence[Any]], suspects: Sequence[int]) -> list[str]:
@@ -144,7 +143,6 @@ def _terms(rounds: int, options: Json) -> str:
     rate, allowance = f"{100 * options['rate']:g} % per link and check", options["allowance"]
     alike = f"{rate}, as long as honest participants' long-run scores differ by less than {allowance:g} (--allowance)"
     condition = f"about {rate}, however much honest participants differ (--unlike)" if options["unlike"] else alike
-    return (
-        f"Each participant evaluated its neighbours' updates on {options['samples']} of its own samples in each of "
-        f"{rounds} rounds. False-alarm rate: {condition}. Votes count all receivers; no participant sees them alone."
-    )
+    on = f"on {options['samples']} of its own samples in each of {rounds} rounds"
+    votes = "Votes count all receivers; no participant sees them alone."
+    return f"Each participant evaluated its neighbours' updates {on}. False-alarm rate: {condition}. {votes}"

@@ -1,46 +1,37 @@
 """The picture of `cascadice detect`: who flags whom, and the votes over time."""
 
 from collections.abc import Mapping
-from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from cascadice.applications.detect.idea import MAJORITY
+from cascadice.files import Folder
 from cascadice.pictures.influence import COLOURS, HARMED, HELPED
-from cascadice.pictures.panels import number_participants, panels, save
+from cascadice.pictures.panels import panels, plot_matrix, save
 
 LINES = (HARMED, *COLOURS[1:], HELPED)
 
 
-def plot(results: Mapping[str, Any], path: str | PathLike[str]) -> None:
+def plot(results: Mapping[str, Any], path: Folder) -> None:
     """Plot the content of `detect.json` as PNG or SVG: who flags whom, and how the votes developed."""
     figure, (left, right) = panels(2, (11.2, 4.8))
-    _plot_strength(left, results)
-    _plot_votes(right, results)
-    save(figure, path)
-
-
-def _plot_strength(axes: Any, results: Mapping[str, Any]) -> None:
     strength = np.ma.masked_where(~np.array(results["heard"]), np.array(results["strength"]))
-    image = axes.imshow(strength, "RdBu_r", vmin=0, vmax=2, interpolation="nearest")  # 1, the threshold, is white
-    axes.figure.colorbar(image, ax=axes, shrink=0.8, extend="max", label="evidence divided by its threshold")
-    axes.set_facecolor("#f4f4f4")
-    axes.set(xlabel="receiver", ylabel="source", title="who flags whom: red is above the threshold")
-    number_participants(axes, range(len(strength)))
-
-
-def _plot_votes(axes: Any, results: Mapping[str, Any]) -> None:
+    bar = {"extend": "max", "label": "evidence divided by its threshold"}
+    title = "who flags whom: red is above the threshold"
+    plot_matrix(left, strength, (0, 2), range(len(strength)), title, **bar)  # 1, the threshold, is white
+    left.set_facecolor("#f4f4f4")
     rounds, votes, injected = results["rounds"], np.array(results["votes"], dtype=float), results["known"]
     colours = iter(LINES * len(votes.T))
     for node, share in enumerate(votes.T):
         if share[-1] >= MAJORITY or str(node) in injected:
             label = f"{node} ({injected[str(node)]})" if str(node) in injected else str(node)
-            axes.plot(rounds, share, color=next(colours), linewidth=1.8, label=label, zorder=3)
+            right.plot(rounds, share, color=next(colours), linewidth=1.8, label=label, zorder=3)
         else:
-            axes.plot(rounds, share, color="0.75", linewidth=0.8)
-    axes.axhline(MAJORITY, color="0.2", linewidth=0.8, linestyle=":")
-    axes.set(title="votes over time", xlabel="round", ylabel="share of its receivers that flag it")
-    axes.set_ylim(-0.03, 1.03)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, loc="best")
+            right.plot(rounds, share, color="0.75", linewidth=0.8)
+    right.axhline(MAJORITY, color="0.2", linewidth=0.8, linestyle=":")
+    right.set(title="votes over time", xlabel="round", ylabel="share of its receivers that flag it")
+    right.set_ylim(-0.03, 1.03)
+    if right.get_legend_handles_labels()[0]:
+        right.legend(frameon=False, fontsize=8, loc="best")
+    save(figure, path)

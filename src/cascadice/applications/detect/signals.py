@@ -4,8 +4,6 @@ What j sends influences k by a product, ⟨∇L_k, Δ_j⟩ = ‖∇L_k‖ · ‖
 noise makes updates large and their direction random, which leaves the product as it was. So the product and both
 factors that depend on j are signals. They miss what is orthogonal to ∇L_k, which shows in the distance of Δ_j from the
 other updates.
-
-A new signal is one function of `Received` and one entry in `SIGNALS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,10 +61,7 @@ def size(received: Received) -> Float[Tensor, "n n"]:
 
 
 def distance(received: Received) -> Float[Tensor, "n n"]:
-    """Krum's score (Blanchard et al. 2017) with one suspect: summed squared distances of Δ_j to those nearest to it.
-
-    These are the nearest m − 3 of the m updates that k holds, its own included.
-    """
+    """Krum's score (Blanchard et al. 2017): summed squared distances of Δ_j to the nearest m − 3 of k's m updates."""
     squares, heard = received.inner.diag(), received.heard.T
     squared = (squares[:, None] + squares - 2 * received.inner).clamp_min(0)
     scores = krum_scores(squared, heard, heard.sum(1) - 2)

@@ -6,7 +6,7 @@ trained, θ(0) what is wanted. dθ/dα is pushed through the rounds, or the roun
     θ(0) = θ(1) − ∫₀¹ dθ/dα dα ≈ θ(1) − Σ weight · dθ/dα(α)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,6 @@ from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights, rates, taken
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Adjoint, Draw, Round, rows_of
-from cascadice.optimizers import Optimizer
 from cascadice.topology import links
 
 Parts = Iterator[tuple[Round, Part]]
@@ -49,37 +48,19 @@ def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Cor
 
     def correct(network: Network, parts: Parts, points: int) -> Participants:
         nobody, operator = torch.zeros(network.nodes, dtype=torch.bool), Operator(network)
-        trajectories = [
-            _Trajectory(alpha, weight, None, _bare(tree_map(torch.zeros_like, network.initial)), nobody)
-            for alpha, weight in places(points)
-        ]
-        trained = network.initial
+        trained, still = network.initial, _bare(tree_map(torch.zeros_like, network.initial))
+        trajectories = [_Trajectory(alpha, weight, None, still, nobody) for alpha, weight in places(points)]
         for round_, part in parts:
-            check_averages(round_)
             trajectories = [_advanced(operator, round_, part, trajectory, push) for trajectory in trajectories]
             trained = round_.after
-        return _corrected(trained, trajectories)
+        weights, tangents = [t.weight for t in trajectories], [t.tangent for t in trajectories]
+        total = tree_map(lambda *each: sum(w * one for w, one in zip(weights, each, strict=True)), *tangents)
+        result = tree_map(torch.sub, _bare(trained), total)
+        # Adam divides by the root of its second moment: below zero, where a line may end, there is none to go on with
+        state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
+        return Participants(result.theta, state, trained.buffers)
 
     return correct
-
-
-def check_averages(round_: Round) -> None:
-    """Corrections are exchanged as parameters are: by W, not by a rule that does not average."""
-    if round_.rule is not None:
-        raise ValueError(
-            f"round {round_.t} was mixed by a rule that does not average; forgetting follows rounds that W mixed. "
-            "Train again without the data."
-        )
-
-
-def _corrected(trained: Participants, trajectories: Sequence[_Trajectory]) -> Participants:
-    def corrected(own: Tensor, *tangents: Tensor) -> Tensor:
-        return own - sum(t.weight * tangent for t, tangent in zip(trajectories, tangents, strict=True))
-
-    result = tree_map(corrected, _bare(trained), *(trajectory.tangent for trajectory in trajectories))
-    # Adam divides by the root of its second moment: below zero, where a line may end, there is none to go on with
-    state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
-    return Participants(result.theta, state, trained.buffers)
 
 
 def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajectory, push: Push) -> _Trajectory:
@@ -88,7 +69,7 @@ def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajec
     if not bool(reached.any()):
         return trajectory
     at = round_.before if trajectory.at is None else trajectory.at
-    half, tangent = push(operator, round_, part, at, trajectory, places(reached))
+    half, tangent = push(operator, round_, part, at, trajectory, _places(reached))
     return trajectory._replace(
         at=None if trajectory.alpha == 1 else mix(round_.W, half),
         tangent=mix(round_.W, tangent),
@@ -100,11 +81,10 @@ def pushed(
     operator: Operator, round_: Round, part: Part, at: Participants, trajectory: _Trajectory, rows: list[int]
 ) -> tuple[Participants, Participants]:
     """The derivative of everybody's whole step, of the optimizer's state too. Cost: a Hessian-vector product a row."""
-    before, tangent = _rows(at, rows), _rows(trajectory.tangent, rows)
-    half, change = operator.push_rows(
-        round_.draw, before, Adjoint(tangent.theta, tangent.state), rows,
-        weights_of(part, rows, trajectory.alpha, before.theta), _velocity(part, rows, before.theta),
-    )  # fmt: skip
+    before, tangent = _rows(at, rows), Adjoint(*_rows(trajectory.tangent, rows)[:2])
+    weights = _weights(part, rows, before.theta, trajectory.alpha, 1.0)
+    velocity = _weights(part, rows, before.theta, 1.0, 0.0)
+    half, change = operator.push_rows(round_.draw, before, tangent, rows, weights, velocity)
     moved = _put(trajectory.tangent, Participants(*change, {}), rows)
     return (round_.half if trajectory.alpha == 1 else _put(round_.half, half, rows)), moved
 
@@ -118,12 +98,13 @@ def coasted(
     """
     network = operator.network
     if network.groups or network.compression is not None or not network.learner.optimizer.linear:
-        raise ValueError(
-            "gossip alone carries changes through optimizers that are linear in the gradient (sgd, momentum, nesterov, "
-            "without clipping), the same for all; this network has others. Use first-order or replay."
+        linear = (
+            "optimizers that are linear in the gradient (sgd, momentum, nesterov, without clipping), the same for all"
         )
+        wrong = f"gossip alone carries changes through {linear}; this network has others"
+        raise ValueError(f"{wrong}. Use first-order or replay.")
     tangent = _rolled(network, round_.draw, trajectory.tangent)
-    if changed := places(part.nodes):
+    if changed := _places(part.nodes):
         without = work_without(operator, round_.draw, at, part, changed, round_.half)
         removed = tree_map(torch.sub, _bare(round_.half), _bare(without))
         tangent = tree_map(torch.add, tangent, removed)
@@ -132,21 +113,18 @@ def coasted(
 
 def _rolled(network: Network, drawn: Draw, change: Participants) -> Participants:
     """What local steps make of a change where gradients stay as they were."""
-    optimizer, lr, steps = network.learner.optimizer, rates(network, drawn), drawn.batch.shape[1]
-    if optimizer.descend is None:
-        return _steps_without_gradient(optimizer, change, lr, network, drawn, steps)
+    if network.learner.optimizer.descend is None:
+        return _steps_without_gradient(network, drawn, change)
     # it treats all parameters alike: what it does to one of a row, it does to all
     one = Participants(torch.ones_like(change.theta[:, :1]), {}, {})
-    growth = _steps_without_gradient(optimizer, one, lr, network, drawn, steps).theta
+    growth = _steps_without_gradient(network, drawn, one).theta
     return change if bool((growth == 1).all()) else change._replace(theta=growth * change.theta)
 
 
-def _steps_without_gradient(
-    optimizer: Optimizer, change: Participants, lr: Tensor, network: Network, drawn: Draw, steps: int
-) -> Participants:
-    theta, state, _ = change
-    for _ in range(steps):
-        delta, state = optimizer.update(torch.zeros_like(theta), state, theta, lr)
+def _steps_without_gradient(network: Network, drawn: Draw, change: Participants) -> Participants:
+    (theta, state, _), lr = change, rates(network, drawn)
+    for _ in range(drawn.batch.shape[1]):
+        delta, state = network.learner.optimizer.update(torch.zeros_like(theta), state, theta, lr)
         theta = theta + delta
     if drawn.conduct:
         made, factor = taken(network, drawn)[0], drawn.conduct[1].to(theta)
@@ -159,11 +137,10 @@ def replayed(network: Network, parts: Parts, points: int) -> Participants:
     """θ(0), by training again: those it has reached work again, the others have done so. Cost: a step a row."""
     operator, now, reached = Operator(network), network.initial, torch.zeros(network.nodes, dtype=torch.bool)
     for round_, part in parts:
-        check_averages(round_)
         at = now if bool(reached.any()) else round_.before
         reached = reached | part.nodes
         if bool(reached.any()):
-            now = mix(round_.W, work_without(operator, round_.draw, at, part, places(reached), round_.half))
+            now = mix(round_.W, work_without(operator, round_.draw, at, part, _places(reached), round_.half))
             reached = _heard(round_.W, reached, bool(now.state))
         else:
             now = round_.after
@@ -174,30 +151,21 @@ def work_without(
     operator: Operator, drawn: Draw, at: Participants, part: Part, rows: list[int], others: Participants
 ) -> Participants:
     """Everybody after local work without the part: `rows` do theirs from `at`, the others have done it."""
-    whole = places(part.updates)
+    whole = _places(part.updates)
     working = [row for row in rows if row not in whole]
     half = others
     if working:
         before = _rows(at, working)
-        worked, _, _ = operator.work(drawn, before, working, weights_of(part, working, 0.0, before.theta))
+        worked, _, _ = operator.work(drawn, before, working, _weights(part, working, before.theta, 0.0, 1.0))
         half = _put(half, worked, working)
     return _put(half, _rows(at, whole), whole) if whole else half
 
 
-def weights_of(part: Part, rows: list[int], alpha: float, like: Tensor) -> Weights:
-    """What is forgotten counts α, everything else 1."""
-    updates, samples = part.updates[rows].to(like.device), part.samples[rows].to(like.device)
-    one, some = like.new_ones(()), like.new_tensor(alpha)
-    return Weights(
-        (torch.where(updates, some, one),) if bool(updates.any()) else (),
-        (torch.where(samples, some, one),) if bool(samples.any()) else (),
-    )
-
-
-def _velocity(part: Part, rows: list[int], like: Tensor) -> Weights:
-    """dα/dα: 1 where something is forgotten, else 0."""
-    updates, samples = part.updates[rows].to(like), part.samples[rows].to(like)
-    return Weights((updates,) if bool(updates.any()) else (), (samples,) if bool(samples.any()) else ())
+def _weights(part: Part, rows: list[int], like: Tensor, forgotten: float, kept: float) -> Weights:
+    """One number for what is forgotten, another for everything else; () where nothing is."""
+    numbers = like.new_tensor(forgotten), like.new_tensor(kept)
+    chosen = (of[rows].to(like.device) for of in part)
+    return Weights(*((torch.where(of, *numbers),) if bool(of.any()) else () for of in chosen))
 
 
 def _heard(W: Float[Tensor, "n n"], reached: Tensor, stateful: bool) -> Bool[Tensor, " n"]:
@@ -208,8 +176,7 @@ def _heard(W: Float[Tensor, "n n"], reached: Tensor, stateful: bool) -> Bool[Ten
     return heard
 
 
-def places(chosen: Tensor) -> list[int]:
-    """Where a row of booleans is true."""
+def _places(chosen: Tensor) -> list[int]:
     numbers: list[int] = chosen.nonzero().flatten().tolist()
     return numbers
 

@@ -87,6 +87,9 @@ def forget(
 
 def _check_next(network: Network, removal: Removal, round_: Round, span: Sequence[int]) -> None:
     check_form(network, round_)
+    if round_.rule is not None:  # corrections are exchanged as parameters are: by W
+        wrong = f"round {round_.t} was mixed by a rule that does not average; forgetting follows rounds that W mixed"
+        raise ValueError(f"{wrong}. Train again without the data.")
     if span and round_.t != span[-1] + 1:
         raise ValueError(f"rounds must be consecutive; round {span[-1]} is followed by {round_.t}.")
     if not span and removal.rounds is not None and removal.rounds.start < round_.t:

@@ -15,26 +15,21 @@ MARKS = {"as trained": "o", "forgotten": "s", "never used": "x"}
 def plot(results: Mapping[str, Any], path: Path) -> None:
     """Plot the content of `forget.json` as PNG or SVG: change, test loss and membership AUC of each participant."""
     figure, (change, loss, membership) = panels(3, (13.5, 4.4))
-    _plot_change(change, results)
+    forgotten = set() if results["forgotten"]["samples"] else set(results["forgotten"]["participants"])
+    nodes, left = range(len(results["change"])), results["distance"]
+    change.bar(nodes, results["change"], color=["#E69F00" if k in forgotten else COLOURS["forgotten"] for k in nodes])
+    title = "how far each model moved" + (" (orange: forgotten)" if forgotten else "")
+    change.set(title=title, ylabel="|change of θ|")
     _plot_traces(loss, results, "loss", "test loss")
     _plot_traces(membership, results, "membership", "membership AUC (0.5: chance)")
     membership.axhline(0.5, color="0.4", linewidth=0.8, linestyle="--")
-    nodes, left = len(results["change"]), results["distance"]
     for axes in (change, loss, membership):
         axes.set_xlabel("participant")
-        if nodes <= NAMED_UP_TO:
-            axes.set_xticks(range(nodes))
+        if len(nodes) <= NAMED_UP_TO:
+            axes.set_xticks(nodes)
             axes.tick_params(axis="x", labelsize=8)
     measured = "" if left is None else f"; distance left {left:.3f}"
     save(figure, path, f"{results['title']} ({results['how']['level']}{measured})")
-
-
-def _plot_change(axes: Any, results: Mapping[str, Any]) -> None:
-    forgotten = set() if results["forgotten"]["samples"] else set(results["forgotten"]["participants"])
-    nodes = range(len(results["change"]))
-    colours = ["#E69F00" if k in forgotten else COLOURS["forgotten"] for k in nodes]
-    axes.bar(nodes, results["change"], color=colours)
-    axes.set(title="how far each model moved" + (" (orange: forgotten)" if forgotten else ""), ylabel="|change of θ|")
 
 
 def _plot_traces(axes: Any, results: Mapping[str, Any], key: str, title: str) -> None:

@@ -61,9 +61,9 @@ class Trace(NamedTuple):
     membership: Float[Tensor, " n"]
 
 
-def trace(network: Network, participants: Participants, members: Samples, fresh: Samples | None = None) -> Trace:
-    """Measure these models, and how well `members` can be told from samples never used (`fresh`: the test data)."""
-    fresh = network.data.test if fresh is None else fresh
-    metrics = evaluate(network, participants, fresh)
-    losses = (sample_losses(network, participants, samples) for samples in (members, fresh))
+def trace(network: Network, participants: Participants, members: Samples) -> Trace:
+    """Measure these models on the test data, and how well `members` can be told from those, which were never used."""
+    test = network.data.test
+    metrics = evaluate(network, participants, test)
+    losses = (sample_losses(network, participants, samples) for samples in (members, test))
     return Trace(metrics.loss, metrics.accuracy, membership_auc(*losses))

@@ -6,7 +6,6 @@ from cascadice.runs.flags import add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add_recording(parser, "reward")
     pay = parser.add_argument_group("payments")
     pay.add_argument("--budget", type=float, metavar="X", required=True, help="what to share among the participants")
@@ -25,10 +24,3 @@ def add(parser: argparse.ArgumentParser) -> None:
     enter.add_argument("--samples", action="store_true", help="enter each training sample's contribution too")
     enter.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on the first N test samples (all)")
     enter.add_argument("--ledger", metavar="DIR", help="folder of the ledger (RUN/ledger)")
-    parser.set_defaults(command=_reward)
-
-
-def _reward(args: argparse.Namespace) -> None:
-    from cascadice.applications.reward.findings import run  # which imports torch
-
-    run(args)

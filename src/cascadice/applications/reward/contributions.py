@@ -20,9 +20,7 @@ CONTRIBUTIONS: Mapping[str, str] = {
 
 
 class Entry(NamedTuple):
-    """Everyone's contribution in one round: of each participant's whole update and, if it was asked for, of each
-    sample drawn, with the indices of those training samples in `draw`.
-    """
+    """Everyone's contribution in one round: of whole updates and, if asked for, of each sample in `draw`, by index."""
 
     round: int
     participants: Float[Tensor, " n"]

@@ -37,11 +37,9 @@ def run(args: argparse.Namespace) -> None:
     recording = open_from(args)
     check_terms(recording.network.nodes, args.budget, args.floor, args.clawback, args.payout)
     folder, note = Path(args.ledger or recording.folder / "ledger"), _note(args, recording)
-    ledger = None
-    if (folder / CHAIN).exists():
-        ledger = read_ledger(folder, note)
-    else:
+    if not (begun := (folder / CHAIN).exists()):
         check_free(folder)
+    ledger = read_ledger(folder, note) if begun else None
     writer = open_writer(args, recording, "reward")
     _enter_missing(writer, ledger, folder, note, args)
     ledger = read_ledger(folder, note)
@@ -79,16 +77,14 @@ def _enter_missing(
     writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace
 ) -> None:
     """Enter the rounds that the ledger lacks, and those whose parts are damaged."""
-    entered: set[int] = set(ledger.rounds) if ledger else set()
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entries, total = _missing_entries(writer.recording, entered, args)
+    entries, total = _missing_entries(writer.recording, set(ledger.rounds if ledger else ()), args)
     if total:
+        shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
         try:
-            shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
             enter(folder, note, shown)
         except KeyboardInterrupt:
-            text = "stopped. Rounds entered so far are kept; the same command continues."
-            raise KeyboardInterrupt(text) from None
+            raise KeyboardInterrupt("stopped. Rounds entered so far are kept; the same command continues.") from None
 
 
 def _missing_entries(recording: Recording, entered: set[int], args: argparse.Namespace) -> tuple[Iterator[Entry], int]:
@@ -108,7 +104,6 @@ def _missing_entries(recording: Recording, entered: set[int], args: argparse.Nam
 
 
 def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Namespace) -> Json:
-    """The content of reward.json."""
     injected = injected_faults(writer.recording.network)
     order = payout.payment.argsort(descending=True, stable=True).tolist()
     rows = [[k, *(round(float(column[k]), 6) for column in payout), injected.get(k, "")] for k in order]

@@ -139,18 +139,20 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     ledger = Ledger(folder, {**NOTE_DEFAULTS, **note_read}, chain, seals[-1], rows, problems)
     if seal is not None and seal not in seals:
         raise ValueError(f"{folder} lacks the entries sealed by {seal[:12]}…: lines were removed from its chain's end.")
-    if note is not None:
-        _check_note(ledger, {**NOTE_DEFAULTS, **note})
+    expected = ledger.note if note is None else {**NOTE_DEFAULTS, **note}
+    for name in (*expected, *ledger.note):
+        if expected.get(name) != ledger.note.get(name):
+            what = "another run" if name == "run" else "other settings"
+            wrong = f"its {name} is {ledger.note.get(name)!r}, not {expected.get(name)!r}"
+            remedy = "Keep the new ledger in another folder (--ledger)."
+            raise ValueError(f"{folder} is the ledger of {what}: {wrong}. {remedy}")
     return ledger
 
 
 def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]:
-    """The header's note and seal, and the lines, each of which must follow from those before it.
-
-    An unfinished last line, left by a killed process, was never entered.
-    """
+    """The header's note and seal, and the lines, each of which must follow from those before it."""
     remedy = "Restore the file, or start a ledger elsewhere."
-    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a killed process leaves an unfinished last line
     lines = [_parsed(line) for line in complete.split("\n")]
     if None in lines:
         raise ValueError(f"line {lines.index(None) + 1} of {path} is not readable. {remedy}")
@@ -187,16 +189,6 @@ def _header(note: Mapping[str, str]) -> str:
 
 def _sealed(before: str, t: Any, size: Any, sha256: Any) -> ChainLine:
     return ChainLine(t, size, sha256, _digest(f"{before} {t} {size} {sha256}".encode()))
-
-
-def _check_note(ledger: Ledger, expected: Mapping[str, str]) -> None:
-    for name in (*expected, *ledger.note):
-        if expected.get(name) != ledger.note.get(name):
-            what = "another run" if name == "run" else "other settings"
-            raise ValueError(
-                f"{ledger.folder} is the ledger of {what}: its {name} is {ledger.note.get(name)!r}, not "
-                f"{expected.get(name)!r}. Keep the new ledger in another folder (--ledger)."
-            )
 
 
 def _problem(name: str, content: bytes | None, line: ChainLine) -> str | None:

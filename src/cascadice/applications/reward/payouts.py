@@ -1,7 +1,4 @@
-"""From contributions to payments: share a budget among participants. Negative contributions helped.
-
-A payout rule is one entry in `PAYOUT_RULES`: a function from credit to weights, and a description.
-"""
+"""From contributions to payments: share a budget among participants. Negative contributions helped."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -65,28 +62,22 @@ def pay(
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
         tensor([75., 25.,  0.], dtype=torch.float64)
     """
-    _check_contributions(contributions)
     nodes, values = contributions.shape[1], contributions.double().cpu()
+    if not values.numel():
+        found = f"{len(values)} and {nodes}"
+        raise ValueError(f"contributions must cover at least one round and participant; found {found}.")
+    if len(wrong := (~values.isfinite()).nonzero()):
+        t, node = wrong[0].tolist()
+        raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
     check_terms(nodes, budget, floor, clawback, rule)
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
     credit = earned - clawback * lost
     weights, rest = PAYOUT_RULES[rule].weights(credit), max(budget - nodes * floor, 0.0)
     if rest > 0 and not bool(weights.any()):
-        raise ValueError(
-            f"nobody helped, so {rest:g} of the budget cannot be paid for help. "
-            f"Pay everyone the same with a floor of {budget / nodes:g}, or lower the clawback."
-        )
+        remedy = f"Pay everyone the same with a floor of {budget / nodes:g}, or lower the clawback."
+        raise ValueError(f"nobody helped, so {rest:g} of the budget cannot be paid for help. {remedy}")
     above = rest * weights / weights.sum() if rest > 0 else torch.zeros_like(weights)
     return Payout(floor + above, credit, earned, lost)
-
-
-def _check_contributions(contributions: Tensor) -> None:
-    rounds, nodes = contributions.shape
-    if not rounds or not nodes:
-        raise ValueError(f"contributions must cover at least one round and participant; found {rounds} and {nodes}.")
-    if not bool(contributions.isfinite().all()):
-        t, node = (~contributions.isfinite()).nonzero()[0].tolist()
-        raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
 
 
 def check_terms(nodes: int, budget: float, floor: float, clawback: float, rule: str = "proportional") -> None:

@@ -77,7 +77,6 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
 
 
 def _read_metrics(folder: Path, notes: list[str]) -> list[RoundMetrics]:
-    """What the run has measured so far."""
     try:
         return store.read_metrics(folder)
     except FileNotFoundError:

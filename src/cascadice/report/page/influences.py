@@ -77,10 +77,7 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
 
 
 def _cascades(rows: Table, summary: InfluenceSummary, shown: Sequence[int]) -> tuple[Json, list[int]]:
-    """kind -> columns; round −1 is the sum over all rounds, receiver −1 everyone who is not drawn.
-
-    To fit the page, the least trusted kinds are left out first, then rounds.
-    """
+    """kind -> columns; round −1: all summed, receiver −1: all not drawn. Least trusted kinds give way, then rounds."""
     rows = rows.select(sample=ALL)
     entries = {kind: _entries(rows.select(kind=kind), shown) for kind in summary.updates}
     summed = {kind: _summed(columns, keep=(1, 2, 3)) for kind, columns in entries.items()}
@@ -92,10 +89,9 @@ def _cascades(rows: Table, summary: InfluenceSummary, shown: Sequence[int]) -> t
     result = {}
     for kind, total in summed.items():
         keep = np.isin(entries[kind][0], chosen)
-        both = [np.concatenate([a, b[keep]]) for a, b in zip(_strongest(total), entries[kind], strict=True)]
-        names = ("round", "source", "hop", "receiver")
-        result[kind] = dict(zip(names, (column.astype(int).tolist() for column in both), strict=False))
-        result[kind]["value"] = short(both[-1])
+        *whole, value = (np.concatenate([a, b[keep]]) for a, b in zip(_strongest(total), entries[kind], strict=True))
+        numbers = zip(("round", "source", "hop", "receiver"), whole, strict=True)
+        result[kind] = {**{name: column.astype(int).tolist() for name, column in numbers}, "value": short(value)}
     return result, chosen
 
 

@@ -49,13 +49,11 @@ def mixing(
 
 
 def _among(shown: Sequence[int], W: Tensor) -> Matrix:
-    place = np.full(W.shape[0], -1)
-    place[list(shown)] = np.arange(len(shown))
     receivers, sources, weights = (column.numpy() for column in topology.links(W))
-    k, j = place[receivers], place[sources]
-    inside = (k >= 0) & (j >= 0)
-    matrix = np.zeros((len(shown), len(shown)))
-    matrix[k[inside], j[inside]] = weights[inside]
+    inside = np.isin(receivers, shown) & np.isin(sources, shown)
+    matrix = np.zeros((len(shown), len(shown)))  # `shown` is sorted
+    k, j = (np.searchsorted(shown, column[inside]) for column in (receivers, sources))
+    matrix[k, j] = weights[inside]
     return matrix
 
 
@@ -74,6 +72,5 @@ def _mixing_matrices(folder: Path, config: Config) -> Callable[[int], Tensor]:
 
 
 def _columns(shown: Sequence[int], matrix: Matrix) -> Json:
-    k, j = matrix.nonzero()
-    names = np.array(shown)
+    (k, j), names = matrix.nonzero(), np.array(shown)
     return {"receiver": names[k].tolist(), "source": names[j].tolist(), "weight": short(matrix[k, j])}

@@ -82,9 +82,8 @@ def read_result(folder: Path, notes: list[str]) -> Json | None:
 
 def command_line(name: str, result: Mapping[str, Any]) -> str:
     """The command that made this result."""
-    settings = result["settings"]
-    mixing = " --mixing FILE.csv" if settings["mixing"] else ""
-    return f"cascadice reproduce {name}{' --quick' * settings['quick']}{mixing}"
+    quick, mixing = (bool(result["settings"][name]) for name in ("quick", "mixing"))
+    return f"cascadice reproduce {name}{' --quick' * quick}{' --mixing FILE.csv' * mixing}"
 
 
 def provenance(result: Mapping[str, Any]) -> str:
@@ -105,9 +104,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         middle, *ends = (_cell(entry) for entry in value)
         return middle if {*ends} == {middle} else f"{middle} ({' to '.join(ends)})"
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
@@ -144,7 +141,7 @@ def _pictures(folders: Sequence[Path], notes: list[str]) -> dict[str, str]:
 
 def smallest_picture(folder: Path, names: Sequence[str]) -> Path | None:
     """The smallest of those pictures that exist."""
-    paths = [path for name in names if (path := folder / name).exists()]
+    paths = (path for name in names if (path := folder / name).exists())
     return min(paths, key=lambda path: path.stat().st_size, default=None)
 
 
@@ -173,10 +170,7 @@ def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
 
 
 def searchable(columns: Mapping[str, Sequence[Any]], note: str = "", key: Callable[[str], Any] = str) -> Json:
-    """The page's searchable table: numbers as they are, anything else as an index into the words of its column.
-
-    `key` is what words are sorted by; None is an empty cell.
-    """
+    """The page's searchable table: numbers as they are (None: empty), others as an index into words sorted by `key`."""
     values, words = list[Sequence[Any]](), dict[str, list[str]]()
     for name, column in columns.items():
         present = [value for value in column if value is not None]

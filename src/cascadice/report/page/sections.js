@@ -6,7 +6,7 @@ function sampleCards() {
   if (!scored) return;
   const relabelled = Object.values(data.injected).some((what) => what.includes("label"));
   const rounds = scored.rounds.length === 1 ? `round ${scored.rounds[0]}` : `${scored.rounds.length} rounds from ${scored.rounds[0]} to ${scored.rounds[scored.rounds.length - 1]}`;
-  say("samples-text", `Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: the change in loss, negative = the loss went down = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${relabelled ? " Labels are those of the data set; participants with injected label faults trained on others." : ""}`);
+  say("samples-text", `Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: the change in loss, negative = the loss went down = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${relabelled ? " True labels are those of the data set; participants with injected label faults trained on others." : ""}`);
   for (const side of ["helped", "harmed"]) {
     fill(`samples-${side}`, ...scored[side].map((one) => sampleCard(one, side)));
     if (!scored[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));
@@ -16,10 +16,10 @@ function sampleCards() {
 function sampleCard(one, side) {
   const label = one.label ?? null;
   return element("li", {},
-    one.picture ? element("img", { src: one.picture, alt: `Sample ${one.sample}${label === null ? "" : `, labelled ${label}`}` }) : null,
+    one.picture ? element("img", { src: one.picture, alt: `Sample ${one.sample}${label === null ? "" : `, true label ${label}`}` }) : null,
     one.text ? element("pre", {}, one.text) : null,
     element("b", { class: side }, signed(one.value)),
-    element("div", {}, label === null ? `sample ${one.sample}` : `“${label}”, sample ${one.sample}`),
+    element("div", {}, label === null ? `sample ${one.sample}` : `true label “${label}”, sample ${one.sample}`),
     element("div", { class: "muted" }, `${name(one.node)}, ${plural(one.uses, "use")}`));
 }
 

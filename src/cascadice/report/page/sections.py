@@ -1,7 +1,6 @@
 """The applications' sections of a run's page, and the commands for what has not been asked yet.
 
-A new application needs one entry in `SECTIONS`. Results of other commands (`NAME/NAME.json` of this run) are shown too,
-after those listed.
+Results of other commands (`NAME/NAME.json` of this run) are shown too, after those listed in `SECTIONS`.
 """
 
 import shlex
@@ -13,25 +12,21 @@ from cascadice import files
 from cascadice.applications.choose.findings import SECTION as CHOOSE
 from cascadice.applications.detect.findings import SECTION as DETECT
 from cascadice.applications.detect.idea import MAJORITY
-from cascadice.applications.forget.records import SECTION as FORGET
+from cascadice.applications.forget.findings import SECTION as FORGET
 from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
+from cascadice.applications.writer import Section
 from cascadice.runs.folder import INFLUENCE
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET}
 ROWS = 500  # most rows of a section's table on the page
 PICTURE_BYTES = 800_000
 
-# what only the page itself shows: question, command
-INFLUENCES = {
-    "influence": (
-        "Whose data helped whom?",
-        "cascadice influence {run} --hops 2 --kind truth,path-integrated --every 20",
-    ),
-    "samples": (
-        "Which samples helped and harmed?",
-        "cascadice influence {run} --kind shares --samples --every 20 --out {samples}",
-    ),
+COMMAND = "cascadice influence {run} --hops 2 --kind truth,path-integrated --every 20"
+OF_SAMPLES = "cascadice influence {run} --kind shares --samples --every 20 --out {samples}"
+INFLUENCES = {  # what only the page itself shows
+    "influence": Section("Whose data helped whom?", COMMAND),
+    "samples": Section("Which samples helped and harmed?", OF_SAMPLES),
 }
 NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom"
 
@@ -98,11 +93,10 @@ def commands(folder: Path, recorded: bool, shown: Collection[str]) -> list[Json]
     run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
     if not recorded:
         again = shlex.quote(f"{folder}-recorded")
-        text = f"cascadice run {run} --record all --out {again} && {INFLUENCES['influence'][1].format(run=again)}"
+        text = f"cascadice run {run} --record all --out {again} && {COMMAND.format(run=again)}"
         return [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
-    offers = INFLUENCES | {name: (section.question, section.command) for name, section in SECTIONS.items()}
     return [
-        {"name": name, "what": question, "command": command.format(run=run, samples=samples)}
-        for name, (question, command) in offers.items()
+        {"name": name, "what": offer.question, "command": offer.command.format(run=run, samples=samples)}
+        for name, offer in (INFLUENCES | SECTIONS).items()
         if name not in shown
     ]

@@ -23,8 +23,8 @@ def sentences(
 
 
 def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics]) -> str:
-    what = f"{config.model} on {config.data}"
-    start = f"{nodes} participants trained {what} together for {rounds} rounds, with no server."
+    together = f"{config.model} on {config.data} together for {rounds} rounds"
+    start = f"{nodes} participants trained {together}, with no server."
     test = next((m.test for m in reversed(metrics) if m.test is not None), None)
     if test is None:
         return start
@@ -61,10 +61,8 @@ def _distance(summary: InfluenceSummary) -> list[str]:
 
 
 def _accuracy(summary: InfluenceSummary) -> list[str]:
-    texts = [
-        f"{kind} has Pearson correlation {agreement.pearson:.3f} and relative RMSE {agreement.relative_rmse:.3f}"
-        for kind, agreement in summary.agreements.items()
-    ]
+    how_close = "{} has Pearson correlation {:.3f} and relative RMSE {:.3f}"
+    texts = [how_close.format(kind, a.pearson, a.relative_rmse) for kind, a in summary.agreements.items()]
     return [f"Compared with the truth, update by update: {'; '.join(texts)}."] if texts else []
 
 

@@ -51,8 +51,7 @@ def collect_study(folder: Path) -> Json:
         "picture": picture and picture_uri(picture),
     }
     points = ", ".join(sorted(path.name for path in folder.glob("*.parquet")))
-    notes = [f"Every point measured is in {points}."] if points else []
-    return of_results(folder, STUDIES[name], [section], notes)
+    return of_results(folder, STUDIES[name], [section], [f"Every point measured is in {points}."] if points else [])
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
@@ -74,8 +73,8 @@ def _rows(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         yield dict(_cells(entry))
         return
     shared = {name: value for name, value in entry.items() if not isinstance(value, (Mapping, list)) or "mean" in value}
+    others = {key: value for key, value in entry.items() if isinstance(value, Mapping) and key != "rows"}
     for name, own in entry["rows"].items():
-        others = {key: value for key, value in entry.items() if isinstance(value, Mapping) and key != "rows"}
         more = {key: value[name] for key, value in others.items() if name in value}
         yield dict(_cells({**shared, "of": name, **own, **more}))
 

@@ -24,9 +24,9 @@ def page(data: Json) -> str:
     """Make the HTML page of what `collect` returned; with `live` in the data, it asks its server for newer data."""
     from plotly.offline import get_plotlyjs
 
-    live = ("live.js",) if "live" in data else ()
-    library = f"<script>{get_plotlyjs()}</script>"
-    return _fill_page(data, "run.html", (*RUN_SCRIPTS, *live), library, connect="'self'" if live else "'none'")
+    live, library = "live" in data, f"<script>{get_plotlyjs()}</script>"
+    scripts = (*RUN_SCRIPTS, "live.js") if live else RUN_SCRIPTS
+    return _fill_page(data, "run.html", scripts, library, connect="'self'" if live else "'none'")
 
 
 def page_of_results(data: Json) -> str:
@@ -68,7 +68,7 @@ def write_results(folder: files.Folder, out: files.Folder | None = None) -> tupl
 
 
 def _write(text: str, folder: files.Folder, out: files.Folder | None) -> Path:
-    path = Path(folder) / REPORT if out is None else Path(out)
+    path = Path(out or Path(folder) / REPORT)
     with files.replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return path

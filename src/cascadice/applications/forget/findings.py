@@ -1,0 +1,234 @@
+"""What `cascadice forget` computes, writes and says: what was forgotten, how, and what was measured of the models.
+
+It is no proof that every trace is gone; `proved` says what the record shows and what it does not.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from math import isfinite, nan
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cascadice.applications.forget import picture
+from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
+from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
+from cascadice.applications.forget.traces import Trace, distance, trace
+from cascadice.applications.writer import Section, comma_separated, open_writer
+from cascadice.names import lookup
+from cascadice.runs import store
+from cascadice.runs.flags import open_from
+from cascadice.runs.recording import Recording
+
+TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
+ENOUGH_SAMPLES = 10  # for an AUC that means something
+MODELS = "models"  # a folder of its own: a checkpoint among the results would look like a run's
+CHECKPOINT = f"{MODELS}/checkpoint.safetensors"
+COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
+SECTION = Section(
+    "How can a participant's data be removed?",
+    "cascadice forget {run} --participant 0",
+    "Membership AUC: how well the forgotten samples can be told from unseen ones by their loss; 0.5 is guessing, 1 is "
+    "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
+    "0 = exact.",
+)
+EXACT = (
+    "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
+    "recording is complete, or that no copy of the data or of earlier models is kept elsewhere."
+)
+ESTIMATED = (
+    "Proved: nothing beyond the numbers above; not proved: that these models equal models trained without what was "
+    "forgotten, or that nothing about it can be inferred from them."
+)
+
+
+class _Measured(NamedTuple):
+    """What was measured: the distance left (None if unknown), how far each model moved, and traces by name."""
+
+    seconds: float
+    left: float | None
+    change: list[float]
+    traces: dict[str, Trace]
+    members: int
+
+
+def run(args: argparse.Namespace) -> None:
+    """Forget as the flags ask, then measure what is left; beside a replay with --check."""
+    nodes, samples, rounds = _request(args)
+    recording = open_from(args)
+    numbers, removal = _rounds_to_read(recording, rounds), Removal(nodes, samples, rounds)
+    check_removal(recording.network, removal)
+    writer = open_writer(args, recording, "forget", CHECKPOINT)
+    corrected, measured = _measure(recording, numbers, removal, args)
+    folder, layout = writer.folder / MODELS, store.layout(recording.network.learner.training)
+    store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
+    rounds, proved = rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
+    findings = [*_findings(recording, numbers, removal, args, corrected, measured), proved]
+    forgotten = {
+        "participants": nodes,
+        "samples": samples,
+        "rounds": [rounds[0], rounds[-1]],
+        "updates": corrected.updates,
+        "uses": corrected.uses.tolist(),
+        "distinct_samples": measured.members,
+    }
+    results = {
+        **writer.header(f"{_subject(removal)} forgotten", findings, COLUMNS, _rows(measured)),
+        "proved": proved,
+        "forgotten": forgotten,
+        "how": {"level": args.level, "points": args.points, "repairs": args.repair, "checked": args.check},
+        "next_round": corrected.t,
+        "seconds": measured.seconds,
+        "distance": measured.left,
+        "change": measured.change,
+        "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
+        "models": CHECKPOINT,
+    }
+    writer.write(results, picture.plot)
+    writer.print_files()
+
+
+def _request(args: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...], range | None]:
+    """The participants, samples and rounds (None: all) to forget."""
+    if args.round is not None and (args.participant is None or args.samples is not None or args.within is not None):
+        raise ValueError("--round T is for one batch: combine it with --participant K and nothing else.")
+    if args.participant is None and args.samples is None:
+        raise ValueError("say what to forget: --participant K, --samples I,J,… or --round T --participant K.")
+    nodes, samples = _whole_numbers("--participant", args.participant), _whole_numbers("--samples", args.samples)
+    ends = re.fullmatch(r"(\d+)-(\d+)", "0-0" if args.within is None else args.within)
+    if not ends or int(ends[1]) > int(ends[2]):
+        raise ValueError(f"--rounds must be FROM-TO, both included, e.g. 0-99; found {args.within!r}.")
+    span = range(int(ends[1]), int(ends[2]) + 1) if args.within is not None else None
+    lookup(LEVELS, args.level, "level")
+    for flag, least, found in (("--points", 1, args.points), ("--repair", 0, args.repair)):
+        if found < least:
+            raise ValueError(f"{flag} must be at least {least}; found {found}.")
+    return nodes, samples, span if args.round is None else range(args.round, args.round + 1)
+
+
+def _whole_numbers(flag: str, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise ValueError(f"{flag} must be whole numbers from 0 on, separated by commas; found {text!r}.")
+    return tuple(dict.fromkeys(int(number) for number in text.split(",")))
+
+
+def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
+    """From the first round in which something is forgotten to the last recorded one."""
+    span = recording.consecutive_rounds()
+    asked = span if rounds is None else rounds
+    if asked.start not in span or asked[-1] not in span:
+        recorded = f"those recorded in {recording.folder}, {span.start} to {span[-1]}"
+        raise ValueError(f"{_span(asked)} must be among {recorded}. Ask for those, or train with --record all.")
+    return range(asked.start, span.stop)
+
+
+def _measure(
+    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace
+) -> tuple[Corrected, _Measured]:
+    network, began = recording.network, perf_counter()
+    corrected = forget(network, recording.load_rounds(numbers), removal, args.level, args.points)
+    seconds = perf_counter() - began
+    (last,) = recording.load_rounds([numbers[-1]])
+    models = {TRAINED: last.after}
+    exact = corrected if args.level == "replay" else None
+    if exact is None and args.check:
+        exact = forget(network, recording.load_rounds(numbers), removal, "replay")
+        models[NEVER] = repair(network, exact, removal, args.repair).participants
+    corrected = repair(network, corrected, removal, args.repair)
+    models[FORGOTTEN] = corrected.participants
+    draws = (round_.draw for round_ in recording.load_rounds(numbers))
+    members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
+    traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
+    change, left = (models[FORGOTTEN].theta - models[TRAINED].theta).double().norm(dim=1), nan
+    if exact is not None:
+        never = models.get(NEVER, models[FORGOTTEN])
+        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants)
+    return corrected, _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean())
+
+
+def _rows(measured: _Measured) -> list[list[Any]]:
+    left = {TRAINED: 1.0, FORGOTTEN: round(measured.left, 4), NEVER: 0.0} if measured.left is not None else {}
+    means = {name: [round(_mean(values), 4) for values in one] for name, one in measured.traces.items()}
+    return [[name, *each, left.get(name)] for name, each in means.items()]
+
+
+def _findings(
+    recording: Recording,
+    numbers: range,
+    removal: Removal,
+    args: argparse.Namespace,
+    corrected: Corrected,
+    measured: _Measured,
+) -> list[str]:
+    rounds = removal.rounds or numbers
+    count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
+    level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
+    repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
+    findings = [
+        f"Forgotten in all {recording.network.nodes} models: {_subject(removal)}, {count} in {_span(rounds)}.",
+        f"Method: {level} ({LEVELS[args.level].description}), {measured.seconds:.1f} s{repaired}.",
+    ]
+    if not any(measured.change):
+        return [*findings, "Nothing changed: what was to be forgotten had no effect in these rounds."]
+    what = _subject(removal) if removal.samples else f"the updates of {_subject(removal)}"
+    findings += [_accuracy(args, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
+    if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
+        findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
+    if others := [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]:
+        spans = " and ".join(map(_span, others))
+        findings.append(f"Not forgotten: what was learned from it in {spans} (requested: {_span(rounds)} only).")
+    if removal.rounds is None and numbers[0] > 0:
+        findings.append(f"Rounds before {numbers[0]} were not recorded; what was learned in them stays.")
+    return findings
+
+
+def _subject(removal: Removal) -> str:
+    named = (("sample", removal.samples), ("participant", removal.nodes))
+    return " of ".join(f"{name}{'s' * (len(of) > 1)} {_some(of)}" for name, of in named if of)
+
+
+def _some(numbers: Sequence[int], most: int = 8) -> str:
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return f"{comma_separated(numbers[:most])}{more}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def _span(rounds: range) -> str:
+    return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+
+
+def _accuracy(args: argparse.Namespace, left: float | None, what: str) -> str:
+    if args.level == "replay":
+        return f"Exact: these are the models of the same run without {what}."
+    if left is None:
+        return "This is an estimate, not checked: --check replays the rounds and measures its error."
+    worse = " This is worse than no correction: use --level replay." if left >= 1 else ""
+    return f"Distance left to models that never used it: {left:.3f} (1: as trained, 0: exact).{worse}"
+
+
+def _comparisons(measured: _Measured) -> list[str]:
+    traces = measured.traces
+
+    def change(name: str, digits: int) -> str:
+        before, after = (_mean(getattr(traces[which], name)) for which in (TRAINED, FORGOTTEN))
+        aim = f" (never used: {_mean(getattr(traces[NEVER], name)):.{digits}f})" if NEVER in traces else ""
+        return f"{before:.{digits}f} -> {after:.{digits}f}{aim}"
+
+    accuracy = f", accuracy {change('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
+    few = f"; measured on only {_count(measured.members, 'sample')}" if measured.members < ENOUGH_SAMPLES else ""
+    return [
+        f"Mean test loss {change('loss', 4)}{accuracy}.",
+        f"Membership AUC, forgotten samples against test samples by their loss: {change('membership', 3)}; 0.5 is "
+        f"chance{few}.",
+    ]
