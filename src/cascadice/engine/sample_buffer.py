@@ -27,7 +27,11 @@ class SampleBuffer:
     def put(self, x: Any, y: Any, index: Any = None) -> Int[Tensor, " batch"]:
         """Copy a batch onto the shelf; its numbers there. Cost: a copy; seldom, one of everything, for room to grow."""
         self._check(x, y)
-        rows = self._unused(len(y)) if index is None else _numbers(index, len(y))
+        if index is None:
+            again, self._free = self._free[: len(y)], self._free[len(y) :]
+            rows = torch.cat([again, torch.arange(self._size, self._size + len(y) - len(again))])
+        else:
+            rows = _numbers(index, len(y))
         if self._numbered not in (None, index is not None):
             raise ValueError("either all batches must come with index= or none; found some of each.")
         self._numbered = index is not None
@@ -46,10 +50,6 @@ class SampleBuffer:
         if not self._numbered:
             self._known[rows.flatten()] = False
             self._free = torch.cat([self._free, rows.flatten()])
-
-    def _unused(self, count: int) -> Tensor:
-        again, self._free = self._free[:count], self._free[count:]
-        return torch.cat([again, torch.arange(self._size, self._size + count - len(again))])
 
     def _grow(self, size: int, x: Tensor, y: Tensor) -> None:
         if size > len(self._x):
@@ -75,10 +75,8 @@ class SampleBuffer:
 
 
 def _longer(old: Tensor, like: Tensor, size: int) -> Tensor:
-    longer = torch.zeros(size, *like.shape[1:], dtype=like.dtype, device=old.device)
-    if len(old):
-        longer[: len(old)] = old
-    return longer
+    added = torch.zeros(size - len(old), *like.shape[1:], dtype=like.dtype, device=old.device)
+    return torch.cat([old, added]) if len(old) else added
 
 
 def _numbers(index: Any, count: int) -> Tensor:

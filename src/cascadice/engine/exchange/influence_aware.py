@@ -1,10 +1,8 @@
 """Influence-aware gossip: participants listen to those whose updates help on their own data.
 
-D_j is what j has done lately. With SGD, D_k is minus the summed gradients of k's own batches, so c is the first-order
-influence of j's recent updates on the loss of what k has recently trained on (Definition 4, summed over pairs of
-rounds), without the sizes. One update is mostly noise; sums over rounds are not.
-
-    D_j = Σ_s fading^s Δ_j^{t−s}        c[k, j] = −cos(D_k, D_j)
+D_j (see `influence_aware`) is what j did lately. With SGD, D_k is minus the summed gradients of k's own batches, so
+c is the first-order influence of j's recent updates on the loss of what k has recently trained on (Definition 4, summed
+over pairs of rounds), without the sizes. One update is mostly noise; sums over rounds are not.
 """
 
 from typing import NamedTuple
@@ -214,8 +212,7 @@ def reweighted(
     W: Float[Tensor, "n n"], kept: Bool[Tensor, "n n"], adopted: Bool[Tensor, "n n"] | None = None
 ) -> Float[Tensor, "n n"]:
     """W without the neighbours that are not `kept`, rows normalised; an adopted stranger gets as much as k itself."""
-    own = W.diag()
-    weights = W * kept + own.diag()
+    weights = W * kept + W.diag().diag()
     weights = weights + (~(weights > 0).any(1)).to(W).diag()  # whoever hears neither itself nor anybody kept
     if adopted is not None:
         weights = weights + weights.diag()[:, None] * adopted

@@ -57,9 +57,5 @@ class _Convolution(torch.autograd.Function):
                 x.shape[2:], by_output.shape[2:], stride, padding, dilation, kernel.shape[2:], strict=True
             )
         ]
-        return (
-            F.conv_transpose2d(by_output, kernel, None, stride, padding, output_padding, groups, dilation),
-            None,
-            None,
-            None,
-        )
+        by_input = F.conv_transpose2d(by_output, kernel, None, stride, padding, output_padding, groups, dilation)
+        return by_input, None, None, None

@@ -40,15 +40,10 @@ def pull_rows(
 
     Without `through` only scores are computed, which needs no Hessian-vector product where there is one step.
     """
-    rows = over_rows(
-        _steps_back,
-        strategy,
-        learner if layers is None else layers.learner,
-        *(_along(strategy, layers), scores, through),
-        steady=True,
-        out=torch.empty_like(adjoint.theta) if through and out is None else out if through else None,
-        fetch=lambda rows: fetch(rows)[:5],
-    )
+    acting = learner if layers is None else layers.learner
+    to = None if not through else torch.empty_like(adjoint.theta) if out is None else out
+    how: dict[str, Any] = {"steady": True, "out": to, "fetch": lambda rows: fetch(rows)[:5]}
+    rows = over_rows(_steps_back, strategy, acting, _along(strategy, layers), scores, through, **how)
     with twice_differentiable():
         results = rows(before, *adjoint, factors(learner.optimizer, lr))
     if not through:
@@ -117,13 +112,11 @@ def _before_each(
     return carried
 
 
+@lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and equal rates are the same tensor
 def factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> Factors:
     """∂(update)/∂g and ∂(update)/∂θ of everybody, [n] each, of an optimizer that treats all parameters alike."""
-    return () if optimizer.descend is None else _factors(optimizer, lr)
-
-
-@lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and equal rates are the same tensor
-def _factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    if optimizer.descend is None:
+        return ()
     one = lr.new_ones(len(lr), 1)
     _, pull = vjp(lambda g, p: optimizer.update(g, {}, p, lr)[0], one, one)
     by_gradient, by_theta = pull(one)
@@ -138,13 +131,13 @@ def _through_optimizer(
     optimizer = learner.optimizer  # one that is linear has the same derivative at any gradient
     by_theta = at if optimizer.linear else gradient(learner, at, buffers, x, y, samples)[0]
     _, pull = vjp(lambda g, s, p: optimizer.update(g, s, p, lr), by_theta, old, at)
-    of_gradient, of_state, of_theta = pull((theta, state))
-    return of_gradient, of_state, of_theta
+    adjoints: tuple[Tensor, State, Tensor] = pull((theta, state))
+    return adjoints
 
 
 def scores_from_tape(
-    learner: Learner, strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors,
-    lr: Float[Tensor, " n"], alpha: Optional,
+    strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors, lr: Float[Tensor, " n"],
+    alpha: Optional,
 ) -> Float[Tensor, "n samples"]:  # fmt: skip
     """The scores of samples from the tape of one step of a linear optimizer. Cost: a forward pass of the layers."""
     stacked = (*adjoint, by_optimizer, lr, alpha)
@@ -153,9 +146,8 @@ def scores_from_tape(
         return scores
 
     def row(worker: int, k: int) -> Tensor:
-        theta, state, own, rate, part = tree_map(lambda tensor: tensor[k], stacked)
-        learner = twin(layers.learner, worker)
-        return _read_row(learner, tape[k][0], theta, state, own, rate, part, layers, eager_read)
+        own: Any = tree_map(lambda tensor: tensor[k], stacked)
+        return _read_row(twin(layers.learner, worker), tape[k][0], *own, layers, eager_read)
 
     return torch.stack(each_row(row, len(lr), lr.device))
 
@@ -174,10 +166,8 @@ def _read_row(
 
 def dots(before: Participants, half: Participants, adjoint: Adjoint) -> Float[Tensor, " n"]:
     """λ · ((θ, state)^{t+½} − (θ, state)^t) of every participant."""
-    total = _dots(adjoint.theta, half.theta, before.theta)
-    for name, of_state in adjoint.state.items():
-        total = total + _dots(of_state, half.state[name], before.state[name])
-    return total
+    of_state = (_dots(value, half.state[name], before.state[name]) for name, value in adjoint.state.items())
+    return sum(of_state, start=_dots(adjoint.theta, half.theta, before.theta))
 
 
 def _dots(adjoint: Tensor, new: Tensor, old: Tensor) -> Float[Tensor, " n"]:

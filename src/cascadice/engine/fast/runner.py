@@ -100,7 +100,7 @@ class Runner:
         """The scores of samples from the tape of their training pass."""
         network, layers = self.network, self.layers(drawn)
         assert layers is not None
-        return scores_from_tape(network.learner, network.strategy, layers, *self.tape(drawn, tape, adjoint)).clone()
+        return scores_from_tape(network.strategy, layers, *self.tape(drawn, tape, adjoint)).clone()
 
     def layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
         """The model's layers for batches like the one drawn, where they can be used to score samples."""
