@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from cascadice import data as data_sets
-from cascadice import learning_rates, optimizers, seeds, topology
+from cascadice import learning_rates, seeds, topology
 from cascadice.data import batches as batch_plans
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
+from cascadice.engine import groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
-from cascadice.engine.groups import own_state
 from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose, seeded
@@ -26,7 +26,7 @@ from cascadice.engine.rounds import Draw, rows_of
 from cascadice.intervals import check_participants
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
-from cascadice.optimizers import Optimizer, State
+from cascadice.optimizers import Optimizer
 
 Model = nn.Module | Callable[[], nn.Module]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -101,7 +101,7 @@ def network(
         holdings = partitions.resolve(scheme, data.train.y, nodes, per_node=per_node, seed=seed)
     plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
-    ways = _optimizers(optimizer, nodes)
+    ways = groups.optimizers_of(optimizer, nodes)
     template = learner(deepcopy(made).to(device, parameters), loss, ways[0], compute)
     code = lookup(COMPRESSIONS, compression, "compression") if isinstance(compression, str) else compression
     if code is not None and not isinstance(code, Compression):
@@ -124,7 +124,7 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     steps, size = batch_plans.sizes(drawn.batch)[0]
     stochastic = _draws(network, load(network, drawn, [0], group=Group(network.learner, (0,), steps, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
-    network = replace(network, groups=_groups(network, drawn, optimizers))
+    network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
         everybody = Group(network.learner, tuple(range(network.nodes)))
         best = {_choice(network, drawn, group) for group in network.groups or (everybody,)}
@@ -138,38 +138,11 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     return network
 
 
-def _groups(network: Network, drawn: Draw, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
-    """Participants that work alike, together; none where all do."""
-    ways = list(optimizers) or [network.learner.optimizer] * network.nodes
-    kinds: dict[tuple[int, int, int], list[int]] = {}
-    for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)):
-        kinds.setdefault((id(ways[k]), steps, size), []).append(k)
-    if len(kinds) == 1 and -1 not in drawn.batch:
-        return ()
-    learners = {id(way): replace(network.learner, optimizer=way) for way in ways}
-    return tuple(
-        Group(learners[way], tuple(nodes), steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
-        for (way, steps, size), nodes in kinds.items()
-    )
-
-
 def _choice(network: Network, drawn: Draw, group: Group) -> str:
     """How to run a group, as its first batches show."""
     rows = rows_of(network.initial, list(group.nodes))
     inputs = load(network, drawn, group.nodes, group=group)
-    return choose(group.learner, rows._replace(state=own_state(group, rows.state)), inputs)
-
-
-def _optimizers(given: Any, nodes: int) -> list[Optimizer]:
-    """The optimizer of each participant; equal names give one object."""
-    if isinstance(given, (str, Optimizer)) or not isinstance(given, Sequence):
-        return [optimizers.resolve(given)] * nodes
-    if len(given) != nodes:
-        raise ValueError(
-            f"there must be an optimizer for each of {nodes} participants, or one for all; found {len(given)}."
-        )
-    named = {name: optimizers.resolve(name) for name in given if isinstance(name, str)}
-    return [named[each] if isinstance(each, str) else optimizers.resolve(each) for each in given]
+    return choose(group.learner, rows._replace(state=groups.own_state(group, rows.state)), inputs)
 
 
 def _draws(network: Network, inputs: LocalInputs) -> bool:
@@ -264,19 +237,7 @@ def _initial(
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
         for name, b in template.training.named_buffers()
     }
-    return Participants(theta, _state(theta, ways), buffers)
-
-
-def _state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
-    """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
-    state: State = {}
-    for k, way in enumerate(ways):
-        for name, value in way.init(theta[k : k + 1]).items():
-            rows = state.setdefault(name, value.expand(len(ways), *value.shape[1:]).clone())
-            if rows.shape[1:] != value.shape[1:]:
-                raise ValueError(f"optimizers that differ must name their state differently; {name!r} has two shapes.")
-            rows[k] = value[0]
-    return state
+    return Participants(theta, groups.initial_state(theta, ways), buffers)
 
 
 def _made(model: Model, seed: int, node: int) -> nn.Module:

@@ -174,8 +174,9 @@ def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
 
 
 def _rows(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
-    rows = values if nodes is None else values[torch.tensor(list(nodes))]
-    return rows.to(network.initial.theta)
+    """Always another tensor: what is known of rates is remembered by tensor, and these values may be overwritten."""
+    pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
+    return values[pick].to(network.initial.theta)
 
 
 def draws_inside(network: Network, t: int) -> bool:

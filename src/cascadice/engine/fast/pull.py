@@ -146,8 +146,8 @@ def scores_from_tape(
         return scores
 
     def row(worker: int, k: int) -> Tensor:
-        own: Any = tree_map(lambda tensor: tensor[k], stacked)
-        return _read_row(twin(layers.learner, worker), tape[k][0], *own, layers, eager_read)
+        own = tree_map(lambda tensor: tensor[k], stacked)
+        return _read_row(twin(layers.learner, worker), tape[k][0], *own, layers=layers, reading=eager_read)
 
     return torch.stack(each_row(row, len(lr), lr.device))
 
