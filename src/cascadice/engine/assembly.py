@@ -140,9 +140,8 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
 
 def _choice(network: Network, drawn: Draw, group: Group) -> str:
     """How to run a group, as its first batches show."""
-    rows = rows_of(network.initial, list(group.nodes))
-    inputs = load(network, drawn, group.nodes, group=group)
-    return choose(group.learner, rows._replace(state=groups.own_state(group, rows.state)), inputs)
+    rows = groups.own_state(group, rows_of(network.initial, list(group.nodes)))
+    return choose(group.learner, rows, load(network, drawn, group.nodes, group=group))
 
 
 def _draws(network: Network, inputs: LocalInputs) -> bool:

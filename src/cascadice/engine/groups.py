@@ -58,7 +58,9 @@ def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
     return state
 
 
-def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callable[[Group, Nodes, Any], T]) -> T:
+def over_groups(
+    network: Network, nodes: Nodes, given: tuple[Any, ...], like: T, run: Callable[[Group, Nodes, Any], T]
+) -> T:
     """`run(group, members, rows of given)` for each group; what it returns goes into the rows of a copy of `like`.
 
     `nodes` are the participants for which the rows of `given` and `like` stand, in order. What a group does not return,
@@ -73,7 +75,8 @@ def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callab
         if places:
             index = torch.tensor(places, device=network.device)
             rows = tree_map(lambda tensor, index=index: tensor[index], given)
-            _put(results, index, run(group, [members[place] for place in places], rows))
+            own = tuple(own_state(group, part) if hasattr(part, "state") else part for part in rows)
+            _put(results, index, run(group, [members[place] for place in places], own))
     return results
 
 
@@ -90,6 +93,6 @@ def _put(results: Any, index: Tensor, part: Any) -> None:
             _put(place, index, value)
 
 
-def own_state(group: Group, state: State) -> State:
-    """The state of the group's own optimizer, out of that of all optimizers."""
-    return state if group.state is None else {name: state[name] for name in group.state}
+def own_state(group: Group, rows: Any) -> Any:
+    """The rows with the state of the group's own optimizer, out of that of all optimizers."""
+    return rows if group.state is None else rows._replace(state={name: rows.state[name] for name in group.state})

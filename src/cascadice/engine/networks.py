@@ -120,18 +120,12 @@ class Network:
 
 def draw(network: Network, t: int) -> Draw:
     """What chance and schedules say for round t."""
-    conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
-    return Draw(t, network.batches(t), network.mixing(t), _checked_rate(network.lr(t), network.nodes, t), conduct)
-
-
-def _checked_rate(lr: Any, nodes: int, t: int) -> float | Tensor:
-    """A schedule may give a number or one for each participant."""
+    nodes, lr = network.nodes, network.lr(t)
     rates = torch.as_tensor(lr)
-    if rates.dim() == 0:
-        return float(lr)
-    if rates.shape != (nodes,):
+    if rates.dim() and rates.shape != (nodes,):
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
-    return rates
+    conduct: Any = behaviours.conduct(network.behaviours, t, range(nodes))
+    return Draw(t, network.batches(t), network.mixing(t), rates if rates.dim() else float(lr), conduct)
 
 
 def load(
@@ -190,7 +184,6 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
 
     Args:
         participants: What the participants carry, e.g. `round.after`.
-        k: The participant.
 
     Returns:
         A copy of the model with the parameters and buffers of k.

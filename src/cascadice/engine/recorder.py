@@ -131,12 +131,12 @@ class Recorder:
             self._samples.forget(self._kept[0].draw.batch)
         self._kept.append(closed)
 
+    def _row(self, k: int) -> Participants:
+        return carried(self._models[k], self._optimizers[k], self._pure)
+
     def _read(self) -> Participants:
         participants: Participants = stack([self._row(k) for k in range(len(self._models))])
         return participants
-
-    def _row(self, k: int) -> Participants:
-        return carried(self._models[k], self._optimizers[k], self._pure)
 
     def _start(self) -> Participants:
         now = self._read()
@@ -192,18 +192,17 @@ class Recorder:
 
     def _made(self, draws: dict[int, Draw]) -> Network:
         """The network in which these rounds were drawn."""
-        samples, of_round = self._samples.samples, partial(_kept_draw, draws)
-        data = DataSet(
-            "watched", samples, Samples(samples.x[:0], samples.y[:0]) if self._test is None else self._test, ()
-        )
-        batches, mixing, rate = (lambda t, part=part: getattr(of_round(t), part) for part in ("batch", "W", "lr"))
+        samples = self._samples.samples
+        test = Samples(samples.x[:0], samples.y[:0]) if self._test is None else self._test
+        data = DataSet("watched", samples, test, ())
+        batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
         return Network(self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy)
 
 
-def _kept_draw(draws: dict[int, Draw], t: int) -> Draw:
+def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
     if t not in draws:
         raise ValueError(f"round {t} is not among those kept, {min(draws)} to {max(draws)}. Give a larger window.")
-    return draws[t]
+    return getattr(draws[t], part)
 
 
 def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:

@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cascadice import optimizers
 from cascadice.engine.learner import Participants, flatten
@@ -76,14 +76,12 @@ def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer)
     for name, blank in pure.init(theta).items():
         values = [optimizer.state.get(parameter, {}).get(TORCH_NAMES[name]) for parameter in model.parameters()]
         # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
-        state[name] = blank + max(float(v or 0) for v in values) if blank.dim() == 0 else _row(model, values)
+        if blank.dim() == 0:
+            state[name] = blank + max(float(value or 0) for value in values)
+        else:  # torch makes state at the first step, and until then it is zero
+            pairs = zip(model.parameters(), values, strict=True)
+            state[name] = torch.cat([(torch.zeros_like(p) if v is None else v).detach().reshape(-1) for p, v in pairs])
     return Participants(theta, state, {name: buffer.detach().clone() for name, buffer in model.named_buffers()})
-
-
-def _row(model: nn.Module, values: list[Tensor | None]) -> Tensor:
-    """One row for all parameters; torch makes state at the first step, and until then it is zero."""
-    pairs = zip(model.parameters(), values, strict=True)
-    return torch.cat([(torch.zeros_like(p) if v is None else v).detach().reshape(-1) for p, v in pairs])
 
 
 def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:

@@ -15,6 +15,7 @@ from torch.func import jvp, vjp
 from torch.utils._pytree import tree_map
 
 from cascadice import topology
+from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint, MixingRule, Perturbation, Round
 
@@ -83,10 +84,7 @@ class ByRule:
 
         return _gathered(half, again)
 
-    def push(
-        self, round_: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
-        half: Perturbation,
-    ) -> Perturbation:  # fmt: skip
+    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """The derivative of the rule, `at` a change of (before, half) or where the round really was."""
 
         def along(source: int) -> Tensor:
@@ -141,7 +139,7 @@ def _dense(round_: Round, change: Perturbation | None, source: int) -> Tensor:
     return rows
 
 
-def _moved(round_: Round, at: tuple[Perturbation | None, Perturbation] | None, source: int) -> tuple[Tensor, Tensor]:
+def _moved(round_: Round, at: Point, source: int) -> tuple[Tensor, Tensor]:
     """Everybody's parameters before and after local work, with the changes that come from one source."""
     before, half = at or (None, None)
     return round_.before.theta + _dense(round_, before, source), round_.half.theta + _dense(round_, half, source)

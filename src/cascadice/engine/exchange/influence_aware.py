@@ -156,19 +156,14 @@ def learn(
 ) -> Trust:
     """Trust after one more round, in which k received j's update where `received[k, j]`."""
     recent = update.add(trust.recent, alpha=fading)
-    influence = torch.where(received, _influence(recent), 0.0)
+    lengths = norms(recent)
+    cosine = (inner_products(recent, recent) / torch.outer(lengths, lengths)).cpu()
+    influence = torch.where(received, -cosine.nan_to_num(0.0, 0.0, 0.0), 0.0)  # 0 for those who did nothing
     weight = _agreement(influence, trust, received).square() * received
     total, weight = trust.total + weight * influence, trust.weight + weight
     remembered = memory / weight.clamp(min=memory)
     learnt = Trust(recent, total * remembered, weight * remembered, trust.trusted)
     return learnt._replace(trusted=_trusted(learnt))
-
-
-def _influence(recent: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """c[k, j]; 0 for those who did nothing."""
-    lengths = norms(recent)
-    cosine = inner_products(recent, recent) / torch.outer(lengths, lengths)
-    return -cosine.nan_to_num(0.0, 0.0, 0.0).cpu()
 
 
 def _agreement(influence: Tensor, trust: Trust, received: Bool[Tensor, "n n"]) -> Float[Tensor, "n 1"]:

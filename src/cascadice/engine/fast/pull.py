@@ -13,18 +13,10 @@ from torch import Tensor
 from torch.func import vjp
 from torch.utils._pytree import tree_map
 
+from cascadice.engine.fast.convolution import twice_differentiable
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.rows import Fetch, each_row, over_rows, twin
-from cascadice.engine.fast.tape import (
-    Along,
-    Layers,
-    eager_along,
-    eager_read,
-    generic_along,
-    pure_along,
-    read,
-    twice_differentiable,
-)
+from cascadice.engine.fast.tape import Along, Layers, eager_along, eager_read, generic_along, pure_along, read
 from cascadice.engine.learner import Learner, Optional, Participants, gradient, pure_step
 from cascadice.engine.rounds import Adjoint
 from cascadice.optimizers import Optimizer, State
@@ -68,13 +60,15 @@ def _steps_back(
 
     c = ∂(update)/∂g ᵀ λ        λ ← λ + ∂(update)/∂θ ᵀ λ + H c
     """
-    (theta, state), past_theta, past_state = _split(theta, state, alpha)
-    carried = _before_each(learner, one, x, y, lr, samples)
+    whole, reaching = (theta, state), _reaching(theta, state, alpha)
+    theta, state = reaching
+    weights: list[Any] = [(samples[0][i],) if samples else () for i in range(x.shape[0])]
+    carried = [one]
+    for i in range(x.shape[0] - 1):
+        carried.append(Participants(*pure_step(learner, *carried[i], x[i], y[i], lr, weights[i])[:3]))
     scores: list[Tensor] = []
-    for i in reversed(range(x.shape[0])):
-        at = carried[i]
-        weights: Any = (samples[0][i],) if samples else ()
-        batch = (at.theta, at.buffers, x[i], y[i], weights)
+    for i, at in reversed(list(enumerate(carried))):
+        batch = (at.theta, at.buffers, x[i], y[i], weights[i])
         if factors:
             by_gradient, by_theta = factors
             parts, product = along(learner, *batch, theta, score, through)
@@ -89,27 +83,17 @@ def _steps_back(
         scores.insert(0, theta.new_zeros(0) if parts is None else parts)
     if not through:
         return scores[0]
-    if past_theta is not None:
-        theta, state = theta + past_theta, {name: value + past_state[name] for name, value in state.items()}
+    if alpha:
+        theta = theta + (whole[0] - reaching[0])
+        state = {name: value + (whole[1][name] - reaching[1][name]) for name, value in state.items()}
     return theta, state, torch.cat(scores)
 
 
-def _split(theta: Tensor, state: State, alpha: Optional) -> tuple[tuple[Tensor, State], Tensor | None, State]:
-    """What of λ reaches the work that was done, and what goes past it; see `local_steps`."""
+def _reaching(theta: Tensor, state: State, alpha: Optional) -> tuple[Tensor, State]:
+    """What of λ reaches the work that was done; the rest goes past it, see `local_steps`."""
     if not alpha:
-        return (theta, state), None, {}
-    reaching = alpha[0] * theta, {name: alpha[0] * adjoint for name, adjoint in state.items()}
-    return reaching, theta - reaching[0], {name: adjoint - reaching[1][name] for name, adjoint in state.items()}
-
-
-def _before_each(
-    learner: Learner, one: Participants, x: Tensor, y: Tensor, lr: Tensor, samples: Optional
-) -> list[Participants]:
-    carried = [one]
-    for i in range(x.shape[0] - 1):
-        weights: Any = (samples[0][i],) if samples else ()
-        carried.append(Participants(*pure_step(learner, *carried[-1], x[i], y[i], lr, weights)[:3]))
-    return carried
+        return theta, state
+    return alpha[0] * theta, {name: alpha[0] * adjoint for name, adjoint in state.items()}
 
 
 @lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and equal rates are the same tensor
@@ -156,7 +140,7 @@ def _read_row(
     learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, alpha: Optional,
     layers: Layers, reading: Callable[..., Tensor],
 ) -> Tensor:  # fmt: skip
-    reaching, _, _ = _split(theta, state, alpha)
+    reaching = _reaching(theta, state, alpha)
     if factors:
         return factors[0] * reading(layers, learner, tape, reaching[0])
     # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters

@@ -10,7 +10,7 @@ sum over samples gives the Hessian-vector product H A without ever computing the
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,22 +20,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cascadice.engine.fast.convolution import TwiceDifferentiated
+from cascadice.engine.fast.convolution import TwiceDifferentiated, twice_differentiable
 from cascadice.engine.fast.eager import eager_loss, lend
 from cascadice.engine.fast.hooks import Tape, hook_layers
-from cascadice.engine.learner import (
-    Buffers,
-    Learner,
-    Optional,
-    Participants,
-    forward,
-    gradient,
-    objective,
-    per_sample,
-    unflatten,
-)
+from cascadice.engine.learner import Buffers, Learner, Optional, forward, gradient, objective, per_sample, unflatten
 from cascadice.optimizers import State
 
 Along = Callable[..., tuple[Tensor | None, Tensor | None]]
@@ -70,11 +59,11 @@ _known: MutableMapping[Learner, dict[tuple[str, int], Layers | None]] = WeakKeyD
 
 
 def layered(
-    learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Participants, Tensor, Tensor]]
+    learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Tensor, Buffers, Tensor, Tensor]]
 ) -> Layers | None:
     """The learner's layers for batches of a size, or None where scores by layers are not what they should be.
 
-    They are compared once, on an example (participant, x, y), with scores that know nothing of layers: a model may
+    They are compared once, on an example (theta, buffers, x, y), with scores that know nothing of layers: a model may
     use the parameters of a layer without calling it, or change an output in place.
     """
     known = _known.setdefault(learner, {})
@@ -83,17 +72,17 @@ def layered(
     return known[strategy, size]
 
 
-def _verified(learner: Learner, strategy: str, one: Participants, x: Tensor, y: Tensor) -> Layers | None:
+def _verified(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Layers | None:
     """In double precision: in single, a model with kinks may be on either side of one."""
     x64 = x.double() if x.is_floating_point() else x
-    buffers = {name: b.double() if b.is_floating_point() else b for name, b in one.buffers.items()}
+    buffers64 = {name: b.double() if b.is_floating_point() else b for name, b in buffers.items()}
     numbers = torch.arange(learner.size, device=x.device, dtype=torch.float64)
     # not at the initial parameters: many of those are 0, and hide what is below them
-    arguments = (one.theta.double() + 0.03 * numbers.cos(), buffers, x64, y, (), numbers.sin(), True)
+    arguments = (theta.double() + 0.03 * numbers.cos(), buffers64, x64, y, (), numbers.sin(), True)
     try:
         exact = replace(learner.twin(), compute=None)
         exact.training.double()
-        hooked = layers(exact, x64, buffers)
+        hooked = layers(exact, x64, buffers64)
         if hooked is None:
             return None
         with torch.no_grad(), twice_differentiable():
@@ -102,7 +91,7 @@ def _verified(learner: Learner, strategy: str, one: Participants, x: Tensor, y: 
             alone = along(hooked, hooked.learner.twin(), *arguments, False)
             expected = generic_along(exact, *arguments, True)
         pairs = ((found[0], expected[0]), (alone[0], expected[0]), (found[1], expected[1]))
-        return layers(learner, x, one.buffers) if all(_near(*pair) for pair in pairs) else None
+        return layers(learner, x, buffers) if all(_near(*pair) for pair in pairs) else None
     except Exception:  # whatever a model does to its layers, there is another way
         return None
 
@@ -110,11 +99,6 @@ def _verified(learner: Learner, strategy: str, one: Participants, x: Tensor, y: 
 def _near(value: Any, expected: Any) -> bool:
     near = (value - expected).abs().max() <= 1e-8 * expected.abs().max()
     return value.shape == expected.shape and bool(near.item())
-
-
-def twice_differentiable() -> AbstractContextManager[None]:
-    """Fused attention has no second derivative; torch's plain one has."""
-    return sdpa_kernel(SDPBackend.MATH)
 
 
 def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:
