@@ -69,7 +69,11 @@ class InfluenceAware:
         self.trust = learn(self.trust, update, received, self.fading, self.memory)
         welcome = self.trust.trusted & ~oversized(update, heard)
         kept = most_helpful(welcome & heard, self.trust.influence, self.degree)
-        return reweighted(W, kept, self._adopted(welcome & ~heard, kept) if self.explore else None)
+        if not self.explore:
+            return reweighted(W, kept)
+        strangers = welcome & ~heard & (self.trust.influence < 0)
+        best = most_helpful(strangers, self.trust.influence, 1)
+        return reweighted(W, kept, best & ~kept.any(1, keepdim=True))  # for those left without neighbours
 
     def _strangers(self, t: int, nodes: int) -> Bool[Tensor, "n n"]:
         """The one stranger whose update each participant receives in round t: at one distance for all, drawn anew."""
@@ -79,11 +83,6 @@ class InfluenceAware:
             k = torch.arange(nodes)
             strangers[k, k // self.size * self.size + (k + distance) % self.size] = True
         return strangers
-
-    def _adopted(self, strangers: Bool[Tensor, "n n"], kept: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
-        """The stranger that helped most, for those left without neighbours."""
-        helpers = strangers & (self.trust.influence < 0)
-        return most_helpful(helpers, self.trust.influence, 1) & ~kept.any(1, keepdim=True)
 
 
 def influence_aware(

@@ -50,25 +50,22 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     sizes = [p.numel() for p in learner.training.parameters()]
     row = flatten(learner.training)  # fresh memory costs more than what fills it
 
-    def gradients(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor, Buffers]:
-        own = lend(learner.training, theta)
-        calls.start()
-        with torch.enable_grad():
-            loss, after = eager_loss(learner, own, buffers, x, y)
-            made = calls.stop()
-            outputs = [call.output for call in made]
-            pieces = torch.autograd.grad(loss, [*own.values(), *outputs], materialize_grads=True)
-        if tapes is not None:
-            tapes.append(tuple(zip([call.input.detach() for call in made], pieces[len(own) :], strict=True)))
-        return list(pieces[: len(own)]), loss.detach(), {name: b.detach() for name, b in after.items()}
-
     def step(
         theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, samples: Optional,
         out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
         if samples:
             return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
-        pieces, loss, buffers = gradients(theta, buffers, x, y)
+        own = lend(learner.training, theta)
+        calls.start()
+        with torch.enable_grad():
+            value, after = eager_loss(learner, own, buffers, x, y)
+            made = calls.stop()
+            inputs = [*own.values(), *(call.output for call in made)]
+            gradients = torch.autograd.grad(value, inputs, materialize_grads=True)
+        if tapes is not None:
+            tapes.append(tuple(zip([call.input.detach() for call in made], gradients[len(own) :], strict=True)))
+        pieces, loss, buffers = gradients[: len(own)], value.detach(), {name: b.detach() for name, b in after.items()}
         descend = learner.optimizer.descend
         if descend is None:
             by_theta = torch.cat([p.reshape(-1) for p in pieces], out=row)
