@@ -309,3 +309,9 @@ def test_wrong_kinds_are_named():
         make(lr="0.1")
     with pytest.raises(TypeError, match=r"nodes must be a whole number; found 4\.0"):
         make(mixing="ring", nodes=4.0)
+
+
+def test_a_network_prints_on_one_line():
+    assert repr(make()) == "Network(4 participants, 379 parameters each, sgd, 8 links, strategy 'loop', cpu)"
+    several = make(optimizer=["sgd", "adam", "sgd", "momentum"], mixing="pairwise-gossip", nodes=4)
+    assert "sgd and adam and momentum, links that change, strategy" in str(several)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from engine.cases import equal, last, make, perceptron
+from engine.cases import data, equal, last, make, perceptron
 from torch import nn
+from torch.nn import functional as F
 
 from cascadice.engine import mix
 from cascadice.engine.networks import draw
@@ -113,6 +114,24 @@ def test_divergence_of_one_participant_is_named():
     theta[2] = torch.nan
     with pytest.raises(DivergedError, match="participant 2 became NaN or infinite in round 0"):
         last(make(mixing="alone", nodes=4, init=theta))
+
+
+@pytest.mark.parametrize("sizes", [3, [3, 2, 3, 2]])
+def test_a_batch_without_a_loss_is_not_called_divergence(sizes):
+    def ignoring(outputs, y):
+        return F.cross_entropy(outputs, y, ignore_index=2)
+
+    usual, ignored = make(batch_size=sizes), (data().train.y == 2).nonzero().flatten()
+
+    def batches(t):
+        batch = draw(usual, t).batch.clone()
+        if t == 3:
+            batch[1, 0, : (batch[1, 0] >= 0).sum()] = ignored[0]
+        return batch
+
+    with pytest.raises(DivergedError, match=r"participant 1 .* round 3\. The initial model .* ignored") as caught:
+        last(make(batches=batches, loss=ignoring), 5)
+    assert (caught.value.t, caught.value.node) == (3, 1)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])

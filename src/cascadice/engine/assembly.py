@@ -10,24 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from cascadice import data as data_sets
-from cascadice import learning_rates, optimizers, seeds, topology
-from cascadice.data import DataSet
+from cascadice import learning_rates, seeds, topology
 from cascadice.data import batches as batch_plans
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.partition import Partition
+from cascadice.engine import groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
-from cascadice.engine.groups import own_state
-from cascadice.engine.learner import Learner, Participants, flatten, forward, learner, unflatten
+from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose, seeded
 from cascadice.engine.rounds import Draw, rows_of
 from cascadice.intervals import check_participants
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
-from cascadice.optimizers import Optimizer, State
+from cascadice.optimizers import Optimizer
 
 Model = nn.Module | Callable[[], nn.Module]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -96,10 +95,13 @@ def network(
     check_participants((*behaviours, *corruptions), nodes)
     if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
-    holdings = _holdings(partition, batches, data, nodes, per_node, seed)
+    holdings = None  # unknown where only batches are given
+    if partition is not None or batches is None:
+        scheme = "iid" if partition is None else partition
+        holdings = partitions.resolve(scheme, data.train.y, nodes, per_node=per_node, seed=seed)
     plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
-    ways = _optimizers(optimizer, nodes)
+    ways = groups.optimizers_of(optimizer, nodes)
     template = learner(deepcopy(made).to(device, parameters), loss, ways[0], compute)
     code = lookup(COMPRESSIONS, compression, "compression") if isinstance(compression, str) else compression
     if code is not None and not isinstance(code, Compression):
@@ -119,20 +121,16 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.nodes:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
-    network = replace(network, groups=_groups(network, drawn, optimizers))
-    examples = [(group.learner, _example(network, drawn, group)) for group in network.groups] or [
-        (network.learner, (network.initial, load(network, drawn)))
-    ]
-    template = replace(network.learner, stochastic=_draws(network, examples[0][1][1]))
-    groups = tuple(
-        group._replace(learner=replace(group.learner, stochastic=template.stochastic)) for group in network.groups
-    )
-    network = replace(network, learner=template, groups=groups)
+    steps, size = batch_plans.sizes(drawn.batch)[0]
+    stochastic = _draws(network, load(network, drawn, [0], group=Group(network.learner, (0,), steps, size)))
+    network = replace(network, learner=replace(network.learner, stochastic=stochastic))
+    network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
-        best = {choose(replace(own, stochastic=template.stochastic), *example) for own, example in examples}
+        everybody = Group(network.learner, tuple(range(network.nodes)))
+        best = {_choice(network, drawn, group) for group in network.groups or (everybody,)}
         return replace(network, strategy="loop" if "loop" in best else best.pop())
     lookup(STRATEGIES, network.strategy, "strategy")
-    if template.stochastic and network.strategy != "loop":
+    if stochastic and network.strategy != "loop":
         raise ValueError(
             f"a model that draws at random (dropout) must run as a loop, each participant from its own seed; "
             f"found strategy {network.strategy!r}. Use 'loop' or 'auto'."
@@ -140,63 +138,32 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     return network
 
 
-def _groups(network: Network, drawn: Draw, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
-    """Participants that work alike, together; none where all do."""
-    ways = list(optimizers) or [network.learner.optimizer] * network.nodes
-    kinds: dict[tuple[int, int, int], list[int]] = {}
-    for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)):
-        kinds.setdefault((id(ways[k]), steps, size), []).append(k)
-    if len(kinds) == 1 and -1 not in drawn.batch:
-        return ()
-    learners = {id(way): replace(network.learner, optimizer=way) for way in ways}
-    return tuple(
-        Group(learners[way], tuple(nodes), steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
-        for (way, steps, size), nodes in kinds.items()
-    )
-
-
-def _example(network: Network, drawn: Draw, group: Group) -> tuple[Participants, LocalInputs]:
-    """What a group's participants carry at first, and their first batches."""
-    rows = rows_of(network.initial, list(group.nodes))
-    return rows._replace(state=own_state(group, rows.state)), load(network, drawn, group.nodes, group=group)
-
-
-def _optimizers(given: Any, nodes: int) -> list[Optimizer]:
-    """The optimizer of each participant; equal names give one object."""
-    if isinstance(given, (str, Optimizer)) or not isinstance(given, Sequence):
-        return [optimizers.resolve(given)] * nodes
-    if len(given) != nodes:
-        raise ValueError(
-            f"there must be an optimizer for each of {nodes} participants, or one for all; found {len(given)}."
-        )
-    named = {name: optimizers.resolve(name) for name in given if isinstance(name, str)}
-    return [named[each] if isinstance(each, str) else optimizers.resolve(each) for each in given]
+def _choice(network: Network, drawn: Draw, group: Group) -> str:
+    """How to run a group, as its first batches show."""
+    rows = groups.own_state(group, rows_of(network.initial, list(group.nodes)))
+    return choose(group.learner, rows, load(network, drawn, group.nodes, group=group))
 
 
 def _draws(network: Network, inputs: LocalInputs) -> bool:
     """Whether the model's training output depends on chance: two seeds, one batch."""
-    first = rows_of(network.initial, 0)
+    first, x, y = rows_of(network.initial, 0), inputs.x[0, 0], inputs.y[0, 0]
     template, labels, outputs = network.learner, len(network.data.classes), []
+    parameters = dict(unflatten(template.training, first.theta))
     try:
         for seed in (1, 2):
             with torch.no_grad(), seeded(seed, network.device):
-                parameters = dict(unflatten(template.training, first.theta))
-                buffers = {name: buffer.clone() for name, buffer in first.buffers.items()}
-                outputs.append(forward(template.training, {**parameters, **buffers}, inputs.x[0, 0], template.compute))
-                value = template.loss(outputs[-1], inputs.y[0, 0])
+                outputs.append(outputs_of(parameters, template, first.buffers, x)[0])
+                value = template.loss(outputs[-1], y)
                 if labels:  # one that few batches hold would otherwise be out of bounds in the middle of the run
-                    template.loss(outputs[-1], torch.full_like(inputs.y[0, 0], labels - 1))
+                    template.loss(outputs[-1], torch.full_like(y, labels - 1))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         below = f" below {labels}" if labels else ""
-        shapes = f"inputs {list(inputs.x.shape[2:])} and targets {list(inputs.y.shape[2:])}{below}"
-        raise ValueError(f"model and loss must take a batch of {shapes}; they said: {_first_line(error)}") from error
+        shapes = f"inputs {list(x.shape)} and targets {list(y.shape)}{below}"
+        reason = (str(error) or type(error).__name__).partition("\n")[0]
+        raise ValueError(f"model and loss must take a batch of {shapes}; they said: {reason}") from error
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
     return not torch.equal(*outputs)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -209,13 +176,6 @@ def _device(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use the device 'cpu'.")
     return device
-
-
-def _holdings(given: Any, batches: Any, data: DataSet, nodes: int, per_node: int | None, seed: int) -> Partition | None:
-    """Who holds which samples; unknown where only batches are given."""
-    if given is None and batches is not None:
-        return None
-    return partitions.resolve("iid" if given is None else given, data.train.y, nodes, per_node=per_node, seed=seed)
 
 
 def _batches(
@@ -259,39 +219,24 @@ def _initial(
     model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, seed: int, template: Learner,
     ways: Sequence[Optimizer],
 ) -> Participants:  # fmt: skip
-    like = next(template.training.parameters())
     if isinstance(init, str):
         owners = lookup({"shared": 1, "own": nodes}, init, "initialisation")
         rows = [flatten(made)] if owners == 1 else [flatten(_made(model, seed, k)) for k in range(nodes)]
         theta = torch.stack(rows).expand(nodes, -1)
+    elif isinstance(init, Tensor):
+        theta = init
     else:
-        theta = init if isinstance(init, Tensor) else _stacked([flatten(module) for module in init])
+        theta = torch.stack([flatten(module) for module in init]) if init else torch.empty(0, 0)
     if theta.shape != (nodes, template.size):
         needed = f"[{nodes}, {template.size}], a row for each participant"
         raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
-    theta = theta.to(like).clone(memory_format=torch.contiguous_format)
+    theta = theta.to(next(template.training.parameters())).clone(memory_format=torch.contiguous_format)
     holders = [template.training] * nodes if isinstance(init, (str, Tensor)) else list(init)
     buffers = {
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
         for name, b in template.training.named_buffers()
     }
-    return Participants(theta, _state(theta, ways), buffers)
-
-
-def _state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
-    """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
-    state: State = {}
-    for k, way in enumerate(ways):
-        for name, value in way.init(theta[k : k + 1]).items():
-            rows = state.setdefault(name, value.expand(len(ways), *value.shape[1:]).clone())
-            if rows.shape[1:] != value.shape[1:]:
-                raise ValueError(f"optimizers that differ must name their state differently; {name!r} has two shapes.")
-            rows[k] = value[0]
-    return state
-
-
-def _stacked(rows: list[Tensor]) -> Tensor:
-    return torch.stack(rows) if rows else torch.empty(0, 0)
+    return Participants(theta, groups.initial_state(theta, ways), buffers)
 
 
 def _made(model: Model, seed: int, node: int) -> nn.Module:

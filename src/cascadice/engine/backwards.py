@@ -54,7 +54,7 @@ def backwards(
     saved = {} if saved is None else saved
     begin = max((t for t in starts if t in saved), default=start)
     if begin < starts[-1]:
-        here = saved[begin] if begin in saved else network.initial
+        here = saved.get(begin, network.initial)
         for round_ in simulate(network, starts[-1], start=begin, participants=here, window=0, operator=operator):
             tick()
             if round_.t + 1 in starts:

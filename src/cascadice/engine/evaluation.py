@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from cascadice.data import Samples
-from cascadice.engine.learner import Buffers, Learner, Participants, forward, unflatten
+from cascadice.engine.learner import Buffers, Learner, Participants, measure_all
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import rows_of
 from cascadice.losses import Loss
@@ -27,13 +27,9 @@ class Evaluation:
     measure: Loss
     own: bool = False
 
-    def of(self, k: int) -> tuple[Tensor, Tensor]:
+    def of(self, k: int) -> tuple[Any, Any]:
         """What participant k is measured on."""
-        if self.own:
-            return self.x[k], self.y[k]
-        assert isinstance(self.x, Tensor)
-        assert isinstance(self.y, Tensor)
-        return self.x, self.y
+        return (self.x[k], self.y[k]) if self.own else (self.x, self.y)
 
 
 def evaluate_on(
@@ -64,7 +60,7 @@ def evaluate_on(
         raise TypeError(f"a measure must be a function of (outputs, targets); found {measure!r}.")
     chosen = network.data.test if samples is None else samples
     own = not isinstance(chosen, Samples)
-    parts = list(chosen) if not isinstance(chosen, Samples) else [chosen]
+    parts = [chosen] if isinstance(chosen, Samples) else list(chosen)
     if own and len(parts) != network.nodes:
         raise ValueError(f"there must be evaluation data for each of {network.nodes} participants; found {len(parts)}.")
     for k, part in enumerate(parts):
@@ -73,42 +69,35 @@ def evaluate_on(
         if len(part) == 0:
             whose = f"that of participant {k}" if own else "it"
             raise ValueError(f"an evaluation set must hold at least one sample; {whose} is empty. Use subset(index).")
-    sets = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
     dtype, function = network.initial.theta.dtype, measure or network.learner.loss
+    sets = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
     sets = [(x.to(dtype) if x.is_floating_point() else x, y) for x, y in sets]
-    for k, one in enumerate(sets):
-        _check_measured(_measured_once(network.learner, rows_of(network.initial, k), *one, function))
+    for k, (x, y) in enumerate(sets):
+        _check_measured(network.learner, rows_of(network.initial, k), x, y, function)
     if network.strategy != "loop":
         _check_vectorises(network, *sets[0], function)
     if not own:
         return Evaluation(*sets[0], function)
-    xs, ys = tuple(x for x, _ in sets), tuple(y for _, y in sets)
+    xs, ys = zip(*sets, strict=True)
     if len({len(part) for part in parts}) == 1:
         return Evaluation(torch.stack(xs), torch.stack(ys), function, own=True)
     return Evaluation(xs, ys, function, own=True)
 
 
-def measured(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:
+def measured(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:
     """The measure of one row of parameters, in evaluation mode."""
-    return measure(_outputs(learner, theta, buffers, x), y)
+    return measure_all(learner, Participants(theta, {}, buffers), x, y, (measure,))[0]
 
 
-def _outputs(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor) -> Tensor:
-    return forward(learner.evaluating, {**dict(unflatten(learner.evaluating, theta)), **buffers}, x, learner.compute)
-
-
-def _measured_once(learner: Learner, one: Participants, x: Tensor, y: Tensor, measure: Loss) -> Any:
+def _check_measured(learner: Learner, one: Participants, x: Tensor, y: Tensor, measure: Loss) -> None:
     try:
-        outputs = _outputs(learner, one.theta, one.buffers, x)
+        (outputs,) = measure_all(learner, one, x, y, (lambda outputs, _: outputs,))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"evaluation data must be what the model takes; it cannot take {list(x.shape)} of {x.dtype}: {reason}"
         ) from error
-    return measure(outputs, y)
-
-
-def _check_measured(value: Any) -> None:
+    value: Any = measure(outputs, y)
     if not isinstance(value, Tensor):
         kind = type(value).__name__
         raise TypeError(f"a measure must give a tensor; found {kind}. Leave out .item(), float() and the like.")
@@ -124,9 +113,9 @@ def _check_measured(value: Any) -> None:
 def _check_vectorises(network: Network, x: Tensor, y: Tensor, measure: Loss) -> None:
     two = rows_of(network.initial, slice(0, 2))
     try:
-        vmap(lambda theta, buffers: measured(theta, network.learner, buffers, x, y, measure))(two.theta, two.buffers)
+        vmap(lambda theta, buffers: measured(network.learner, theta, buffers, x, y, measure))(two.theta, two.buffers)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"the measure cannot run for all participants at once: {reason} Leave out .item() and branches on values, "
             "or build the network with strategy='loop'."

@@ -45,9 +45,7 @@ def fleet(networks: Sequence[Network]) -> Network:
     if len({network.nodes for network in networks}) > 1:
         raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
     if first.groups:
-        raise ValueError(
-            "networks whose participants work in several ways cannot stand side by side; run them in turn."
-        )
+        raise ValueError("networks whose participants work in several ways cannot run side by side; run them in turn.")
     initial = [network.initial for network in networks]
     return replace(
         first,

@@ -3,20 +3,64 @@
 Local work runs group by group, each with rows of one shape, and the results are put into their places.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from cascadice import optimizers
+from cascadice.data import batches
 from cascadice.engine.networks import Group, Network, Nodes
-from cascadice.optimizers import State
+from cascadice.optimizers import Optimizer, State
 
 T = TypeVar("T")
 
 
-def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callable[[Group, Nodes, Any], T]) -> T:
+def optimizers_of(given: Any, nodes: int) -> list[Optimizer]:
+    """The optimizer of each participant; equal names give one object."""
+    if isinstance(given, (str, Optimizer)) or not isinstance(given, Sequence):
+        return [optimizers.resolve(given)] * nodes
+    if len(given) != nodes:
+        raise ValueError(
+            f"there must be an optimizer for each of {nodes} participants, or one for all; found {len(given)}."
+        )
+    named = {name: optimizers.resolve(name) for name in given if isinstance(name, str)}
+    return [named[each] if isinstance(each, str) else optimizers.resolve(each) for each in given]
+
+
+def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
+    """Participants that work alike, together; none where all do."""
+    ways = list(optimizers) or [network.learner.optimizer] * network.nodes
+    kinds: dict[tuple[int, int, int], list[int]] = {}
+    for k, (steps, size) in enumerate(batches.sizes(batch)):
+        kinds.setdefault((id(ways[k]), steps, size), []).append(k)
+    if len(kinds) == 1 and -1 not in batch:
+        return ()
+    learners = {id(way): replace(network.learner, optimizer=way) for way in ways}
+    return tuple(
+        Group(learners[way], tuple(nodes), steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
+        for (way, steps, size), nodes in kinds.items()
+    )
+
+
+def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
+    """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
+    state: State = {}
+    for k, way in enumerate(ways):
+        for name, value in way.init(theta[k : k + 1]).items():
+            rows = state.setdefault(name, value.expand(len(ways), *value.shape[1:]).clone())
+            if rows.shape[1:] != value.shape[1:]:
+                raise ValueError(f"optimizers that differ must name their state differently; {name!r} has two shapes.")
+            rows[k] = value[0]
+    return state
+
+
+def over_groups(
+    network: Network, nodes: Nodes, given: tuple[Any, ...], like: T, run: Callable[[Group, Nodes, Any], T]
+) -> T:
     """`run(group, members, rows of given)` for each group; what it returns goes into the rows of a copy of `like`.
 
     `nodes` are the participants for which the rows of `given` and `like` stand, in order. What a group does not return,
@@ -31,7 +75,8 @@ def over_groups(network: Network, nodes: Nodes, given: Any, like: T, run: Callab
         if places:
             index = torch.tensor(places, device=network.device)
             rows = tree_map(lambda tensor, index=index: tensor[index], given)
-            _put(results, index, run(group, [members[place] for place in places], rows))
+            own = tuple(own_state(group, part) if hasattr(part, "state") else part for part in rows)
+            _put(results, index, run(group, [members[place] for place in places], own))
     return results
 
 
@@ -48,6 +93,6 @@ def _put(results: Any, index: Tensor, part: Any) -> None:
             _put(place, index, value)
 
 
-def own_state(group: Group, state: State) -> State:
-    """The state of the group's own optimizer, out of that of all optimizers."""
-    return state if group.state is None else {name: state[name] for name in group.state}
+def own_state(group: Group, rows: Any) -> Any:
+    """The rows with the state of the group's own optimizer, out of that of all optimizers."""
+    return rows if group.state is None else rows._replace(state={name: rows.state[name] for name in group.state})

@@ -14,7 +14,7 @@ from cascadice.losses import accuracy
 
 
 class Metrics(NamedTuple):
-    """How good each participant's model is; accuracy is NaN where targets are not classes."""
+    """Of each participant's model; accuracy is NaN where targets are not classes."""
 
     loss: Float[Tensor, " n"]
     accuracy: Float[Tensor, " n"]
@@ -27,9 +27,6 @@ def evaluate(network: Network, participants: Participants, samples: Samples | No
         participants: What they carry, e.g. `round.after`.
         samples: What to evaluate on; the test data unless given.
         chunk: Samples in one pass: more need more memory.
-
-    Returns:
-        The loss and the accuracy of each participant; the accuracy is NaN where targets are not classes.
 
     Example:
         >>> float(evaluate(network, rounds[-1].after).accuracy.mean())

@@ -88,6 +88,18 @@ class Network:
     sample_weights: Float[Tensor, "n size"] | None = None
     blocks: int = 1
 
+    def __repr__(self) -> str:
+        steps = (learner.optimizer.update for learner in self.learners)
+        names = dict.fromkeys(getattr(step, "__qualname__", repr(step)).split(".")[0] for step in steps)
+        links = "links that change"
+        if isinstance(self.mixing, topology.Cycle) and len(self.mixing.matrices) == 1:
+            receivers, sources, _ = topology.links(self.mixing(0))
+            links = f"{int((receivers != sources).sum())} links"
+        return (
+            f"Network({self.nodes} participants, {self.learner.size:,} parameters each, {' and '.join(names)}, "
+            f"{links}, strategy {self.strategy!r}, {self.device})"
+        )
+
     @property
     def nodes(self) -> int:
         """How many participants there are."""
@@ -111,20 +123,12 @@ class Network:
 
 def draw(network: Network, t: int) -> Draw:
     """What chance and schedules say for round t."""
-    conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
-    return Draw(t, network.batches(t), network.mixing(t), _checked_rate(network.lr(t), network.nodes, t), conduct)
-
-
-def _checked_rate(lr: Any, nodes: int, t: int) -> float | Tensor:
-    """A schedule may give a number or one for each participant."""
-    if isinstance(lr, float):
-        return lr
+    nodes, lr = network.nodes, network.lr(t)
     rates = torch.as_tensor(lr)
-    if rates.dim() == 0:
-        return float(rates)
-    if rates.shape != (nodes,):
+    if rates.dim() and rates.shape != (nodes,):
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
-    return rates
+    conduct: Any = behaviours.conduct(network.behaviours, t, range(nodes))
+    return Draw(t, network.batches(t), network.mixing(t), rates if rates.dim() else float(lr), conduct)
 
 
 def load(
@@ -136,16 +140,16 @@ def load(
     `samples`, is cut off.
     """
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
-    device, dtype = network.device, network.initial.theta.dtype
-    pick: Any = slice(None) if nodes is None else torch.tensor(rows)
-    batch = drawn.batch[pick] if group is None else drawn.batch[pick][:, : group.steps, : group.size]
-    x, y = network.data.train.take(batch.to(device, non_blocking=True))
-    x = x.to(dtype) if x.is_floating_point() else x
+    batch = drawn.batch if nodes is None else drawn.batch[torch.tensor(rows)]
+    if group is not None:
+        batch, *weights = (part[:, : group.steps, : group.size] for part in (batch, *samples))
+        samples = tuple(weights)
+    x, y = network.data.train.take(batch.to(network.device, non_blocking=True))
+    x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
-    if samples and group is not None:
-        samples = (samples[0][:, : group.steps, : group.size],)
     if network.sample_weights is not None:
-        own = network.sample_weights[torch.tensor(rows, device=device)[:, None, None], batch.to(device)].to(dtype)
+        weights = network.sample_weights if nodes is None else network.sample_weights[rows]
+        own = weights.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
         samples = (own * samples[0],) if samples else (own,)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
@@ -154,11 +158,10 @@ def load(
 
 def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:
     """The learning rate of each of these participants (all, unless said)."""
-    device, dtype = network.device, network.initial.theta.dtype
     if isinstance(drawn.lr, Tensor):
-        pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
-        return drawn.lr[pick].to(device, dtype)
-    return _rates(drawn.lr, network.nodes if nodes is None else len(nodes), dtype, device)
+        return _rows(network, drawn.lr, nodes)
+    rows = network.nodes if nodes is None else len(nodes)
+    return _rates(drawn.lr, rows, network.initial.theta.dtype, network.device)
 
 
 @lru_cache(maxsize=16)
@@ -168,17 +171,19 @@ def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Te
 
 def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
     """The part of its local work that each row does, by its behaviour; () where all do all of it."""
-    if not drawn.conduct:
-        return ()
+    return (_rows(network, drawn.conduct[0], nodes),) if drawn.conduct else ()
+
+
+def _rows(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
+    """Always another tensor: what is known of rates is remembered by tensor, and these values may be overwritten."""
     pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
-    return (drawn.conduct[0][pick].to(network.device, network.initial.theta.dtype),)
+    return values[pick].to(network.initial.theta)
 
 
 def draws_inside(network: Network, t: int) -> bool:
     """Whether round t draws more than batches and W on its way: corrupted data, or noise in place of updates."""
-    noisy = (b for b in network.behaviours if b.kind == "noise-sender")
-    spoilers: tuple[Corruption | Behaviour, ...] = (*network.corruptions, *noisy)
-    return any(spoiler.applies(t, node) for spoiler in spoilers for node in spoiler.nodes)
+    noisy = [b for b in network.behaviours if b.kind == "noise-sender"]
+    return any(each.applies(t, node) for each in (*network.corruptions, *noisy) for node in each.nodes)
 
 
 def module_of(network: Network, participants: Participants, k: int) -> nn.Module:
@@ -186,7 +191,6 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
 
     Args:
         participants: What the participants carry, e.g. `round.after`.
-        k: The participant.
 
     Returns:
         A copy of the model with the parameters and buffers of k.

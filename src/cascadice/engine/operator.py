@@ -27,7 +27,7 @@ from cascadice import optimizers
 from cascadice.engine import send
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
-from cascadice.engine.exchange.stacked import Averaging
+from cascadice.engine.exchange.stacked import Averaging, Point
 from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
@@ -41,9 +41,6 @@ from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Rou
 from cascadice.optimizers import Optimizer
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
-
-Point = tuple[Perturbation | None, Perturbation] | None
-"""Where a derivative is taken: a change of (before, half), or None for where the round really was."""
 
 
 @runtime_checkable

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 
 from cascadice import optimizers as pure_optimizers
 from cascadice import topology
@@ -82,7 +82,7 @@ class Recorder:
         check_alike(self._models, self._optimizers)
         self._settings = settings(self._optimizers[0])
         self._pure = pure_version(self._settings)
-        step = self._pure.optimizer if clip is None else pure_optimizers.clip(self._pure.optimizer, clip)
+        step = self._pure if clip is None else pure_optimizers.clip(self._pure, clip)
         self._learner = learner(self._models[0], loss, step)
         device = next(self._models[0].parameters()).device
         self._test, self._samples = None if test is None else test.to(device), SampleBuffer(device)
@@ -126,14 +126,17 @@ class Recorder:
         finally:
             for hook in hooks:
                 hook.remove()
-        self._keep(self._closed(mixing, before, work))
+        closed = self._closed(mixing, before, work)
+        if len(self._kept) == self._kept.maxlen:
+            self._samples.forget(self._kept[0].draw.batch)
+        self._kept.append(closed)
+
+    def _row(self, k: int) -> Participants:
+        return carried(self._models[k], self._optimizers[k], self._pure)
 
     def _read(self) -> Participants:
         participants: Participants = stack([self._row(k) for k in range(len(self._models))])
         return participants
-
-    def _row(self, k: int) -> Participants:
-        return carried(self._models[k], self._optimizers[k], self._pure)
 
     def _start(self) -> Participants:
         now = self._read()
@@ -141,8 +144,7 @@ class Recorder:
             self._initial = now
             return now
         last = self._kept[-1].after
-        pairs = zip(tree_flatten(now)[0], tree_flatten(last)[0], strict=True)
-        if not all(torch.equal(one, other) for one, other in pairs):
+        if not all(map(torch.equal, tree_leaves(now), tree_leaves(last))):
             raise ValueError(
                 "participants must not change between rounds, or influence would be lost on the way; they did. "
                 "Train and gossip inside `with recorder.round(W)`, or start a new recorder."
@@ -168,8 +170,7 @@ class Recorder:
 
     def _closed(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
         """The round that has just ended, if it is one that we could have made."""
-        t = self._kept[-1].t + 1 if self._kept else 0
-        batch = _batch(work)
+        t, batch = self._kept[-1].t + 1 if self._kept else 0, _batch(work)
         half: Participants = stack([own.now for own in work])
         theta = half.theta
         if not bool(torch.isfinite(theta).all()):
@@ -177,41 +178,31 @@ class Recorder:
         loss = torch.tensor([own.losses for own in work], dtype=theta.dtype, device=theta.device).mean(1)
         closed = Round(Draw(t, batch, W, _rate(work, theta)), before, half, self._read(), loss)
         if self._strategy == "auto":
-            self._settle(closed.draw)
+            network = settled(self._made({0: closed.draw._replace(t=0)}))
+            if network.learner.stochastic:
+                raise ValueError(
+                    "a model that draws at random (dropout) cannot be watched, as its draws cannot be made again. "
+                    "Use one without, or train it by cascadice.simulate."
+                )
+            self._learner, self._strategy = network.learner, network.strategy
         if t < self._verify:
             closed = _verified(self._made({t: closed.draw}), closed)
         _check_gossip(closed)
         return closed._replace(after=closed.after._replace(state=half.state))
 
-    def _keep(self, round_: Round) -> None:
-        if len(self._kept) == self._kept.maxlen:
-            self._samples.forget(self._kept[0].draw.batch)
-        self._kept.append(round_)
-
     def _made(self, draws: dict[int, Draw]) -> Network:
         """The network in which these rounds were drawn."""
-        samples, of_round = self._samples.samples, partial(_kept_draw, draws)
+        samples = self._samples.samples
         test = Samples(samples.x[:0], samples.y[:0]) if self._test is None else self._test
-        rate: Any = lambda t: of_round(t).lr  # noqa: E731
-        return Network(
-            self._learner, self._initial, DataSet("watched", samples, test, ()),
-            lambda t: of_round(t).batch, lambda t: of_round(t).W, rate, self._q, 0, self._strategy,
-        )  # fmt: skip
-
-    def _settle(self, drawn: Draw) -> None:
-        network = settled(self._made({0: drawn._replace(t=0)}))
-        if network.learner.stochastic:
-            raise ValueError(
-                "a model that draws at random (dropout) cannot be watched, as its draws cannot be made again. "
-                "Use one without, or train it by cascadice.simulate."
-            )
-        self._learner, self._strategy = network.learner, network.strategy
+        data = DataSet("watched", samples, test, ())
+        batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
+        return Network(self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy)
 
 
-def _kept_draw(draws: dict[int, Draw], t: int) -> Draw:
+def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
     if t not in draws:
         raise ValueError(f"round {t} is not among those kept, {min(draws)} to {max(draws)}. Give a larger window.")
-    return draws[t]
+    return getattr(draws[t], part)
 
 
 def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:
@@ -281,12 +272,9 @@ def _check_gossip(round_: Round) -> None:
 def _pieces(*stages: Participants) -> Iterator[tuple[Any, ...]]:
     """Name and value at each stage of everything real that participants carry, a row for each of them."""
     yield "theta", *(stage.theta for stage in stages)
+    n = len(stages[0].theta)
     for name in stages[0].state:
-        yield f"optimizer's {name}", *(_rows(stage.state[name]) for stage in stages)
+        yield f"optimizer's {name}", *(stage.state[name].reshape(n, -1) for stage in stages)
     for name, buffer in stages[0].buffers.items():
         if buffer.is_floating_point() and buffer.numel():
-            yield f"buffer {name}", *(_rows(stage.buffers[name]) for stage in stages)
-
-
-def _rows(value: Tensor) -> Float[Tensor, "n _"]:
-    return value.reshape(len(value), -1)
+            yield f"buffer {name}", *(stage.buffers[name].reshape(n, -1) for stage in stages)

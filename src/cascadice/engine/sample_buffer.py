@@ -27,18 +27,31 @@ class SampleBuffer:
     def put(self, x: Any, y: Any, index: Any = None) -> Int[Tensor, " batch"]:
         """Copy a batch onto the shelf; its numbers there. Cost: a copy; seldom, one of everything, for room to grow."""
         self._check(x, y)
-        rows = self._unused(len(y)) if index is None else _numbers(index, len(y))
+        if index is None:
+            again, self._free = self._free[: len(y)], self._free[len(y) :]
+            rows = torch.cat([again, torch.arange(self._size, self._size + len(y) - len(again))])
+        else:
+            rows = _numbers(index, len(y))
         if self._numbered not in (None, index is not None):
             raise ValueError("either all batches must come with index= or none; found some of each.")
         self._numbered = index is not None
-        self._grow(int(rows.max()) + 1, x, y)
+        size = int(rows.max()) + 1
+        if size > len(self._x):
+            room = max(size, 2 * len(self._x))
+            self._x, self._y = _longer(self._x, x, room), _longer(self._y, y, room)
+            self._known = _longer(self._known, self._known, room)
+        self._size = max(self._size, size)
         x, y, places = (tensor.detach().to(self._device) for tensor in (x, y, rows))
         new = ~self._known[rows].to(self._device)
         self._x[places[new]], self._y[places[new]] = x[new], y[new]
         self._known[rows] = True
-        if self._numbered:
-            _check_same(rows, self._x[places] != x)
-            _check_same(rows, self._y[places] != y)
+        for kept, given in ((self._x, x), (self._y, y)) if self._numbered else ():
+            changed = (kept[places] != given).reshape(len(rows), -1).any(1)
+            if changed.any():
+                raise ValueError(
+                    f"a sample must be the same each time it is used; number {int(places[changed][0])} has changed. "
+                    "Where samples are augmented, leave index out: each view is then a sample."
+                )
         return rows
 
     def forget(self, rows: Int[Tensor, "..."]) -> None:
@@ -46,17 +59,6 @@ class SampleBuffer:
         if not self._numbered:
             self._known[rows.flatten()] = False
             self._free = torch.cat([self._free, rows.flatten()])
-
-    def _unused(self, count: int) -> Tensor:
-        again, self._free = self._free[:count], self._free[count:]
-        return torch.cat([again, torch.arange(self._size, self._size + count - len(again))])
-
-    def _grow(self, size: int, x: Tensor, y: Tensor) -> None:
-        if size > len(self._x):
-            room = max(size, 2 * len(self._x))
-            self._x, self._y = _longer(self._x, x, room), _longer(self._y, y, room)
-            self._known = _longer(self._known, self._known, room)
-        self._size = max(self._size, size)
 
     def _check(self, x: Any, y: Any) -> None:
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
@@ -75,10 +77,8 @@ class SampleBuffer:
 
 
 def _longer(old: Tensor, like: Tensor, size: int) -> Tensor:
-    longer = torch.zeros(size, *like.shape[1:], dtype=like.dtype, device=old.device)
-    if len(old):
-        longer[: len(old)] = old
-    return longer
+    added = torch.zeros(size - len(old), *like.shape[1:], dtype=like.dtype, device=old.device)
+    return torch.cat([old, added]) if len(old) else added
 
 
 def _numbers(index: Any, count: int) -> Tensor:
@@ -87,13 +87,3 @@ def _numbers(index: Any, count: int) -> Tensor:
         given = f"{rows.dtype} of shape {list(rows.shape)}"
         raise ValueError(f"index must be {count} whole numbers, at least 0, one for each sample; found {given}.")
     return rows.long()
-
-
-def _check_same(rows: Tensor, differs: Tensor) -> None:
-    changed = differs.reshape(len(rows), -1).any(1).nonzero()
-    if len(changed):
-        number = int(rows[int(changed[0])])
-        raise ValueError(
-            f"a sample must be the same each time it is used; number {number} has changed. Where samples are "
-            "augmented, leave index out: each view is then a sample."
-        )

@@ -6,20 +6,19 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network, draw
+from cascadice.engine.learner import Participants, measure_all
+from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import MixingRule, Round
+from cascadice.engine.rounds import MixingRule, Round, rows_of
 
 
 class DivergedError(ArithmeticError):
     """A participant's loss is no longer a number; what was yielded before stands."""
 
-    def __init__(self, t: int, node: int, run: str = "") -> None:
-        super().__init__(
-            f"{run}the loss of participant {node} became NaN or infinite in round {t}. "
-            "Lower the learning rate, or clip the gradient."
-        )
+    def __init__(
+        self, t: int, node: int, remedy: str = "Lower the learning rate, or clip the gradient.", run: str = ""
+    ) -> None:
+        super().__init__(f"{run}the loss of participant {node} became NaN or infinite in round {t}. {remedy}")
         self.t, self.node = t, node
 
 
@@ -69,17 +68,31 @@ def simulate(
     for round_ in (operator or Operator(network)).train(draws, before, window, taped, rule):
         unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
         if len(unseen) >= LOOK_EVERY[network.device.type]:
-            _check_finite(unseen)
+            _check_finite(network, unseen)
         yield round_
-    _check_finite(unseen)
+    _check_finite(network, unseen)
 
 
 # To look at a loss on CUDA is to wait for it, and the next rounds could have been launched meanwhile.
 LOOK_EVERY = {"cpu": 1, "cuda": 16}
 
 
-def _check_finite(unseen: list[tuple[int, Tensor]]) -> None:
+def _check_finite(network: Network, unseen: list[tuple[int, Tensor]]) -> None:
     if unseen and not bool(torch.isfinite(torch.stack([loss for _, loss in unseen])).all()):
         t, loss = next((t, loss) for t, loss in unseen if not bool(torch.isfinite(loss).all()))
-        raise DivergedError(t, int((~torch.isfinite(loss)).nonzero()[0]))
+        node = int((~torch.isfinite(loss)).nonzero()[0])
+        if _has_loss(network, t, node):
+            raise DivergedError(t, node)
+        no_loss = "The initial model has no finite loss on this batch either"
+        raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
     unseen.clear()
+
+
+def _has_loss(network: Network, t: int, k: int) -> bool:
+    """Whether the initial model has a finite loss on the batches of k; else training is not to blame."""
+    group = next((group for group in network.groups if k in group.nodes), None)
+    x, y, *_ = load(network, draw(network, t), [k], group=group)
+    one, learner = rows_of(network.initial, k), network.learner
+    with torch.no_grad():
+        losses = [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in zip(x[0], y[0], strict=True)]
+    return bool(torch.stack(losses).isfinite().all())

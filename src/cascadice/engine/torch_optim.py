@@ -1,49 +1,28 @@
 """torch.optim optimizers and the models they train, read as pure functions and flat rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cascadice import optimizers
 from cascadice.engine.learner import Participants, flatten
 from cascadice.optimizers import Optimizer, State
 
 
-class PureVersion(NamedTuple):
-    """The step of a torch.optim optimizer as a pure function; `names` says what torch calls each part of our state."""
-
-    optimizer: Optimizer
-    names: Mapping[str, str]
+def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Optimizer:
+    return optimizers.momentum(momentum, weight_decay, nesterov) if momentum else optimizers.sgd(weight_decay)
 
 
-def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> PureVersion:
-    if momentum == 0:
-        return PureVersion(optimizers.sgd(weight_decay), {})
-    return PureVersion(optimizers.momentum(momentum, weight_decay, nesterov), {"momentum": "momentum_buffer"})
-
-
-def _adam(betas: tuple[float, float], eps: float, weight_decay: float) -> PureVersion:
-    return PureVersion(optimizers.adam(betas, eps, weight_decay), ADAM_NAMES)
-
-
-def _adamw(betas: tuple[float, float], eps: float, weight_decay: float) -> PureVersion:
-    return PureVersion(optimizers.adamw(betas, eps, weight_decay), ADAM_NAMES)
-
-
-ADAM_NAMES = {"m": "exp_avg", "v": "exp_avg_sq", "count": "step"}
-PURE_VERSIONS: dict[type, Callable[..., PureVersion]] = {
-    torch.optim.SGD: _sgd,
-    torch.optim.Adam: _adam,
-    torch.optim.AdamW: _adamw,
+# for each kind: its step as a pure function of its options, and the options that this function does not know
+KINDS: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
+    torch.optim.SGD: (_sgd, ("dampening", "maximize")),
+    torch.optim.Adam: (optimizers.adam, ("amsgrad", "maximize", "decoupled_weight_decay")),
+    torch.optim.AdamW: (optimizers.adamw, ("amsgrad", "maximize")),
 }
-REFUSED: dict[type, tuple[str, ...]] = {
-    torch.optim.SGD: ("dampening", "maximize"),
-    torch.optim.Adam: ("amsgrad", "maximize", "decoupled_weight_decay"),
-    torch.optim.AdamW: ("amsgrad", "maximize"),
-}
+TORCH_NAMES = {"momentum": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "count": "step"}  # of our state
 
 
 class Settings(NamedTuple):
@@ -57,17 +36,18 @@ class Settings(NamedTuple):
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
     """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
     kind = type(optimizer)
-    if kind not in PURE_VERSIONS:
-        known = ", ".join(f"torch.optim.{name.__name__}" for name in PURE_VERSIONS)
+    if kind not in KINDS:
+        known = ", ".join(f"torch.optim.{name.__name__}" for name in KINDS)
         raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
-    names = signature(PURE_VERSIONS[kind]).parameters
+    make, unknown = KINDS[kind]
+    names = signature(make).parameters
     groups = [
         Settings(kind, {n: _plain(group[n]) for n in names}, float(group["lr"])) for group in optimizer.param_groups
     ]
     if different := [group for group in groups if group != groups[0]]:
         both = f"{_text(groups[0])} and {_text(different[0])}"
         raise ValueError(f"all parameter groups of an optimizer must have the same settings; found {both}.")
-    for option in REFUSED[kind]:
+    for option in unknown:
         if any(group.get(option) for group in optimizer.param_groups):
             raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
     return groups[0]
@@ -84,27 +64,24 @@ def _text(settings: Settings) -> str:
     return ", ".join(f"{name}={value}" for name, value in {"lr": settings.lr, **settings.options}.items())
 
 
-def pure_version(settings: Settings) -> PureVersion:
+def pure_version(settings: Settings) -> Optimizer:
     """The pure step that these settings describe."""
-    return PURE_VERSIONS[settings.kind](**settings.options)
+    return KINDS[settings.kind][0](**settings.options)
 
 
-def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: PureVersion) -> Participants:
+def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer) -> Participants:
     """What one participant carries, copied: its row of parameters, its optimizer's state in our names, its buffers."""
     theta = flatten(model)
-    states = [optimizer.state.get(parameter, {}) for parameter in model.parameters()]
     state: State = {}
-    for name, blank in pure.optimizer.init(theta).items():
-        values = [per_parameter.get(pure.names[name]) for per_parameter in states]
+    for name, blank in pure.init(theta).items():
+        values = [optimizer.state.get(parameter, {}).get(TORCH_NAMES[name]) for parameter in model.parameters()]
         # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
-        state[name] = blank + max(float(v or 0) for v in values) if blank.dim() == 0 else _row(model, values)
+        if blank.dim() == 0:
+            state[name] = blank + max(float(value or 0) for value in values)
+        else:  # torch makes state at the first step, and until then it is zero
+            pairs = zip(model.parameters(), values, strict=True)
+            state[name] = torch.cat([(torch.zeros_like(p) if v is None else v).detach().reshape(-1) for p, v in pairs])
     return Participants(theta, state, {name: buffer.detach().clone() for name, buffer in model.named_buffers()})
-
-
-def _row(model: nn.Module, values: list[Tensor | None]) -> Tensor:
-    """One row for all parameters; torch makes state at the first step, and until then it is zero."""
-    pairs = zip(model.parameters(), values, strict=True)
-    return torch.cat([(torch.zeros_like(p) if v is None else v).detach().reshape(-1) for p, v in pairs])
 
 
 def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:

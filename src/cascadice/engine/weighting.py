@@ -1,6 +1,6 @@
 """A network in which some updates, or some samples, count less, or not at all.
 
-    α_j multiplies j's learning rate:  θ_j^{t+½} = θ_j^t + α_j Δ_j        α_i multiplies sample i's term in the gradients
+    α_j multiplies j's learning rate: θ_j^{t+½} = θ_j^t + α_j Δ_j      α_i multiplies sample i's term in the gradients
 
 α_j = 0 is a participant that trains nothing and passes on what it hears; α_i = 0 is a sample left out.
 """

@@ -81,7 +81,7 @@ def retrain(
     Example:
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
-    rows = _rows(network, updates, samples)
+    rows = _rows(updates, samples)
     count = 1 if network.groups else together or _together(network)
     operator, values = Operator(network), list[Tensor]()
     for first in range(0, len(rows), count):
@@ -95,9 +95,7 @@ def retrain(
     return torch.stack(values).cpu()
 
 
-def _rows(
-    network: Network, updates: Tensor | None, samples: Tensor | None
-) -> list[tuple[float | Tensor, Tensor | None]]:
+def _rows(updates: Tensor | None, samples: Tensor | None) -> list[tuple[float | Tensor, Tensor | None]]:
     if updates is None and samples is None:
         raise ValueError("there must be weights of updates, of samples or of both; found neither.")
     counts = {len(weights) for weights in (updates, samples) if weights is not None}
@@ -122,7 +120,7 @@ def _trained(networks: Sequence[Network], rounds: int, first: int) -> Participan
         *_, last = simulate(fleet(networks) if len(networks) > 1 else networks[0], rounds, window=0)
     except DivergedError as error:
         which, node = divmod(error.node, networks[0].nodes)
-        raise DivergedError(error.t, node, f"in network {first + which} of those trained again, ") from None
+        raise DivergedError(error.t, node, run=f"in network {first + which} of those trained again, ") from None
     return last.after
 
 

@@ -181,7 +181,7 @@ def sweep(
             if played is not None:
                 played()
     except DivergedError as error:
-        raise DivergedError(error.t, error.node, f"in the run at α = {in_words(at)}, ") from None
+        raise DivergedError(error.t, error.node, run=f"in the run at α = {in_words(at)}, ") from None
 
 
 def _pulled(

@@ -116,7 +116,7 @@ def measured_at(
         try:
             *_, last = simulate(there, stop, start=start, window=0, operator=operator)
         except DivergedError as error:
-            raise DivergedError(error.t, error.node, f"in the run at α = {in_words(at)}, ") from None
+            raise DivergedError(error.t, error.node, run=f"in the run at α = {in_words(at)}, ") from None
     return final(operator, evaluation, last, on)[1]
 
 

@@ -5,6 +5,7 @@ itself, and its derivatives are torch's.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from torch.func import jvp, vjp
 from torch.utils._pytree import tree_map
 
 from cascadice import topology
+from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint, MixingRule, Perturbation, Round
 
@@ -53,8 +55,8 @@ def _name(rule: MixingRule) -> str:
 
 def _checked(W: Any, round_: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
     """A copy of the W that a rule returned (it may refill the tensor next round), once it is known to be one."""
-    name = _name(rule)
-    where, nodes = f"the W that the rule {name} returned in round {round_.t} cannot be used", len(round_.half.theta)
+    nodes = len(round_.half.theta)
+    where = f"the W that the rule {_name(rule)} returned in round {round_.t} cannot be used"
     if not isinstance(W, Tensor):
         raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
     if W.shape != (nodes, nodes):
@@ -78,35 +80,24 @@ class ByRule:
         """What becomes of a change of what is sent, and of what was there before: exactly."""
 
         def again(source: int) -> Tensor:
-            changed_before = round_.before.theta + _dense(round_, before, source)
-            changed_half = round_.half.theta + _dense(round_, half, source)
-            return _theta(round_)(changed_before, changed_half) - round_.after.theta
+            return _theta(round_, *_moved(round_, (before, half), source)) - round_.after.theta
 
-        return _gathered(round_, half, again)
+        return _gathered(half, again)
 
-    def push(
-        self, round_: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
-        half: Perturbation,
-    ) -> Perturbation:  # fmt: skip
+    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """The derivative of the rule, `at` a change of (before, half) or where the round really was."""
 
         def along(source: int) -> Tensor:
-            moved = (None, None) if at is None else at
-            point = (
-                round_.before.theta + _dense(round_, moved[0], source),
-                round_.half.theta + _dense(round_, moved[1], source),
-            )
-            tangent = (_dense(round_, before, source), _dense(round_, half, source))
-            change: Tensor = _derived(round_, lambda: jvp(_theta(round_), point, tangent))[1]
+            point, tangent = _moved(round_, at, source), (_dense(round_, before, source), _dense(round_, half, source))
+            change: Tensor = _derived(round_, lambda: jvp(partial(_theta, round_), point, tangent))[1]
             return change
 
-        return _gathered(round_, half, along)
+        return _gathered(half, along)
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`."""
-        of_before, of_half = _derived(
-            round_, lambda: vjp(_theta(round_), round_.before.theta, round_.half.theta)[1](adjoint.theta)
-        )
+        point = (round_.before.theta, round_.half.theta)
+        of_before, of_half = _derived(round_, lambda: vjp(partial(_theta, round_), *point)[1](adjoint.theta))
         if bool(of_before.any()):
             raise ValueError(
                 f"the rule that mixed round {round_.t} depends on what participants had before it; a reverse sweep "
@@ -124,18 +115,15 @@ def _called(round_: Round, before: Participants, half: Participants) -> Particip
     return mixed
 
 
-def _theta(round_: Round) -> Callable[[Tensor, Tensor], Tensor]:
-    def mixed(before: Tensor, half: Tensor) -> Tensor:
-        return _called(round_, round_.before._replace(theta=before), round_.half._replace(theta=half)).theta
-
-    return mixed
+def _theta(round_: Round, before: Tensor, half: Tensor) -> Tensor:
+    return _called(round_, round_.before._replace(theta=before), round_.half._replace(theta=half)).theta
 
 
 def _derived(round_: Round, derive: Callable[[], R]) -> R:
     try:
         return derive()
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise ValueError(
             f"the rule that mixed round {round_.t} cannot be differentiated: {reason}. Use truth, which replays it, "
             "or write the rule with out-of-place operations."
@@ -151,25 +139,23 @@ def _dense(round_: Round, change: Perturbation | None, source: int) -> Tensor:
     return rows
 
 
-def _gathered(round_: Round, half: Perturbation, change_of: Callable[[int], Tensor]) -> Perturbation:
+def _moved(round_: Round, at: Point, source: int) -> tuple[Tensor, Tensor]:
+    """Everybody's parameters before and after local work, with the changes that come from one source."""
+    before, half = at or (None, None)
+    return round_.before.theta + _dense(round_, before, source), round_.half.theta + _dense(round_, half, source)
+
+
+def _gathered(half: Perturbation, change_of: Callable[[int], Tensor]) -> Perturbation:
     """The changes of all sources as pairs; state stays with whom it changed."""
-    nodes, sources, theta = [], [], []
-    state: dict[str, list[Tensor]] = {name: [] for name in half.state}
+    parts = []
     for source in sorted(set(half.sources.tolist())):
         change, chosen = change_of(source), half.sources == source
-        own = torch.zeros(len(change), dtype=torch.bool, device=change.device)
-        own[half.nodes[chosen]] = bool(half.state)
-        reached = (change != 0).any(1) | own
-        nodes.append(reached.nonzero().flatten())
-        sources.append(torch.full_like(nodes[-1], source))
-        theta.append(change[reached])
-        for name, values in half.state.items():
-            kept: Any = values.new_zeros(len(change), *values.shape[1:])
-            kept[half.nodes[chosen]] = values[chosen]
-            state[name].append(kept[reached])
-    return Perturbation(
-        torch.cat(nodes),
-        torch.cat(sources),
-        torch.cat(theta),
-        {name: torch.cat(parts) for name, parts in state.items()},
-    )
+        reached, own = (change != 0).any(1), half.nodes[chosen]
+        if half.state:
+            reached[own] = True
+        everybody = {name: v.new_zeros(len(change), *v.shape[1:]) for name, v in half.state.items()}
+        state = {name: v.index_copy(0, own, half.state[name][chosen])[reached] for name, v in everybody.items()}
+        nodes = reached.nonzero().flatten()
+        parts.append(Perturbation(nodes, torch.full_like(nodes, source), change[reached], state))
+    gathered: Perturbation = tree_map(lambda *column: torch.cat(column), *parts)
+    return gathered

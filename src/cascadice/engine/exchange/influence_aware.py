@@ -1,10 +1,8 @@
 """Influence-aware gossip: participants listen to those whose updates help on their own data.
 
-D_j is what j has done lately. With SGD, D_k is minus the summed gradients of k's own batches, so c is the first-order
-influence of j's recent updates on the loss of what k has recently trained on (Definition 4, summed over pairs of
-rounds), without the sizes. One update is mostly noise; sums over rounds are not.
-
-    D_j = Σ_s fading^s Δ_j^{t−s}        c[k, j] = −cos(D_k, D_j)
+D_j (see `influence_aware`) is what j did lately. With SGD, D_k is minus the summed gradients of k's own batches, so
+c is the first-order influence of j's recent updates on the loss of what k has recently trained on (Definition 4, summed
+over pairs of rounds), without the sizes. One update is mostly noise; sums over rounds are not.
 """
 
 from typing import NamedTuple
@@ -71,7 +69,11 @@ class InfluenceAware:
         self.trust = learn(self.trust, update, received, self.fading, self.memory)
         welcome = self.trust.trusted & ~oversized(update, heard)
         kept = most_helpful(welcome & heard, self.trust.influence, self.degree)
-        return reweighted(W, kept, self._adopted(welcome & ~heard, kept) if self.explore else None)
+        if not self.explore:
+            return reweighted(W, kept)
+        strangers = welcome & ~heard & (self.trust.influence < 0)
+        best = most_helpful(strangers, self.trust.influence, 1)
+        return reweighted(W, kept, best & ~kept.any(1, keepdim=True))  # for those left without neighbours
 
     def _strangers(self, t: int, nodes: int) -> Bool[Tensor, "n n"]:
         """The one stranger whose update each participant receives in round t: at one distance for all, drawn anew."""
@@ -81,11 +83,6 @@ class InfluenceAware:
             k = torch.arange(nodes)
             strangers[k, k // self.size * self.size + (k + distance) % self.size] = True
         return strangers
-
-    def _adopted(self, strangers: Bool[Tensor, "n n"], kept: Bool[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
-        """The stranger that helped most, for those left without neighbours."""
-        helpers = strangers & (self.trust.influence < 0)
-        return most_helpful(helpers, self.trust.influence, 1) & ~kept.any(1, keepdim=True)
 
 
 def influence_aware(
@@ -158,19 +155,14 @@ def learn(
 ) -> Trust:
     """Trust after one more round, in which k received j's update where `received[k, j]`."""
     recent = update.add(trust.recent, alpha=fading)
-    influence = torch.where(received, _influence(recent), 0.0)
+    lengths = norms(recent)
+    cosine = (inner_products(recent, recent) / torch.outer(lengths, lengths)).cpu()
+    influence = torch.where(received, -cosine.nan_to_num(0.0, 0.0, 0.0), 0.0)  # 0 for those who did nothing
     weight = _agreement(influence, trust, received).square() * received
     total, weight = trust.total + weight * influence, trust.weight + weight
     remembered = memory / weight.clamp(min=memory)
     learnt = Trust(recent, total * remembered, weight * remembered, trust.trusted)
     return learnt._replace(trusted=_trusted(learnt))
-
-
-def _influence(recent: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """c[k, j]; 0 for those who did nothing."""
-    lengths = norms(recent)
-    cosine = inner_products(recent, recent) / torch.outer(lengths, lengths)
-    return -cosine.nan_to_num(0.0, 0.0, 0.0).cpu()
 
 
 def _agreement(influence: Tensor, trust: Trust, received: Bool[Tensor, "n n"]) -> Float[Tensor, "n 1"]:
@@ -214,8 +206,7 @@ def reweighted(
     W: Float[Tensor, "n n"], kept: Bool[Tensor, "n n"], adopted: Bool[Tensor, "n n"] | None = None
 ) -> Float[Tensor, "n n"]:
     """W without the neighbours that are not `kept`, rows normalised; an adopted stranger gets as much as k itself."""
-    own = W.diag()
-    weights = W * kept + own.diag()
+    weights = W * kept + W.diag().diag()
     weights = weights + (~(weights > 0).any(1)).to(W).diag()  # whoever hears neither itself nor anybody kept
     if adopted is not None:
         weights = weights + weights.diag()[:, None] * adopted

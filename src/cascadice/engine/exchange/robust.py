@@ -1,9 +1,11 @@
 """Mixing rules that guard gossip against attackers by looking at the models alone; rivals of influence-aware gossip.
 
-The rules that take a `share` assume that at most this part of what a participant hears is false.
+`simulate(network, rounds, rule=krum())` uses one. Of the neighbours that a participant hears, at most the part `share`,
+in [0, 0.5), may be false: f of them.
 """
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,16 +24,10 @@ def clipping(share: float = 0.25) -> MixingRule:
 
         W'[k, j] = W[k, j] min(1, τ_k / ‖θ_j − θ_k‖),  and W'[k, k] is the rest
 
-    τ_k is the distance to the (f + 1)-th farthest neighbour, where f of k's neighbours may be false; the authors'
-    program has f = 1. Cost: the distances, one product of [n, d] matrices.
-
-    Args:
-        share: The part of k's neighbours that may be false, in [0, 0.5).
-
-    Returns:
-        The rule, for `simulate(network, rounds, rule=clipping())`.
+    τ_k is the distance to the (f + 1)-th farthest neighbour; the authors' program has f = 1. Cost: the distances, one
+    product of [n, d] matrices.
     """
-    check_share(share)
+    _check_share(share)
 
     def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
         W = draw.W.to_dense()
@@ -50,14 +46,8 @@ def krum(share: float = 0.25) -> MixingRule:
 
     A model's score is the sum of squared distances to its m − f − 2 nearest among the m that k holds, its own included;
     the lowest score wins.
-
-    Args:
-        share: The part of k's neighbours that may be false, in [0, 0.5).
-
-    Returns:
-        The rule, for `simulate(network, rounds, rule=krum())`.
     """
-    check_share(share)
+    _check_share(share)
 
     def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
         W = draw.W.to_dense()
@@ -100,38 +90,25 @@ def trimmed_mean(share: float = 0.25) -> MixingRule:
     """Coordinate-wise trimmed mean (Yin et al. 2018): the mean without the f smallest and f largest values.
 
     It does not average by a W, so it returns the mixed parameters. Cost: a sort of what each participant received.
-
-    Args:
-        share: The part of k's neighbours that may be false, in [0, 0.5).
-
-    Returns:
-        The rule, for `simulate(network, rounds, rule=trimmed_mean())`.
     """
-    check_share(share)
+    _check_share(share)
 
     def rule(draw: Draw, before: Participants, half: Participants) -> Participants:
         sources, absent = (part.to(half.theta.device) for part in _held(neighbours(draw.W)))
-        theta = _trimmed(half.theta, sources, absent, share)
+        m = (~absent).sum(1)
+        f = torch.minimum(_false(m - 1, share), (m - 1) // 2)
+        place = torch.arange(sources.shape[1], device=m.device)
+        inner = (place >= f[:, None]) & (place < (m - f)[:, None])
+        width, parts = max(1, SORTED_AT_ONCE // sources.numel()), []
+        for columns in torch.split(half.theta, width, 1):  # out of place, so that the rule can be differentiated
+            received = columns[sources].nan_to_num(torch.inf, torch.inf, -torch.inf).unbind(1)
+            ranked = _sorted([r.masked_fill(a[:, None], torch.inf) for r, a in zip(received, absent.T, strict=True)])
+            kept = [r.masked_fill(~i[:, None], 0.0) for r, i in zip(ranked, inner.T, strict=True)]
+            parts.append(torch.stack(kept).sum(0) / inner.sum(1)[:, None])
         buffers = mix(draw.W, half._replace(theta=half.theta[:, :1])).buffers if half.buffers else {}
-        return Participants(theta, half.state, buffers)
+        return Participants(torch.cat(parts, 1), half.state, buffers)
 
     return rule
-
-
-def _trimmed(
-    theta: Float[Tensor, "n d"], sources: Int[Tensor, "n most"], absent: Bool[Tensor, "n most"], share: float
-) -> Float[Tensor, "n d"]:
-    m = (~absent).sum(1)
-    f = torch.minimum(_false(m - 1, share), (m - 1) // 2)
-    place = torch.arange(sources.shape[1], device=theta.device)
-    inner = (place >= f[:, None]) & (place < (m - f)[:, None])
-    width, parts = max(1, SORTED_AT_ONCE // sources.numel()), []
-    for columns in torch.split(theta, width, 1):  # out of place throughout, so that the rule can be differentiated
-        received = columns[sources].nan_to_num(torch.inf, torch.inf, -torch.inf).unbind(1)
-        ranked = _sorted([r.masked_fill(a[:, None], torch.inf) for r, a in zip(received, absent.T, strict=True)])
-        kept = [r.masked_fill(~i[:, None], 0.0) for r, i in zip(ranked, inner.T, strict=True)]
-        parts.append(torch.stack(kept).sum(0) / inner.sum(1)[:, None])
-    return torch.cat(parts, 1)
 
 
 def _sorted(rows: list[Tensor]) -> list[Tensor]:
@@ -152,10 +129,10 @@ def without(attackers: Sequence[int]) -> MixingRule:
     bad = torch.tensor(list(attackers), dtype=torch.int64)
 
     def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
-        W = draw.W.to_dense().clone()
-        theirs = W[bad]
+        given = draw.W.to_dense()
+        W = given.clone()
         W[:, bad] = 0
-        W[bad] = theirs
+        W[bad] = given[bad]
         return W / W.sum(1, keepdim=True)
 
     return rule
@@ -176,7 +153,9 @@ def _false(heard: Int[Tensor, " n"], share: float) -> Int[Tensor, " n"]:
     return torch.ceil(heard * share - 1e-9).long()
 
 
-def check_share(share: float) -> None:
-    """Raise a ValueError unless less than half of what is heard may be false."""
+def _check_share(share: float) -> None:
+    what = "share, the part of what is heard that may be false, must be"
+    if not isinstance(share, Real):
+        raise TypeError(f"{what} a number; found {type(share).__name__}. These rules do not need the network.")
     if not 0 <= share < 0.5:
-        raise ValueError(f"share, the part of what is heard that may be false, must be in 0..0.5; found {share}.")
+        raise ValueError(f"{what} in 0..0.5; found {share}.")

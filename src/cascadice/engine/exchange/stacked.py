@@ -14,20 +14,18 @@ from cascadice.engine.rounds import Adjoint, Perturbation, Round
 from cascadice.topology import gossip, gossip_transposed, links
 from cascadice.topology.mixing import full_precision, product
 
+Point = tuple[Perturbation | None, Perturbation] | None
+"""Where a derivative is taken: a change of (before, half), or None for where the round really was."""
+
 
 def mix(W: Float[Tensor, "n n"], half: Participants, out: Participants | None = None) -> Participants:
     """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}; into the buffers `out` if given."""
     theta = gossip(W, half.theta, out=None if out is None else out.theta)
-    buffers = {name: _mixed(W, value) for name, value in half.buffers.items()}
+    real = {name: buffer.reshape(len(theta), -1) for name, buffer in half.buffers.items() if buffer.is_floating_point()}
+    buffers = half.buffers | {name: gossip(W, rows).view_as(half.buffers[name]) for name, rows in real.items()}
     if out is not None:
         buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
     return Participants(theta, half.state, buffers)
-
-
-def _mixed(W: Tensor, buffer: Tensor) -> Tensor:
-    if not buffer.is_floating_point():
-        return buffer
-    return gossip(W, buffer.reshape(len(buffer), -1)).view(buffer.shape)
 
 
 class Averaging:
@@ -50,10 +48,7 @@ class Averaging:
         """What becomes of a change of what is sent: exactly."""
         return spread(round_.W, half)
 
-    def push(
-        self, round_: Round, at: tuple[Perturbation | None, Perturbation] | None, before: Perturbation | None,
-        half: Perturbation,
-    ) -> Perturbation:  # fmt: skip
+    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """The derivative of the exchange: the same wherever it is taken."""
         return spread(round_.W, half)
 

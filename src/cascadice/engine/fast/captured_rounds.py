@@ -32,14 +32,9 @@ class StagedDraw:
 
     def __init__(self, drawn: Draw, device: torch.device, dtype: torch.dtype) -> None:
         nodes = len(drawn.batch)
-        conduct: Any = tuple(torch.empty(nodes, device=device, dtype=dtype) for _ in drawn.conduct)
-        self.draw = Draw(
-            drawn.t,
-            torch.empty_like(drawn.batch, device=device),
-            torch.empty(nodes, nodes, device=device, dtype=dtype),
-            torch.empty(nodes, device=device, dtype=dtype),
-            conduct,
-        )
+        W, lr = (torch.empty(*shape, device=device, dtype=dtype) for shape in ((nodes, nodes), (nodes,)))
+        conduct: Any = tuple(torch.empty_like(lr) for _ in drawn.conduct)
+        self.draw = Draw(drawn.t, torch.empty_like(drawn.batch, device=device), W, lr, conduct)
         self.W: Tensor | None = None
         self.lr: float | None = None
 
@@ -127,7 +122,6 @@ def captured_scores(network: Network, layers: Layers | None) -> Callable[..., tu
 
     def run(before: Participants, half: Participants, adjoint: Adjoint, *tape: Any) -> tuple[Tensor, Tensor]:
         assert layers is not None
-        samples = scores_from_tape(network.learner, network.strategy, layers, *tape)
-        return dots(before, half, adjoint), samples
+        return dots(before, half, adjoint), scores_from_tape(network.strategy, layers, *tape)
 
     return captured_call(run)

@@ -1,16 +1,24 @@
-"""Convolutions that are to be differentiated twice.
+"""Attention and convolutions that are to be differentiated twice.
 
-For the second derivative by kernels torch convolves with kernels as large as images, which takes several times as long
-as the gradient of a transposed convolution; and that is the same.
+For the second derivative by kernels of convolutions, torch convolves with kernels as large as images. That takes
+several times as long as the gradient of a transposed convolution, which is the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+
+
+def twice_differentiable() -> AbstractContextManager[None]:
+    """Fused attention has no second derivative; torch's plain one has."""
+    return sdpa_kernel(SDPBackend.MATH)
+
 
 Form = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 """Stride, padding, dilation, groups."""
@@ -57,9 +65,5 @@ class _Convolution(torch.autograd.Function):
                 x.shape[2:], by_output.shape[2:], stride, padding, dilation, kernel.shape[2:], strict=True
             )
         ]
-        return (
-            F.conv_transpose2d(by_output, kernel, None, stride, padding, output_padding, groups, dilation),
-            None,
-            None,
-            None,
-        )
+        by_input = F.conv_transpose2d(by_output, kernel, None, stride, padding, output_padding, groups, dilation)
+        return by_input, None, None, None

@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 R = TypeVar("R")
-
-
 _capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 
 
@@ -22,22 +20,17 @@ def capture(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGra
     """
     outer = _capturing.set(True)
     try:
-        return _capture(work, pool)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # lets compilers and libraries settle before anything is captured
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            return graph, work()
     finally:
         _capturing.reset(outer)
-
-
-def _capture(work: Callable[[], R], pool: Any) -> tuple[torch.cuda.CUDAGraph, R]:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):  # lets compilers and libraries settle before anything is captured
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        results = work()
-    return graph, results
 
 
 MOST = 8  # addresses to capture a graph for

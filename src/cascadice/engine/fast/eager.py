@@ -29,16 +29,15 @@ def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
 
 def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
     """The training loss by plain autograd, the module having been lent its parameters; and buffers afterwards."""
-    if x.dim() == 4 and not x.is_cuda:
-        x = channels_last(x)
+    x = channels_last(x)
     if buffers or learner.compute is not None:
         return loss_of(own, learner, buffers, x, y)
     return learner.loss(learner.training(x), y), {}
 
 
-def channels_last(images: Tensor) -> Tensor:
-    """Twice as fast for convolutions and pooling on CPU."""
-    return images.contiguous(memory_format=torch.channels_last)
+def channels_last(x: Tensor) -> Tensor:
+    """Images on CPU as convolutions and pooling take them twice as fast; the rest as it is."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and not x.is_cuda else x
 
 
 def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
@@ -51,24 +50,22 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     sizes = [p.numel() for p in learner.training.parameters()]
     row = flatten(learner.training)  # fresh memory costs more than what fills it
 
-    def gradients(theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor, Buffers]:
-        own = lend(learner.training, theta)
-        calls.start()
-        with torch.enable_grad():
-            loss, after = eager_loss(learner, own, buffers, x, y)
-            noted = calls.stop()
-            pieces = torch.autograd.grad(loss, [*own.values(), *noted.outputs], materialize_grads=True)
-        if tapes is not None:
-            tapes.append(tuple(zip([x.detach() for x in noted.inputs], pieces[len(own) :], strict=True)))
-        return list(pieces[: len(own)]), loss.detach(), {name: b.detach() for name, b in after.items()}
-
     def step(
         theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, samples: Optional,
         out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
         if samples:
             return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
-        pieces, loss, buffers = gradients(theta, buffers, x, y)
+        own = lend(learner.training, theta)
+        calls.start()
+        with torch.enable_grad():
+            value, after = eager_loss(learner, own, buffers, x, y)
+            made = calls.stop()
+            inputs = [*own.values(), *(call.output for call in made)]
+            gradients = torch.autograd.grad(value, inputs, materialize_grads=True)
+        if tapes is not None:
+            tapes.append(tuple(zip([call.input.detach() for call in made], gradients[len(own) :], strict=True)))
+        pieces, loss, buffers = gradients[: len(own)], value.detach(), {name: b.detach() for name, b in after.items()}
         descend = learner.optimizer.descend
         if descend is None:
             by_theta = torch.cat([p.reshape(-1) for p in pieces], out=row)

@@ -1,8 +1,8 @@
 """Forward hooks that record what goes into each layer of a model, and its outputs to differentiate by."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,25 +16,29 @@ Tape = tuple[tuple[Tensor, Tensor], ...]
 LINEAR = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.GroupNorm, nn.LayerNorm, Embedding)
 
 
+class Call(NamedTuple):
+    """One call of a layer."""
+
+    name: str
+    input: Tensor
+    output: Tensor
+
+
 @dataclass
 class LayerCalls:
     """The calls of the layers of one copy of a model, while it runs; `probes` are zeros added to the outputs."""
 
-    running: bool = False
+    made: list[Call] | None = None
     probes: tuple[Tensor, ...] | None = None
-    names: list[str] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
 
     def start(self, probes: tuple[Tensor, ...] | None = None) -> None:
         """Record calls from here on."""
-        self.running, self.probes, self.names, self.inputs, self.outputs = True, probes, [], [], []
+        self.made, self.probes = [], probes
 
-    def stop(self) -> "LayerCalls":
+    def stop(self) -> list[Call]:
         """Stop recording; returns the calls and keeps none."""
-        recorded = LayerCalls(False, self.probes, self.names, self.inputs, self.outputs)
-        self.running, self.probes, self.names, self.inputs, self.outputs = False, None, [], [], []
-        return recorded
+        made, self.made, self.probes = self.made or [], None, None
+        return made
 
 
 def hook_layers(model: nn.Module) -> bool:
@@ -60,13 +64,11 @@ def _linear(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _record_call(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     calls: LayerCalls = layer.calls
-    if not calls.running:
+    if calls.made is None:
         return output
     if calls.probes is not None:
-        output = output + calls.probes[len(calls.inputs)]
+        output = output + calls.probes[len(calls.made)]
     elif torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()  # the first layer of a pass in which no parameter is differentiated by
-    calls.names.append(layer.call_name)
-    calls.inputs.append(inputs[0])
-    calls.outputs.append(output)
+    calls.made.append(Call(layer.call_name, inputs[0], output))
     return output

@@ -20,7 +20,7 @@ def row_losses(
     learner: Learner, strategy: str, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
 ) -> Float[Tensor, " p"]:
     """L(θ_p; z') for rows of parameters that stand for these participants. Cost: a forward pass each."""
-    losses: Tensor = _over_sets(_loss_row, learner, strategy, evaluation, here, nodes, steady=False)
+    losses: Tensor = _over_sets(measured, learner, strategy, evaluation, here, nodes, steady=False)
     return losses
 
 
@@ -36,19 +36,14 @@ def row_gradients(
     return loss, gradient if weights is None else torch.mul(gradient, weights[:, None], out=out)
 
 
-def _loss_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> Tensor:
-    return measured(theta, learner, buffers, *rest)
+def _gradient_row(learner: Learner, theta: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    def loss_at(theta: Tensor) -> Tensor:
+        loss = measured(learner, theta, *rest)
+        check_differentiable(loss)
+        return loss
 
-
-def _gradient_row(learner: Learner, theta: Tensor, buffers: Buffers, *rest: Any) -> tuple[Tensor, Tensor]:
-    gradient, loss = grad_and_value(_differentiable)(theta, learner, buffers, *rest)
+    gradient, loss = grad_and_value(loss_at)(theta)
     return loss, gradient
-
-
-def _differentiable(theta: Tensor, *rest: Any) -> Tensor:
-    loss = measured(theta, *rest)
-    check_differentiable(loss)
-    return loss
 
 
 def _over_sets(
@@ -87,14 +82,11 @@ def _eager_gradients(
     def row(worker: int, k: int) -> Tensor:
         own = twin(learner, worker)
         x, y = evaluation.of(nodes[k])
-        parameters = lend(own.evaluating, theta[k])
-        x = channels_last(x) if x.dim() == 4 and not x.is_cuda else x
+        parameters, x = lend(own.evaluating, theta[k]), channels_last(x)
         with torch.enable_grad():
             mine = {name: buffer[k] for name, buffer in buffers.items()}
-            if mine or own.compute is not None:
-                outputs = forward(own.evaluating, {**parameters, **mine}, x, own.compute)
-            else:
-                outputs = own.evaluating(x)
+            plain = not mine and own.compute is None
+            outputs = own.evaluating(x) if plain else forward(own.evaluating, {**parameters, **mine}, x, own.compute)
             loss = evaluation.measure(outputs, y)
             check_differentiable(loss)
             pieces = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)

@@ -13,18 +13,10 @@ from torch import Tensor
 from torch.func import vjp
 from torch.utils._pytree import tree_map
 
+from cascadice.engine.fast.convolution import twice_differentiable
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.rows import Fetch, each_row, over_rows, twin
-from cascadice.engine.fast.tape import (
-    Along,
-    Layers,
-    eager_along,
-    eager_read,
-    generic_along,
-    pure_along,
-    read,
-    twice_differentiable,
-)
+from cascadice.engine.fast.tape import Along, Layers, eager_along, eager_read, generic_along, pure_along, read
 from cascadice.engine.learner import Learner, Optional, Participants, gradient, pure_step
 from cascadice.engine.rounds import Adjoint
 from cascadice.optimizers import Optimizer, State
@@ -40,15 +32,10 @@ def pull_rows(
 
     Without `through` only scores are computed, which needs no Hessian-vector product where there is one step.
     """
-    rows = over_rows(
-        _steps_back,
-        strategy,
-        learner if layers is None else layers.learner,
-        *(_along(strategy, layers), scores, through),
-        steady=True,
-        out=torch.empty_like(adjoint.theta) if through and out is None else out if through else None,
-        fetch=lambda rows: fetch(rows)[:5],
-    )
+    acting = learner if layers is None else layers.learner
+    to = None if not through else torch.empty_like(adjoint.theta) if out is None else out
+    how: dict[str, Any] = {"steady": True, "out": to, "fetch": lambda rows: fetch(rows)[:5]}
+    rows = over_rows(_steps_back, strategy, acting, _along(strategy, layers), scores, through, **how)
     with twice_differentiable():
         results = rows(before, *adjoint, factors(learner.optimizer, lr))
     if not through:
@@ -76,16 +63,17 @@ def _steps_back(
 
     Each step counts by the λ that reaches it, so λ^{t+½} · Δ and `inner` are what all of them together contribute.
     """
-    (theta, state), past_theta, past_state = _split(theta, state, alpha)
-    carried = _before_each(learner, one, x, y, lr, samples)
-    last, inner = theta, theta.new_zeros(())
-    scores: list[Tensor] = []
-    for i in reversed(range(x.shape[0])):
-        at = carried[i]
-        if i < x.shape[0] - 1:
-            inner = inner + ((theta - last) * (carried[i + 1].theta - at.theta)).sum()
-        weights: Any = (samples[0][i],) if samples else ()
-        batch = (at.theta, at.buffers, x[i], y[i], weights)
+    whole, reaching = (theta, state), _reaching(theta, state, alpha)
+    theta, state = reaching
+    weights: list[Any] = [(samples[0][i],) if samples else () for i in range(x.shape[0])]
+    carried = [one]
+    for i in range(x.shape[0] - 1):
+        carried.append(Participants(*pure_step(learner, *carried[i], x[i], y[i], lr, weights[i])[:3]))
+    inner, scores = theta.new_zeros(()), list[Tensor]()
+    for i, at in reversed(list(enumerate(carried))):
+        if i + 1 < len(carried):
+            inner = inner + ((theta - reaching[0]) * (carried[i + 1].theta - at.theta)).sum()
+        batch = (at.theta, at.buffers, x[i], y[i], weights[i])
         if factors:
             by_gradient, by_theta = factors
             parts, product = along(learner, *batch, theta, score, through)
@@ -100,36 +88,24 @@ def _steps_back(
         scores.insert(0, theta.new_zeros(0) if parts is None else parts)
     if not through:
         return scores[0]
-    if past_theta is not None:
-        theta, state = theta + past_theta, {name: value + past_state[name] for name, value in state.items()}
+    if alpha:
+        theta = theta + (whole[0] - reaching[0])
+        state = {name: value + (whole[1][name] - reaching[1][name]) for name, value in state.items()}
     return theta, state, inner, torch.cat(scores)
 
 
-def _split(theta: Tensor, state: State, alpha: Optional) -> tuple[tuple[Tensor, State], Tensor | None, State]:
-    """What of λ reaches the work that was done, and what goes past it; see `local_steps`."""
+def _reaching(theta: Tensor, state: State, alpha: Optional) -> tuple[Tensor, State]:
+    """What of λ reaches the work that was done; the rest goes past it, see `local_steps`."""
     if not alpha:
-        return (theta, state), None, {}
-    reaching = alpha[0] * theta, {name: alpha[0] * adjoint for name, adjoint in state.items()}
-    return reaching, theta - reaching[0], {name: adjoint - reaching[1][name] for name, adjoint in state.items()}
-
-
-def _before_each(
-    learner: Learner, one: Participants, x: Tensor, y: Tensor, lr: Tensor, samples: Optional
-) -> list[Participants]:
-    carried = [one]
-    for i in range(x.shape[0] - 1):
-        weights: Any = (samples[0][i],) if samples else ()
-        carried.append(Participants(*pure_step(learner, *carried[-1], x[i], y[i], lr, weights)[:3]))
-    return carried
-
-
-def factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> Factors:
-    """∂(update)/∂g and ∂(update)/∂θ of everybody, [n] each, of an optimizer that treats all parameters alike."""
-    return () if optimizer.descend is None else _factors(optimizer, lr)
+        return theta, state
+    return alpha[0] * theta, {name: alpha[0] * adjoint for name, adjoint in state.items()}
 
 
 @lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and equal rates are the same tensor
-def _factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+def factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> Factors:
+    """∂(update)/∂g and ∂(update)/∂θ of everybody, [n] each, of an optimizer that treats all parameters alike."""
+    if optimizer.descend is None:
+        return ()
     one = lr.new_ones(len(lr), 1)
     _, pull = vjp(lambda g, p: optimizer.update(g, {}, p, lr)[0], one, one)
     by_gradient, by_theta = pull(one)
@@ -144,13 +120,13 @@ def _through_optimizer(
     optimizer = learner.optimizer  # one that is linear has the same derivative at any gradient
     by_theta = at if optimizer.linear else gradient(learner, at, buffers, x, y, samples)[0]
     _, pull = vjp(lambda g, s, p: optimizer.update(g, s, p, lr), by_theta, old, at)
-    of_gradient, of_state, of_theta = pull((theta, state))
-    return of_gradient, of_state, of_theta
+    adjoints: tuple[Tensor, State, Tensor] = pull((theta, state))
+    return adjoints
 
 
 def scores_from_tape(
-    learner: Learner, strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors,
-    lr: Float[Tensor, " n"], alpha: Optional,
+    strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors, lr: Float[Tensor, " n"],
+    alpha: Optional,
 ) -> Float[Tensor, "n samples"]:  # fmt: skip
     """The scores of samples from the tape of one step of a linear optimizer. Cost: a forward pass of the layers."""
     stacked = (*adjoint, by_optimizer, lr, alpha)
@@ -159,9 +135,8 @@ def scores_from_tape(
         return scores
 
     def row(worker: int, k: int) -> Tensor:
-        theta, state, own, rate, part = tree_map(lambda tensor: tensor[k], stacked)
-        learner = twin(layers.learner, worker)
-        return _read_row(learner, tape[k][0], theta, state, own, rate, part, layers, eager_read)
+        own = tree_map(lambda tensor: tensor[k], stacked)
+        return _read_row(twin(layers.learner, worker), tape[k][0], *own, layers=layers, reading=eager_read)
 
     return torch.stack(each_row(row, len(lr), lr.device))
 
@@ -170,7 +145,7 @@ def _read_row(
     learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, alpha: Optional,
     layers: Layers, reading: Callable[..., Tensor],
 ) -> Tensor:  # fmt: skip
-    reaching, _, _ = _split(theta, state, alpha)
+    reaching = _reaching(theta, state, alpha)
     if factors:
         return factors[0] * reading(layers, learner, tape, reaching[0])
     # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
@@ -180,10 +155,8 @@ def _read_row(
 
 def dots(before: Participants, half: Participants, adjoint: Adjoint) -> Float[Tensor, " n"]:
     """λ · ((θ, state)^{t+½} − (θ, state)^t) of every participant."""
-    total = _dots(adjoint.theta, half.theta, before.theta)
-    for name, of_state in adjoint.state.items():
-        total = total + _dots(of_state, half.state[name], before.state[name])
-    return total
+    of_state = (_dots(value, half.state[name], before.state[name]) for name, value in adjoint.state.items())
+    return sum(of_state, start=_dots(adjoint.theta, half.theta, before.theta))
 
 
 def _dots(adjoint: Tensor, new: Tensor, old: Tensor) -> Float[Tensor, " n"]:

@@ -51,13 +51,9 @@ class Strategy(NamedTuple):
 
 def choose(learner: Learner, before: Participants, inputs: LocalInputs) -> str:
     """The fastest strategy for this model, batch and device that can run it."""
-    if learner.stochastic:
-        return "loop"
-    if before.theta.device.type == "cpu":
-        convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
-        if convolves or learner.size > SMALL:
-            return "loop"
-    if not _vectorises(learner, before, inputs):
+    convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
+    loops = before.theta.device.type == "cpu" and (convolves or learner.size > SMALL)
+    if learner.stochastic or loops or not _vectorises(learner, before, inputs):
         return "loop"
     return "vmap" if before.theta.device.type == "cpu" else "compile"
 
@@ -68,28 +64,14 @@ def _vectorises(learner: Learner, before: Participants, inputs: LocalInputs) -> 
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
             _vectorised(learner, None)(two, lambda rows: inputs, None)
-            with torch.no_grad():
-                vmap(lambda one, x, y: measure_all(learner, one, x, y, (learner.loss,)))(
-                    two, inputs.x[:, 0], inputs.y[:, 0]
-                )
+            losses = vmap(lambda one, x, y: measure_all(learner, one, x, y, (learner.loss,)))
+            torch.no_grad()(losses)(two, inputs.x[:, 0], inputs.y[:, 0])
     except Exception:
         return False
     return True
 
 
-def _vectorised(learner: Learner, layers: Layers | None) -> Work:
-    sweep = _sweep(learner, layers)
-    return lambda before, fetch, buffers: sweep(before, fetch(None), buffers)
-
-
-def _compiled(learner: Learner, layers: Layers | None) -> Work:
-    sweep = torch.compile(_sweep(learner, layers), dynamic=False)
-    return lambda before, fetch, buffers: sweep(before, fetch(None), buffers)
-
-
-def _sweep(
-    learner: Learner, layers: Layers | None
-) -> Callable[[Participants, LocalInputs, RoundBuffers | None], tuple[Participants, Tensor, Any]]:
+def _vectorised(learner: Learner, layers: Layers | None, compiled: bool = False) -> Work:
     def one(before: Participants, x: Tensor, y: Tensor, lr: Tensor, alpha: Optional, samples: Optional) -> Any:
         tapes: list[Tape] = []
         step = None if layers is None else partial(taped_step, layers, tapes)
@@ -103,7 +85,8 @@ def _sweep(
         half, loss, tapes = everybody(before, *inputs[:5])
         return (half, loss, tapes) if buffers is None else (*copy_into((half, loss), buffers.half, buffers.loss), tapes)
 
-    return sweep
+    run = torch.compile(sweep, dynamic=False) if compiled else sweep
+    return lambda before, fetch, buffers: run(before, fetch(None), buffers)
 
 
 def _looped(learner: Learner, layers: Layers | None) -> Work:
@@ -138,7 +121,10 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
 STRATEGIES: dict[str, Strategy] = {
     "loop": Strategy(_looped, "participants one by one, sharded over threads"),
     "vmap": Strategy(_vectorised, "all participants in one vectorised sweep"),
-    "compile": Strategy(_compiled, "the vectorised sweep, compiled; on CUDA, rounds are also captured as graphs"),
+    "compile": Strategy(
+        partial(_vectorised, compiled=True),
+        "the vectorised sweep, compiled; on CUDA, rounds are also captured as graphs",
+    ),
 }
 
 
@@ -147,16 +133,13 @@ def local_work(strategy: str, learner: Learner, layers: Layers | None = None) ->
 
     With `layers`, each step also gives its tape: from a sweep stacked, from a loop participant by participant.
     """
-    run = lookup(STRATEGIES, strategy, "strategy").make(learner, layers)
-    device = next(learner.training.parameters()).device
-    return _deterministic(run) if device.type == "cuda" else torch.no_grad()(run)
+    run = torch.no_grad()(lookup(STRATEGIES, strategy, "strategy").make(learner, layers))
+    if not next(learner.training.parameters()).is_cuda:
+        return run
 
-
-def _deterministic(run: Work) -> Work:
     def exactly(before: Participants, fetch: Fetch, buffers: RoundBuffers | None) -> tuple[Participants, Tensor, Any]:
         tf32 = torch.backends.cudnn.allow_tf32
-        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
-        with torch.no_grad(), flags:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
             return run(before, fetch, buffers)
 
     return exactly
@@ -183,15 +166,9 @@ def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, wor
 
 
 def over_rows(
-    row: Callable[..., Any],
-    strategy: str,
-    learner: Learner,
-    *shared: Any,
-    workers: int | None = None,
-    fetch: Callable[[list[int] | None], Any] | None = None,
-    steady: bool = False,
-    out: Tensor | None = None,
-) -> Callable[..., Any]:
+    row: Callable[..., Any], strategy: str, learner: Learner, *shared: Any, workers: int | None = None,
+    fetch: Callable[[list[int] | None], Any] = lambda rows: (), steady: bool = False, out: Tensor | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
 
     Large inputs are better fetched: `row(learner, *arguments, *fetch(rows), *shared)` gets everything for a sweep, and
@@ -200,18 +177,17 @@ def over_rows(
     next use overwrites the results. Forward-mode derivatives need workers=1: torch counts their levels in one place
     for all threads.
     """
-    get = fetch or (lambda rows: ())
     if strategy != "loop":
         compiles = steady and strategy == "compile" and _on_cuda(learner)
         everybody = (_compiled_sweep if compiles else _plain_sweep)(row, learner, *shared)
-        return torch.no_grad()(lambda *stacked: everybody(*stacked, *get(None)))
+        return torch.no_grad()(lambda *stacked: everybody(*stacked, *fetch(None)))
 
     def run(*stacked: Any) -> Any:
         leaf: Tensor = tree_flatten(stacked)[0][0]
 
         def work(worker: int, k: int) -> Any:
             own = tree_map(lambda tensor: tensor[k], stacked)
-            fetched = tree_map(lambda tensor: tensor[0], get([k]))
+            fetched = tree_map(lambda tensor: tensor[0], fetch([k]))
             result = row(twin(learner, worker), *own, *fetched, *shared)
             if out is None:
                 return result

@@ -1,6 +1,6 @@
 """Local work of rows of a network, applied, pushed through and pulled back through, by the fastest way there is."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from jaxtyping import Float
@@ -9,11 +9,12 @@ from torch.func import jvp
 from torch.utils._pytree import tree_map
 
 from cascadice.engine.fast.buffers import RoundBuffers
+from cascadice.engine.fast.convolution import twice_differentiable
 from cascadice.engine.fast.pull import factors, pull_rows, scores_from_tape
-from cascadice.engine.fast.rows import Work, local_work, over_rows
-from cascadice.engine.fast.tape import Layers, layered, twice_differentiable
-from cascadice.engine.groups import over_groups, own_state
-from cascadice.engine.learner import Learner, Optional, Participants, local_steps
+from cascadice.engine.fast.rows import local_work, over_rows
+from cascadice.engine.fast.tape import Layers, layered
+from cascadice.engine.groups import over_groups
+from cascadice.engine.learner import Buffers, Learner, Optional, Participants, local_steps
 from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, taken
 from cascadice.engine.rounds import Adjoint, Draw, rows_of
 from cascadice.optimizers import State
@@ -24,7 +25,7 @@ class Runner:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self._works: dict[tuple[Any, ...], Work] = {}
+        self._work = cache(local_work)
 
     def work(
         self, drawn: Draw, before: Participants, nodes: Nodes, samples: Optional, strategy: str | None = None,
@@ -38,8 +39,7 @@ class Runner:
         def run(group: Group, members: Nodes, given: tuple[Participants, Optional]) -> Any:
             rows, weights = given
             fetch = partial(self._inputs, drawn, members, weights, group)
-            rows = rows._replace(state=own_state(group, rows.state))
-            return self._work_of(way, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
+            return self._work(way, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
 
         like = before, before.theta.new_zeros(len(before.theta)), ()
         return over_groups(self.network, nodes, (before, samples), like, run)
@@ -51,12 +51,11 @@ class Runner:
 
         def run(group: Group, members: Nodes, given: Any) -> Any:
             rows, change, weights, d_weights = given
-            rows = rows._replace(state=own_state(group, rows.state))
             inputs = load(self.network, drawn, members, weights, group)
             moving = tuple(part[:, : group.steps, : group.size] for part in d_weights)
             sweep = over_rows(_pushed, self.network.strategy, group.learner, workers=1)
             with twice_differentiable():
-                return sweep(rows, change.theta, own_state(group, change.state), *inputs[:5], moving)
+                return sweep(rows, *change, *inputs[:5], moving)
 
         like: Any = (before[:2], tuple(tangent))
         given = (before, tangent, samples, d_samples)
@@ -72,10 +71,8 @@ class Runner:
         def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Optional]) -> Any:
             rows, own, weights = given
             pulled, inner, parts = pull_rows(
-                group.learner, self.network.strategy, self.layers(drawn, group),
-                rows._replace(state=own_state(group, rows.state)),
-                partial(self._inputs, drawn, members, weights, group),
-                rates(self.network, drawn, members), own._replace(state=own_state(group, own.state)),
+                group.learner, self.network.strategy, self.layers(drawn, group), rows,
+                partial(self._inputs, drawn, members, weights, group), rates(self.network, drawn, members), own,
                 scores=scores, through=through, out=None if group.nodes else out,
             )  # fmt: skip
             if not scores:  # some ways compute them all the same
@@ -101,25 +98,20 @@ class Runner:
         """The scores of samples from the tape of their training pass."""
         network, layers = self.network, self.layers(drawn)
         assert layers is not None
-        return scores_from_tape(network.learner, network.strategy, layers, *self.tape(drawn, tape, adjoint)).clone()
+        return scores_from_tape(network.strategy, layers, *self.tape(drawn, tape, adjoint)).clone()
 
     def layers(self, drawn: Draw, group: Group | None = None) -> Layers | None:
         """The model's layers for batches like the one drawn, where they can be used to score samples."""
         network = self.network
         learner, node = (group.learner, group.nodes[0]) if group and group.nodes else (network.learner, 0)
 
-        def example() -> tuple[Participants, Tensor, Tensor]:
+        def example() -> tuple[Tensor, Buffers, Tensor, Tensor]:
             x, y, *_ = load(network, drawn, [node], group=group)
-            return rows_of(network.initial, node), x[0, 0], y[0, 0]
+            theta, _, buffers = rows_of(network.initial, node)
+            return theta, buffers, x[0, 0], y[0, 0]
 
         size = group.size if group and group.size else drawn.batch.shape[-1]
         return layered(learner, network.strategy, size, example)
-
-    def _work_of(self, strategy: str, learner: Learner, layers: Layers | None) -> Work:
-        key = (strategy, learner, layers)
-        if key not in self._works:
-            self._works[key] = local_work(strategy, learner, layers)
-        return self._works[key]
 
     def _inputs(
         self, drawn: Draw, nodes: Nodes, samples: Optional, group: Group, some: list[int] | None

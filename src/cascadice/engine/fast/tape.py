@@ -10,7 +10,7 @@ sum over samples gives the Hessian-vector product H A without ever computing the
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,22 +20,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cascadice.engine.fast.convolution import TwiceDifferentiated
+from cascadice.engine.fast.convolution import TwiceDifferentiated, twice_differentiable
 from cascadice.engine.fast.eager import eager_loss, lend
 from cascadice.engine.fast.hooks import Tape, hook_layers
-from cascadice.engine.learner import (
-    Buffers,
-    Learner,
-    Optional,
-    Participants,
-    forward,
-    gradient,
-    objective,
-    per_sample,
-    unflatten,
-)
+from cascadice.engine.learner import Buffers, Learner, Optional, forward, gradient, objective, per_sample, unflatten
 from cascadice.optimizers import State
 
 Along = Callable[..., tuple[Tensor | None, Tensor | None]]
@@ -61,19 +50,20 @@ def layers(learner: Learner, x: Tensor, buffers: Buffers) -> Layers | None:
     with torch.no_grad():
         parameters = {name: p.detach() for name, p in module.named_parameters()}
         forward(module, {**parameters, **{name: b.clone() for name, b in buffers.items()}}, x, learner.compute)
-    calls = module.calls.stop()
-    return Layers(twin, tuple(calls.names), tuple((out.shape, out.dtype) for out in calls.outputs))
+    made = module.calls.stop()
+    shapes = tuple((call.output.shape, call.output.dtype) for call in made)
+    return Layers(twin, tuple(call.name for call in made), shapes)
 
 
 _known: MutableMapping[Learner, dict[tuple[str, int], Layers | None]] = WeakKeyDictionary()
 
 
 def layered(
-    learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Participants, Tensor, Tensor]]
+    learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Tensor, Buffers, Tensor, Tensor]]
 ) -> Layers | None:
     """The learner's layers for batches of a size, or None where scores by layers are not what they should be.
 
-    They are compared once, on an example (participant, x, y), with scores that know nothing of layers: a model may
+    They are compared once, on an example (theta, buffers, x, y), with scores that know nothing of layers: a model may
     use the parameters of a layer without calling it, or change an output in place.
     """
     known = _known.setdefault(learner, {})
@@ -82,40 +72,33 @@ def layered(
     return known[strategy, size]
 
 
-def _verified(learner: Learner, strategy: str, one: Participants, x: Tensor, y: Tensor) -> Layers | None:
+def _verified(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Layers | None:
     """In double precision: in single, a model with kinks may be on either side of one."""
     x64 = x.double() if x.is_floating_point() else x
-    buffers = {name: b.double() if b.is_floating_point() else b for name, b in one.buffers.items()}
+    buffers64 = {name: b.double() if b.is_floating_point() else b for name, b in buffers.items()}
     numbers = torch.arange(learner.size, device=x.device, dtype=torch.float64)
     # not at the initial parameters: many of those are 0, and hide what is below them
-    arguments = (one.theta.double() + 0.03 * numbers.cos(), buffers, x64, y, (), numbers.sin(), True)
+    arguments = (theta.double() + 0.03 * numbers.cos(), buffers64, x64, y, (), numbers.sin(), True)
     try:
         exact = replace(learner.twin(), compute=None)
         exact.training.double()
-        hooked = layers(exact, x64, buffers)
+        hooked = layers(exact, x64, buffers64)
         if hooked is None:
             return None
         with torch.no_grad(), twice_differentiable():
             along = eager_along if strategy == "loop" else pure_along
-            scores, product = along(hooked, hooked.learner.twin(), *arguments, True)
-            scores_alone, _ = along(hooked, hooked.learner.twin(), *arguments, False)
-            expected_scores, expected_product = generic_along(exact, *arguments, True)
-        pairs = ((scores, expected_scores), (scores_alone, expected_scores), (product, expected_product))
-        return layers(learner, x, one.buffers) if all(_near(*pair) for pair in pairs) else None
+            found = along(hooked, hooked.learner.twin(), *arguments, True)
+            alone = along(hooked, hooked.learner.twin(), *arguments, False)
+            expected = generic_along(exact, *arguments, True)
+        pairs = ((found[0], expected[0]), (alone[0], expected[0]), (found[1], expected[1]))
+        return layers(learner, x, buffers) if all(_near(*pair) for pair in pairs) else None
     except Exception:  # whatever a model does to its layers, there is another way
         return None
 
 
-def _near(value: Tensor | None, expected: Tensor | None) -> bool:
-    assert value is not None
-    assert expected is not None
+def _near(value: Any, expected: Any) -> bool:
     near = (value - expected).abs().max() <= 1e-8 * expected.abs().max()
     return value.shape == expected.shape and bool(near.item())
-
-
-def twice_differentiable() -> AbstractContextManager[None]:
-    """Fused attention has no second derivative; torch's plain one has."""
-    return sdpa_kernel(SDPBackend.MATH)
 
 
 def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:
@@ -123,7 +106,7 @@ def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, 
 
     `learner` is the layers' own, or a twin of it.
     """
-    return _scores(answers(layers, learner, tape, direction), [by_output for _, by_output in tape])
+    return _scores(answers(layers, learner, tape, direction), tape)
 
 
 def answers(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> list[Tensor]:
@@ -145,15 +128,15 @@ def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Te
         return read(layers, learner, tape, direction)
     module: Any = learner.training
     lend(module, direction)
-    outputs = [module.get_submodule(name)(given) for name, (given, _) in zip(layers.names, tape, strict=True)]
-    return _scores(outputs, [by_output for _, by_output in tape])
+    calls = zip(layers.names, tape, strict=True)
+    return _scores([module.get_submodule(name)(given) for name, (given, _) in calls], tape)
 
 
-def _scores(answers: Sequence[Tensor], by_outputs: Sequence[Tensor]) -> Float[Tensor, " batch"]:
+def _scores(answers: Sequence[Tensor], tape: Tape) -> Float[Tensor, " batch"]:
     """⟨gradient by output_i, answer_i⟩ of each sample, summed over layers."""
     each = [
         (a * b).sum(tuple(range(1, a.dim())), dtype=torch.promote_types(a.dtype, torch.float32))
-        for a, b in zip(answers, by_outputs, strict=True)
+        for a, (_, b) in zip(answers, tape, strict=True)
     ]
     return torch.stack(each).sum(0) if len(each) > 1 else each[0]
 
@@ -169,9 +152,7 @@ def pure_tape(
 
 def _weighted(tape: Tape, samples: Optional) -> Tape:
     """The tape of a pass in which samples have weights: no sample's output depends on another, so terms just scale."""
-    if not samples:
-        return tape
-    return tuple((given, by_output * per_sample(samples[0], by_output)) for given, by_output in tape)
+    return tuple((given, by * per_sample(samples[0], by)) for given, by in tape) if samples else tape
 
 
 def _probes(layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
@@ -182,7 +163,7 @@ def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: T
     module: Any = learner.training
     module.calls.start(probes)
     loss, after = objective(theta, learner, buffers, x, y)
-    return loss, (tuple(module.calls.stop().inputs), loss, after)
+    return loss, (tuple(call.input for call in module.calls.stop()), loss, after)
 
 
 def taped_step(
@@ -226,25 +207,23 @@ def eager_along(
     with torch.enable_grad():
         with TwiceDifferentiated() if hvp and learner.compute is None else nullcontext():
             loss, _ = eager_loss(learner, own, buffers, x, y)
-        calls = module.calls.stop()
-        by_outputs = torch.autograd.grad(loss, calls.outputs, create_graph=hvp)
-        tape = _weighted(tuple(zip(calls.inputs, by_outputs, strict=True)), samples)
+        made = module.calls.stop()
+        by_outputs = torch.autograd.grad(loss, [call.output for call in made], create_graph=hvp)
+        tape = _weighted(tuple(zip([call.input for call in made], by_outputs, strict=True)), samples)
         if not hvp:
             with torch.no_grad():
                 return eager_read(layers, learner, tape, direction), None
-        outputs, weighted = answers(layers, learner, tape, direction), [by_output for _, by_output in tape]
-        product = _gradient_of_sum(outputs, weighted, list(own.values()))
+        outputs = answers(layers, learner, tape, direction)
+        product = _gradient_of_sum(outputs, tape, list(own.values()))
     with torch.no_grad():
-        return _scores(outputs, weighted) if score else None, product
+        return _scores(outputs, tape) if score else None, product
 
 
-def _gradient_of_sum(
-    answers: Sequence[Tensor], by_outputs: Sequence[Tensor], own: list[nn.Parameter]
-) -> Float[Tensor, " d"]:
+def _gradient_of_sum(answers: Sequence[Tensor], tape: Tape, own: list[nn.Parameter]) -> Float[Tensor, " d"]:
     """The gradient of Σ ⟨gradient by output, answer⟩: each is the other's, so no product of the two is formed."""
-    both = (*zip(answers, by_outputs, strict=True), *zip(by_outputs, answers, strict=True))
-    pairs = [(a, b.detach()) for a, b in both]
-    outputs, by = zip(*((output, by) for output, by in pairs if output.requires_grad), strict=True)
+    pairs = [(a, b) for a, (_, b) in zip(answers, tape, strict=True)]
+    both = [*pairs, *((b, a) for a, b in pairs)]
+    outputs, by = zip(*((one, other.detach()) for one, other in both if one.requires_grad), strict=True)
     pieces = torch.autograd.grad(outputs, own, by, materialize_grads=True)
     return torch.cat([piece.reshape(-1) for piece in pieces])
 
