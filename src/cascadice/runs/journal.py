@@ -152,11 +152,16 @@ def ending(journal: Journal) -> Iterator[None]:
     finally:
         if status in ("finished", "interrupted"):
             save(journal)
-        journal.status = status
-        journal.metrics = [m for m in journal.metrics if m.t < journal.t]
-        _delete_later_rounds(journal)
-        _write(journal)
-        plot(journal)
+        end(journal, status)
+
+
+def end(journal: Journal, status: str) -> None:
+    """Keep the rounds before `journal.t`, and plot them."""
+    journal.status = status
+    journal.metrics = [m for m in journal.metrics if m.t < journal.t]
+    _delete_later_rounds(journal)
+    _write(journal)
+    plot(journal)
 
 
 def _write(journal: Journal) -> None:
