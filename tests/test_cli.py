@@ -329,3 +329,5 @@ def test_public_names_are_there_and_others_are_not():
     assert package.Recorder.__module__ == "cascadice.engine.recorder"
     with pytest.raises(AttributeError, match="module 'cascadice' has no attribute 'Recording'"):
         _ = package.Recording
+    with pytest.raises(ImportError, match=r"cascadice.configuration was renamed to cascadice.runs.config in 0.2.0"):
+        from cascadice import configuration  # noqa: F401

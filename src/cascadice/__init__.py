@@ -29,18 +29,24 @@ __all__ = [
     "store", "topology",
 ]  # fmt: skip
 
-_MODULES = {"store": "runs.store"} | {
-    name: name for name in ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
-}
-_HOMES = {"Corruption": "data.corruption"}  # the others live in `engine`
+_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
+_HOMES = {"Corruption": "data.corruption", "store": "runs"}  # the other names live in `engine`
+
+# names of version 0.1.0; those of `cascadice.influence` and of the applications are in CHANGELOG.md
+_RENAMED = {
+    "configuration": "cascadice.runs.config", "recipes": "cascadice.runs.recipes",
+    "recordings": "cascadice.runs.recording", "experiments": "cascadice_experiments",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, and `cascadice --help` should not."""
+    if name in _RENAMED:  # not an AttributeError, whose text `from cascadice import name` would not show
+        raise ImportError(f"cascadice.{name} was renamed to {_RENAMED[name]} in 0.2.0; see CHANGELOG.md.")
     if name not in __all__:
         raise AttributeError(f"module 'cascadice' has no attribute {name!r}")
     if name in _MODULES:
-        return import_module(f"cascadice.{_MODULES[name]}")
+        return import_module(f"cascadice.{name}")
     value = getattr(import_module(f"cascadice.{_HOMES.get(name, 'engine')}"), name)
     globals()[name] = value
     return value

@@ -91,7 +91,12 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
     check_format(path, metadata.get("format"), TENSOR_FORMAT)
     if metadata.get("checksum") != _checksum(tensors):
         raise damaged(path, "its checksum is wrong")
-    _check_layout(path, metadata.get("layout", "{}"), layout)
+    if layout not in (None, found := metadata.get("layout", "{}")):
+        in_file, in_model = json.loads(found), json.loads(layout)
+        differing = (name for name in (*in_model, *in_file) if in_model.get(name) != in_file.get(name))
+        name = next(differing, "the order of parameters")
+        shapes = f"{name} is {in_file.get(name)} in the file, {in_model.get(name)} here"
+        raise ValueError(f"{path} belongs to another model: {shapes}.")
     return tensors, metadata
 
 
@@ -115,14 +120,3 @@ def _checksum(tensors: Tensors) -> int:
 def damaged(path: Path, reason: str) -> ValueError:
     """The error to raise about a damaged file."""
     return ValueError(f"{path} is damaged: {reason.rstrip('.')}. Delete it; what it held must be computed again.")
-
-
-def _check_layout(path: Path, found: str, expected: str | None) -> None:
-    if expected is None or found == expected:
-        return
-    in_file, in_model = json.loads(found), json.loads(expected)
-    differing = (name for name in (*in_model, *in_file) if in_model.get(name) != in_file.get(name))
-    name = next(differing, "the order of parameters")
-    raise ValueError(
-        f"{path} belongs to another model: {name} is {in_file.get(name)} in the file, {in_model.get(name)} here."
-    )

@@ -5,7 +5,7 @@ forward-mode and vmap rules: no batch statistics, no dropout, no fused attention
 operations works just as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from itertools import pairwise
@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from cascadice import seeds
 from cascadice.names import lookup
 
+Sizes = Sequence[int]
 Activation = Callable[[], nn.Module]
 ACTIVATIONS: dict[str, Activation] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
 POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 
 
-def mlp(
-    shape: Sequence[int], classes: int, hidden: Sequence[int] = (256, 256), activation: str = "relu"
-) -> nn.Sequential:
+def mlp(shape: Sizes, classes: int, hidden: Sizes = (256, 256), activation: str = "relu") -> nn.Sequential:
     """A multilayer perceptron on the flattened input, by default with three linear layers.
 
     Example:
@@ -40,11 +39,7 @@ def mlp(
 
 
 def cnn(
-    shape: Sequence[int],
-    classes: int,
-    channels: Sequence[int] = (32, 64, 128),
-    activation: str = "relu",
-    pool: str = "max",
+    shape: Sizes, classes: int, channels: Sizes = (32, 64, 128), activation: str = "relu", pool: str = "max"
 ) -> nn.Sequential:
     """3×3 convolutions, each followed by the activation and a 2×2 pool, then one linear layer.
 
@@ -96,15 +91,10 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
 
 
 def _basic_block(i: int, o: int, stride: int, groups: int, act: Activation) -> nn.Sequential:
-    body = nn.Sequential(
-        nn.Conv2d(i, o, 3, stride, padding=1, bias=False),
-        nn.GroupNorm(groups, o),
-        act(),
-        nn.Conv2d(o, o, 3, padding=1, bias=False),
-        nn.GroupNorm(groups, o),
-    )
+    first = (nn.Conv2d(i, o, 3, stride, padding=1, bias=False), nn.GroupNorm(groups, o), act())
+    second = (nn.Conv2d(o, o, 3, padding=1, bias=False), nn.GroupNorm(groups, o))
     projection = nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), nn.GroupNorm(groups, o))
-    return nn.Sequential(Residual(body, None if i == o else projection), act())
+    return nn.Sequential(Residual(nn.Sequential(*first, *second), None if i == o else projection), act())
 
 
 class Embedding(nn.Module):
@@ -168,14 +158,12 @@ def transformer(
     if tied:
         # torch draws embeddings with unit variance; used as an output layer, they would give logits of variance `width`
         embedding.tokens.weight = head.weight
-    blocks = [block for _ in range(depth) for block in _attention_and_mlp(width, heads, act)]
+    blocks: list[nn.Module] = []
+    for _ in range(depth):
+        blocks.append(Residual(nn.Sequential(nn.LayerNorm(width), CausalAttention(width, heads))))
+        perceptron = (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
+        blocks.append(Residual(nn.Sequential(nn.LayerNorm(width), *perceptron)))
     return nn.Sequential(embedding, *blocks, nn.LayerNorm(width), head)
-
-
-def _attention_and_mlp(width: int, heads: int, act: Activation) -> Iterator[Residual]:
-    yield Residual(nn.Sequential(nn.LayerNorm(width), CausalAttention(width, heads)))
-    perceptron = (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
-    yield Residual(nn.Sequential(nn.LayerNorm(width), *perceptron))
 
 
 @wraps(transformer)

@@ -92,6 +92,11 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
     _require_decay_rates(*betas)
     beta1, beta2 = betas
 
+    def init(theta: Rows) -> State:
+        # in bfloat16 a count would stop at 256
+        count = torch.zeros_like(theta[..., 0], dtype=torch.promote_types(theta.dtype, torch.float32))
+        return {"m": torch.zeros_like(theta), "v": torch.zeros_like(theta), "count": count}
+
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         gradient = _decayed(gradient, theta, weight_decay)
         count = state["count"] + 1
@@ -103,7 +108,7 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
         delta = _scale(m / (root + _column(eps * unbias, root)), -lr * unbias / _bias(beta1, count))
         return delta, {"m": m, "v": v, "count": count}
 
-    return Optimizer(_adam_init, update)
+    return Optimizer(init, update)
 
 
 def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
@@ -209,12 +214,6 @@ def _three_steps(optimizer: Optimizer, theta: Tensor, gradient: Tensor) -> Tenso
         delta, state = optimizer.update(gradient, state, theta, lr)
         theta = theta + delta
     return theta
-
-
-def _adam_init(theta: Rows) -> State:
-    # in bfloat16 a count would stop at 256
-    count = torch.zeros_like(theta[..., 0], dtype=torch.promote_types(theta.dtype, torch.float32))
-    return {"m": torch.zeros_like(theta), "v": torch.zeros_like(theta), "count": count}
 
 
 def _bias(beta: float, count: Tensor) -> Tensor:

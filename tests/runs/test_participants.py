@@ -36,6 +36,7 @@ def test_a_text_names_participants_and_their_settings():
         ("2:lr=fast", "lr must be a number; found 'fast' in '2:lr=fast'"),
         ("2:batch_size=0", "batch_size must be a whole number of at least 1; found 0"),
         ("2:local_steps=1.5", "local_steps must be a whole number of at least 1; found 1.5"),
+        ("2:lr=0.1,lr=0.2", "participants must be given each setting once; found lr twice in '2:lr=0.1,lr=0.2'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(text, complaint):
@@ -58,6 +59,32 @@ def test_later_texts_and_options_add_to_earlier_ones():
     first, second, *_ = per_participant(config, 4)
     assert first.optimizer_options == ("beta=0.5",)
     assert (second.optimizer_options, second.clip, second.lr) == (("beta=0.5", "beta=0.7"), 2.0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        (("1:lr=0.1", "1:lr=0.2"), "participant 1 has lr twice, in '1:lr=0.1' and in '1:lr=0.2'. Leave one out"),
+        (("1:lr=0.1", "0-3:lr=0.2"), "participant 1 has lr twice"),  # the second is no exception from the first
+        (("0,1:beta=0.1", "1,2:beta=0.2"), "participant 1 has beta twice"),
+    ],
+)
+def test_a_setting_given_twice_is_refused(texts, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Config(participants=texts)
+
+
+def test_an_exception_from_a_group_is_no_repetition():
+    each = per_participant(replace(SMALL, participants=("0-3:lr=0.1", "1,2:lr=0.2")), 4)
+    assert [one.lr for one in each] == [0.1, 0.2, 0.2, 0.1]
+
+
+def test_an_unknown_setting_lists_the_known_ones():
+    known = "batch_size, beta, clip, local_steps, lr, nesterov, optimizer, weight_decay"
+    with pytest.raises(
+        ValueError, match=f"unknown setting of participants 'btea'. Did you mean 'beta'.* Known: {known}"
+    ):
+        build(replace(SMALL, participants=("1:optimizer=momentum,btea=1",)))
 
 
 def test_participants_that_do_not_exist_are_refused():

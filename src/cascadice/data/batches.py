@@ -18,6 +18,7 @@ from cascadice.data.partition import Partition
 
 Batches = Callable[[int], Tensor]  # t -> indices [participants, steps, batch]; any round can be asked for at any time
 PerParticipant = int | Sequence[int]  # one number for everyone, or one for each participant
+Counts = NDArray[np.int64]  # of each participant
 PADDING = -1
 
 
@@ -26,10 +27,6 @@ def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerPartic
 
     Local step s of round t uses the participant's batch number t·steps + s. Cost: a gather a round; at the start of an
     epoch, one permutation a participant. Not safe to call from several threads at once.
-
-    Args:
-        batch_size: Samples in a batch: one number, or one for each participant.
-        steps: Local steps in a round: one number, or one for each participant.
 
     Returns:
         The function t -> indices [participants, most steps, largest batch], padded with -1.
@@ -49,9 +46,7 @@ class _Epochs:
     The held orders are only a cache: what is returned depends on `t` alone.
     """
 
-    def __init__(
-        self, partition: Partition, batch_sizes: NDArray[np.int64], steps: NDArray[np.int64], seed: int
-    ) -> None:
+    def __init__(self, partition: Partition, batch_sizes: Counts, steps: Counts, seed: int) -> None:
         self.partition = [part.cpu().numpy() for part in partition]
         self.batch_sizes, self.steps, self.seed = batch_sizes, steps, seed
         lengths = np.array([len(part) for part in partition])
@@ -148,25 +143,20 @@ def _below(counts: Int[Tensor, " nodes"], length: int) -> Bool[Tensor, "nodes le
     return torch.arange(length, device=counts.device) < counts[:, None]
 
 
-def _checked(
-    partition: Partition, batch_size: PerParticipant, steps: PerParticipant
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _checked(partition: Partition, batch_size: PerParticipant, steps: PerParticipant) -> tuple[Counts, Counts]:
     if not partition:
         raise ValueError("there must be at least 1 participant; the partition is empty.")
-    batch_sizes, per_round = (
-        _per_participant(value, len(partition), what)
-        for value, what in ((batch_size, "batch_size"), (steps, "local steps"))
-    )
+    batch_sizes = _per_participant(batch_size, len(partition), "batch_size")
     for node, (part, size) in enumerate(zip(partition, batch_sizes, strict=True)):
         if len(part) < size:
             raise ValueError(
                 f"a batch must fit into each participant's data; participant {node} holds {len(part)} samples, "
                 f"batch_size is {size}. Use a smaller batch or fewer participants."
             )
-    return batch_sizes, per_round
+    return batch_sizes, _per_participant(steps, len(partition), "local steps")
 
 
-def _per_participant(value: Any, nodes: int, what: str) -> NDArray[np.int64]:
+def _per_participant(value: Any, nodes: int, what: str) -> Counts:
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.ndim > 1:
         raise TypeError(f"{what} must be a whole number, or one for each participant; found {value!r}.")

@@ -55,15 +55,14 @@ HUNDRED = Form(
 def cifar10(root: Root = None) -> DataSet:
     """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
     (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10[!0]*npz"]], root)
-    return read_pack("cifar10", path, TEN) if path.is_file() else read_official("cifar10", path, TEN)
+    return (read_pack if path.is_file() else read_official)("cifar10", path, TEN)
 
 
 def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
     """A hundred classes of objects and animals, or their twenty `coarse` groups, as many and as large as CIFAR-10."""
     (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)
     form = HUNDRED._replace(labels="coarse_labels", names="coarse_label_names") if coarse else HUNDRED
-    name = "cifar100-coarse" if coarse else "cifar100"
-    return read_pack(name, path, form) if path.is_file() else read_official(name, path, form)
+    return (read_pack if path.is_file() else read_official)("cifar100-coarse" if coarse else "cifar100", path, form)
 
 
 def read_official(name: str, folder: Path, form: Form) -> DataSet:

@@ -96,8 +96,7 @@ def corrupt(
         raise ValueError(f"x and y must be [participants, steps, batch, ...]; found {found}.")
     bad_x, bad_y = x, y
     for row, node in enumerate(nodes):
-        applied = [c for c in corruptions if c.applies(t, node)]
-        if not applied:
+        if not (applied := [c for c in corruptions if c.applies(t, node)]):
             continue
         steps, batch = sizes[row] if sizes else y.shape[1:3]
         own_x, own_y = row_x, row_y = x[row, :steps, :batch], y[row, :steps, :batch]

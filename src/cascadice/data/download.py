@@ -39,7 +39,8 @@ _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 _TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
-ARCHIVES: Mapping[str, Sequence[Archive]] = {
+Archives = Mapping[str, Sequence[Archive]]
+ARCHIVES: Archives = {
     "mnist": [
         Archive(_MNIST + "train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9912422),
         Archive(_MNIST + "train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28881),
@@ -57,12 +58,7 @@ ARCHIVES: Mapping[str, Sequence[Archive]] = {
 
 
 def download(
-    name: str,
-    root: Root = None,
-    *,
-    mirror: str | None = None,
-    quiet: bool = False,
-    archives: Mapping[str, Sequence[Archive]] = ARCHIVES,
+    name: str, root: Root = None, *, mirror: str | None = None, quiet: bool = False, archives: Archives = ARCHIVES
 ) -> Path:
     """Download and unpack the official files of a data set.
 
@@ -78,11 +74,10 @@ def download(
     folder = places(root)[0] / name
     base = mirror or os.environ.get("CASCADICE_MIRROR")
     for archive in wanted:
-        target = folder / (archive.unpacks_to or archive.file)
+        target, packed = folder / (archive.unpacks_to or archive.file), folder / archive.file
         if target.exists():
             continue
         url = f"{base.rstrip('/')}/{archive.file}" if base else archive.url
-        packed = folder / archive.file
         fetch(url, packed, digest=archive.md5, size=archive.size, quiet=quiet)
         if archive.unpacks_to:
             unpack(packed, target)

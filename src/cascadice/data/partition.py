@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -105,41 +105,37 @@ def _holders(classes: int, nodes: int, classes_per_node: int, generator: torch.G
     return holders
 
 
-PARTITIONS: Mapping[str, str] = {
-    "iid": "random and disjoint",
-    "with-replacement": "independent draws, so that participants overlap",
-    "dirichlet": "disjoint, classes skewed by Dirichlet(alpha)",
-    "by-class": "disjoint, a few classes each",
+class Kind(NamedTuple):
+    """How to divide: `divide(labels, nodes, per_node=…, seed=…, **options)`."""
+
+    divide: Scheme
+    description: str
+    options: tuple[str, ...] = ()
+
+
+PARTITIONS: Mapping[str, Kind] = {
+    "iid": Kind(lambda y, nodes, **k: iid(len(y), nodes, **k), "random and disjoint"),
+    "with-replacement": Kind(
+        lambda y, nodes, **k: with_replacement(len(y), nodes, **k), "independent draws, so that participants overlap"
+    ),
+    "dirichlet": Kind(dirichlet, "disjoint, classes skewed by Dirichlet(alpha)", ("alpha", "minimum")),
+    "by-class": Kind(by_class, "disjoint, a few classes each", ("classes_per_node",)),
 }
 
 
 def build(
-    name: str,
-    labels: Tensor,
-    nodes: int,
-    *,
-    per_node: int | None = None,
-    alpha: float = 0.5,
-    classes_per_node: int = 2,
-    minimum: int = 1,
-    seed: int = 0,
+    name: str, labels: Tensor, nodes: int, *, per_node: int | None = None, seed: int = 0, **options: Any
 ) -> Partition:
     """The partition called `name`; options of the other partitions are ignored.
 
     Example:
         >>> parts = build("dirichlet", torch.arange(100) % 10, nodes=4, alpha=0.1)
     """
-    lookup(PARTITIONS, name, "partition")
-    builders: dict[str, Callable[[], Partition]] = {
-        "iid": lambda: iid(len(labels), nodes, per_node, seed=seed),
-        "with-replacement": lambda: with_replacement(len(labels), nodes, per_node, seed=seed),
-        "dirichlet": lambda: dirichlet(labels, nodes, alpha, per_node=per_node, minimum=minimum, seed=seed),
-        "by-class": lambda: by_class(labels, nodes, classes_per_node, per_node=per_node, seed=seed),
-    }
-    return builders[name]()
-
-
-OPTIONS: Mapping[str, Sequence[str]] = {"dirichlet": ("alpha", "minimum"), "by-class": ("classes_per_node",)}
+    kind, known = lookup(PARTITIONS, name, "partition"), [o for kind in PARTITIONS.values() for o in kind.options]
+    for option in options:
+        lookup(dict.fromkeys(known), option, "option of a partition")
+    own = {option: value for option, value in options.items() if option in kind.options}
+    return kind.divide(labels, nodes, per_node=per_node, seed=seed, **own)
 
 
 def scheme(name: str, **options: Any) -> Scheme:
@@ -152,9 +148,9 @@ def scheme(name: str, **options: Any) -> Scheme:
         >>> skewed = scheme("dirichlet", alpha=0.1)
         >>> parts = skewed(torch.arange(100) % 10, 4, seed=1)
     """
-    lookup(PARTITIONS, name, "partition")
+    known = dict.fromkeys(lookup(PARTITIONS, name, "partition").options)
     for option in options:
-        lookup(dict.fromkeys(OPTIONS.get(name, ())), option, f"option of {name}")
+        lookup(known, option, f"option of {name}")
     return partial(build, name, **options)
 
 

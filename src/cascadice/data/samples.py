@@ -124,21 +124,21 @@ def from_tensors(
         >>> data.classes
         ('0', '1', '2')
     """
-    inputs, targets = (torch.as_tensor(x), torch.as_tensor(x_test)), (torch.as_tensor(y), torch.as_tensor(y_test))
-    for part, array in zip(("x", "y", "x_test", "y_test"), (inputs[0], targets[0], inputs[1], targets[1]), strict=True):
+    given = {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
+    x, y, x_test, y_test = tensors = [torch.as_tensor(array) for array in given.values()]
+    for part, array in zip(given, tensors, strict=True):
         if array.dim() == 0 or len(array) == 0:
             raise ValueError(f"{part} must hold at least one sample; its shape is {tuple(array.shape)}.")
         if array.is_floating_point() and not bool(array.isfinite().all()):
             bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
             raise ValueError(f"{part} must be finite; sample {bad} has NaN or infinite entries.")
-    if inputs[0].shape[1:] != inputs[1].shape[1:]:
-        shapes = f"{tuple(inputs[0].shape[1:])} and {tuple(inputs[1].shape[1:])}"
+    if x.shape[1:] != x_test.shape[1:]:
+        shapes = f"{tuple(x.shape[1:])} and {tuple(x_test.shape[1:])}"
         raise ValueError(f"training and test inputs must have one shape; found {shapes}.")
-    names = _class_names(classes, *targets)
-    if names:
-        targets = (targets[0].long(), targets[1].long())
+    if names := _class_names(classes, y, y_test):
+        y, y_test = y.long(), y_test.long()
     scale = [None if s is None else torch.tensor(s, dtype=torch.float32) for s in (mean, std)]
-    train, test = (Samples(a.contiguous(), b.contiguous(), *scale) for a, b in zip(inputs, targets, strict=True))
+    train, test = (Samples(a.contiguous(), b.contiguous(), *scale) for a, b in ((x, y), (x_test, y_test)))
     return DataSet(name, train, test, names)
 
 
@@ -154,26 +154,18 @@ def _class_names(classes: Sequence[str] | int | None, y: Tensor, y_test: Tensor)
 
 
 def from_torch(
-    train: Dataset[Any] | Iterable[Any],
-    test: Dataset[Any] | Iterable[Any],
-    *,
-    name: str = "dataset",
-    classes: Sequence[str] | int | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    train: Dataset[Any] | Iterable[Any], test: Dataset[Any] | Iterable[Any], *, name: str = "dataset", **options: Any
 ) -> DataSet:
     """A data set from torch Datasets of (input, target) pairs, read once into memory; PIL images become uint8 NCHW.
 
-    Any iterable of pairs is accepted; `classes`, `mean` and `std` are those of `from_tensors`.
+    Any iterable of pairs is accepted; the options `classes`, `mean` and `std` are those of `from_tensors`.
 
     Example:
         >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
         >>> len(from_torch(pairs, pairs).train)
         90
     """
-    x, y = _materialise(train, "train")
-    x_test, y_test = _materialise(test, "test")
-    return from_tensors(x, y, x_test, y_test, name=name, classes=classes, mean=mean, std=std)
+    return from_tensors(*_materialise(train, "train"), *_materialise(test, "test"), name=name, **options)
 
 
 def resolve(data: Any) -> DataSet:

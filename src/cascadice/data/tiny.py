@@ -37,19 +37,17 @@ def read_folder(folder: Path) -> DataSet:
         if not wnids:
             raise ValueError("expected one wnid a line, found none")
     number = {wnid: label for label, wnid in enumerate(wnids)}
-    train = [(path, label) for wnid, label in number.items() for path in _images_of(folder / "train" / wnid / "images")]
+    train: list[tuple[Path, int]] = []
+    for wnid, label in number.items():
+        images = folder / "train" / wnid / "images"
+        if not (paths := sorted(images.glob("*.JPEG"))):
+            raise FileNotFoundError(f"{images} must hold JPEG files; found none. Unpack tiny-imagenet-200.zip again.")
+        train += [(path, label) for path in paths]
     annotations = folder / "val" / "val_annotations.txt"
     with reading(annotations):
         rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines()]
         test = [(folder / "val" / "images" / name, number[wnid]) for name, wnid in rows]
     return DataSet("tiny-imagenet", _decode_files(train), _decode_files(test), tuple(wnids))
-
-
-def _images_of(folder: Path) -> list[Path]:
-    paths = sorted(folder.glob("*.JPEG"))
-    if not paths:
-        raise FileNotFoundError(f"{folder} must hold JPEG files; found none. Unpack tiny-imagenet-200.zip again.")
-    return paths
 
 
 def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:

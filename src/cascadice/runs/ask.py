@@ -120,10 +120,8 @@ def answers(network: Network, rounds: Iterable[Round], question: Question) -> It
     """The influence of each round's updates, as the rounds come by."""
     index = torch.arange(question.eval_samples or len(network.data.test))
     evaluation = evaluate_on(network, network.data.test.subset(index))
-    return score_rounds(
-        network, rounds, evaluation, hops=question.hops, kinds=question.kinds, samples=question.samples,
-        points=question.points, sources=question.sources, every=question.every,
-    )  # fmt: skip
+    settings = {name: value for name, value in vars(question).items() if name != "eval_samples"}
+    return score_rounds(network, rounds, evaluation, **settings)
 
 
 def save_answer(folder: files.Folder, answer: RoundInfluence, note: dict[str, str]) -> None:

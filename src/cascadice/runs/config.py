@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from inspect import signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from cascadice.names import lookup
-from cascadice.runs.options import read_options, read_participants
+from cascadice.runs.options import SETTINGS, check_once, read_options, read_participants
 
 if TYPE_CHECKING:  # torch takes seconds to import; settings can be read, listed and changed without it
     from cascadice.data.partition import Partition
@@ -74,7 +75,12 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, types in field_types().items():
-            _check_type(name, getattr(self, name), types)
+            value, allowed = getattr(self, name), (*types, int) if float in types else types
+            fits = isinstance(value, allowed) and (bool in types or not isinstance(value, bool))
+            if not fits or (isinstance(value, tuple) and not all(isinstance(entry, str) for entry in value)):
+                words = {NoneType: "none", tuple: "a list of strings"}
+                wanted = " or ".join(words.get(kind, kind.__name__) for kind in types)
+                raise TypeError(f"{name} must be {wanted}; found {value!r}.")
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError(f"give either rounds or epochs; found rounds={self.rounds}, epochs={self.epochs}.")
         for name in ("nodes", "rounds", "eval_every", "checkpoint_every", "batch_size", "local_steps"):
@@ -84,8 +90,7 @@ class Config:
             raise ValueError(f"epochs must be positive and finite; found {self.epochs}.")
         if self.nodes is None and self.mixing is None:
             raise ValueError("nodes may be left out only if a mixing matrix is given; found neither.")
-        for text in self.participants:
-            read_participants(text)
+        check_once(self.participants)
 
 
 @cache
@@ -93,14 +98,6 @@ def field_types() -> Mapping[str, tuple[type, ...]]:
     """The types that each setting may have; a tuple holds strings."""
     hints = get_type_hints(Config)
     return {name: (tuple,) if hint == tuple[str, ...] else get_args(hint) or (hint,) for name, hint in hints.items()}
-
-
-def _check_type(name: str, value: Any, types: tuple[type, ...]) -> None:
-    allowed = (*types, int) if float in types else types
-    fits = isinstance(value, allowed) and (bool in types or not isinstance(value, bool))
-    if not fits or (isinstance(value, tuple) and not all(isinstance(entry, str) for entry in value)):
-        words = {NoneType: "none", tuple: "a list of strings"}
-        raise TypeError(f"{name} must be {' or '.join(words.get(t, t.__name__) for t in types)}; found {value!r}.")
 
 
 # Giving one of these settings resets the ones that it replaces or that belong to its old value.
@@ -181,6 +178,8 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
 
 def per_participant(config: Config, nodes: int) -> list[Config]:
     """The configuration of each participant: the run's, changed by what `participants` says about it."""
+    from cascadice.optimizers import OPTIMIZERS
+
     each = [replace(config, participants=())] * nodes
     for text in config.participants:
         different = read_participants(text)
@@ -188,6 +187,10 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
             if node >= nodes:
                 raise ValueError(f"participants must be from 0 to {nodes - 1}; found {node} in {text!r}.")
             changed = override(each[node], different.settings)
+            make, _ = lookup(OPTIMIZERS, changed.optimizer, "optimizer")
+            known = {**dict.fromkeys(SETTINGS), **signature(make).parameters}
+            for name in read_options(different.optimizer_options):
+                lookup(known, name, "setting of participants")
             options = (*changed.optimizer_options, *different.optimizer_options)
             each[node] = replace(changed, optimizer_options=options)
     return each
@@ -205,9 +208,8 @@ def schedule(config: Config) -> "Schedule":
     if config.mixing is not None:
         W = topology.read_csv(config.mixing, normalize=config.normalize)
         if config.nodes not in (None, W.shape[0]):
-            raise ValueError(
-                f"{config.mixing} has {W.shape[0]} participants, nodes is {config.nodes}. Leave nodes out."
-            )
+            found = f"{config.mixing} has {W.shape[0]} participants"
+            raise ValueError(f"{found}, nodes is {config.nodes}. Leave nodes out.")
         mixing: Schedule = topology.constant(W)
     else:
         options = read_options(config.topology_options)

@@ -45,8 +45,13 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
             f"{folder} already holds a run. Continue it with --resume, replace it with --overwrite, or choose another "
             "--out."
         )
-    if resume:
-        _check_same_settings(folder, config)
+    recorded = determining(read_config(folder)) if resume else {}
+    for name, value in determining(config).items():
+        if value != recorded.get(name, value):
+            raise ValueError(
+                f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
+                "Leave it out, or use another folder."
+            )
 
 
 def check_writable(folder: Path, content: str = "the output") -> None:
@@ -112,16 +117,6 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
     config = read_config(folder) if config is None else config
     manifest, old = read_manifest(folder), fingerprint(config, SETTINGS_OF_0_1_0)
     return old if manifest and manifest.get("fingerprint", old) == old else fingerprint(config)
-
-
-def _check_same_settings(folder: Path, config: Config) -> None:
-    recorded = determining(read_config(folder))
-    for name, value in determining(config).items():
-        if value != recorded.get(name, value):
-            raise ValueError(
-                f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
-                "Leave it out, or use another folder."
-            )
 
 
 def clear(folder: Path) -> None:

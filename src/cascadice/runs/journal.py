@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
@@ -83,11 +84,10 @@ def open_journal(folder: Path, config: Config, network: Network, rounds: int, re
 
 def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
     """The metrics before round t; training can continue without them, but a run needs some in the end."""
-    if (folder / store.METRICS).exists():
-        return [m for m in store.read_metrics(folder) if m.t < t]
-    if t == rounds:
+    metrics = store.read_metrics(folder) if (folder / store.METRICS).exists() else []
+    if not metrics and t == rounds:
         raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
-    return []
+    return [m for m in metrics if m.t < t]
 
 
 def enter(journal: Journal, round: Round, last: bool) -> None:
@@ -103,21 +103,17 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
     journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test))
     journal.t, journal.participants = round.t + 1, round.after
-    if _checkpoint_due(journal):
+    every, start = journal.config.checkpoint_every, monotonic()
+    if journal.t % every == 0 if every else start - journal.saved > CHECKPOINT_SECONDS:
         save(journal)
-    if monotonic() >= journal.next_update:
-        _update_view(journal)
+    if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
+        _write(journal)
+        journal.next_update = monotonic() + pause_after(monotonic() - start)
 
 
 def _metrics_to_cpu(journal: Journal) -> None:
     """Move all metrics to the CPU at once: moving each as it comes would stall a GPU every round."""
     journal.metrics = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, journal.metrics)
-
-
-def _checkpoint_due(journal: Journal) -> bool:
-    if journal.config.checkpoint_every is not None:
-        return journal.t % journal.config.checkpoint_every == 0
-    return monotonic() - journal.saved > CHECKPOINT_SECONDS
 
 
 def save(journal: Journal) -> None:
@@ -132,13 +128,6 @@ def save(journal: Journal) -> None:
         journal.checkpointed = journal.t
         _write_manifest(journal)
     journal.saved = monotonic()
-
-
-def _update_view(journal: Journal) -> None:
-    """Write what a live view shows, without a checkpoint; a resumed run drops metrics from after its checkpoint."""
-    start = monotonic()
-    _write(journal)
-    journal.next_update = monotonic() + pause_after(monotonic() - start)
 
 
 def pause_after(seconds: float) -> float:
@@ -208,11 +197,8 @@ def plot(journal: Journal) -> None:
 
 
 def _write_manifest(journal: Journal) -> None:
-    import numpy
-
-    network = journal.network
-    cuda = network.device.type == "cuda"
-    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    network, cuda = journal.network, journal.network.device.type == "cuda"
+    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
     manifest = {
         "format": FORMAT,
         "fingerprint": journal.fingerprint,

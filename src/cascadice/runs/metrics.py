@@ -23,6 +23,11 @@ class RoundMetrics(NamedTuple):
     test: Metrics | None = None
 
 
+def quality(test: Metrics) -> tuple[str, Float[Tensor, " n"]]:
+    """What participants are judged by, and its name: accuracy, or the loss where there is no accuracy."""
+    return ("loss", test.loss) if test.accuracy.isnan().any() else ("accuracy", test.accuracy)
+
+
 COLUMNS = ("round", "node", "train_loss", "eval_loss", "eval_accuracy", "consensus")
 
 
@@ -34,8 +39,7 @@ def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics]) -> None:
     nodes = len(metrics[0].train_loss) if metrics else 0
     rounds = torch.tensor([m.t for m in metrics], dtype=torch.int64)
     missing = torch.tensor([m.test is None for m in metrics]).bool().repeat_interleave(nodes).numpy()
-    blank = Metrics(*[torch.zeros(nodes)] * 2)
-    tests = [m.test or blank for m in metrics]
+    tests = [m.test or Metrics(*[torch.zeros(nodes)] * 2) for m in metrics]
     values = [
         pa.array(rounds.repeat_interleave(nodes).numpy()),
         pa.array(torch.arange(nodes).repeat(len(metrics)).numpy()),

@@ -3,31 +3,28 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import combinations
 from typing import Any, NamedTuple
 
 NODES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 EXAMPLE = "2,5:optimizer=adam,lr=0.003 or 0-3:batch_size=8,local_steps=2"
 COUNTS = ("batch_size", "local_steps")
-NUMBERS = ("lr", "weight_decay", "clip")
+SETTINGS = ("optimizer", *COUNTS, "lr", "weight_decay", "clip")
 
 
 def read_options(texts: Sequence[str]) -> dict[str, Any]:
     """Read options: `("hidden=[64]", "activation=gelu")` is {"hidden": (64,), "activation": "gelu"}."""
     options = {}
     for text in texts:
-        name, equals, value = text.partition("=")
+        name, equals, rest = text.partition("=")
         if not (name and equals):
             raise ValueError(f"an option must read name=value, e.g. hidden=[64,64]; found {text!r}.")
-        options[name.strip().replace("-", "_")] = _value(value)
+        value: Any = rest
+        with suppress(ValueError):
+            value = json.loads(rest)
+        options[name.strip().replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return options
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return tuple(value) if isinstance(value, list) else value
 
 
 class Different(NamedTuple):
@@ -47,15 +44,30 @@ def read_participants(text: str) -> Different:
     nodes, _, rest = text.partition(":")
     if not NODES.fullmatch(nodes.strip()) or not rest.strip():
         raise ValueError(f"participants must read nodes:name=value,…, e.g. {EXAMPLE}; found {text!r}.")
-    parts = [part.strip() for part in re.split(r",(?=\s*[\w-]+=)", rest)]
-    settings, options = {}, []
-    for part in parts:
+    settings, options = {}, {}
+    for part in (part.strip() for part in re.split(r",(?=\s*[\w-]+=)", rest)):
         ((name, value),) = read_options([part]).items()
-        if name in ("optimizer", *COUNTS, *NUMBERS):
+        if name in settings or name in options:
+            raise ValueError(f"participants must be given each setting once; found {name} twice in {text!r}.")
+        if name in SETTINGS:
             settings[name] = _checked(name, value, text)
         else:
-            options.append(part)
-    return Different(_nodes(nodes, text), settings, tuple(options))
+            options[name] = part
+    return Different(_nodes(nodes, text), settings, tuple(options.values()))
+
+
+def check_once(texts: Sequence[str]) -> None:
+    """Refuse a setting that two texts give to the same participant, unless the second excepts it from a larger group.
+
+    >>> check_once(["0-3:lr=0.1", "1:lr=0.2"])
+    """
+    for (one, first), (other, second) in combinations([(text, read_participants(text)) for text in texts], 2):
+        again = {*first.settings, *read_options(first.optimizer_options)}
+        again &= {*second.settings, *read_options(second.optimizer_options)}
+        both = set(first.nodes) & set(second.nodes)
+        if again and both and not both == set(second.nodes) < set(first.nodes):
+            found = f"participant {min(both)} has {min(again)} twice, in {one!r} and in {other!r}"
+            raise ValueError(f"participants must be given each setting once; {found}. Leave one out.")
 
 
 def _nodes(text: str, whole: str) -> tuple[int, ...]:
@@ -74,6 +86,6 @@ def _checked(name: str, value: Any, text: str) -> Any:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if name in COUNTS and not (whole and value >= 1):
         raise ValueError(f"{name} must be a whole number of at least 1; found {value!r} in {text!r}.")
-    if name in NUMBERS and not (whole or isinstance(value, float)):
+    if not (whole or isinstance(value, float)):
         raise ValueError(f"{name} must be a number; found {value!r} in {text!r}.")
     return value if name in COUNTS else float(value)

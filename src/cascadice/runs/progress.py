@@ -2,12 +2,10 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
 from time import monotonic
 from typing import TypeVar
 
-from rich import progress as rich_progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -15,14 +13,13 @@ from torch import Tensor
 
 from cascadice.data import partition
 from cascadice.engine.networks import Network
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.topology import describe_schedule
 
 LINES = 10  # of progress where no bar can be drawn
 REDRAW = 0.1  # seconds; reading a loss on CUDA waits for it
 FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
 
-Advance = Callable[[RoundMetrics], None]
 Item = TypeVar("Item")
 
 
@@ -32,69 +29,40 @@ def say(console: Console, text: str) -> None:
 
 
 def track(
-    items: Iterable[Item], total: int, console: Console, doing: str, done: Callable[[Item], str]
-) -> Iterator[Item]:
-    """Yield the items and show progress: a bar named `doing`, or without a terminal up to ten lines `done(item)`."""
-    if console.is_terminal:
-        yield from rich_progress.track(items, doing, total=total, console=console, transient=True)
-        return
-    every = max(1, -(-total // LINES))
-    for count, item in enumerate(items, start=1):
-        yield item
-        if count % every == 0 or count == total:
-            console.print(f"{done(item)}, {count}/{total}", highlight=False)
+    rounds: Iterable[Item], total: int, console: Console, doing: str, done: Callable[[Item], str], *,
+    start: int = 0, state: Callable[[], str] = str,
+) -> Generator[Item, None, None]:  # fmt: skip
+    """Yield the rounds and show progress: a bar named `doing`, or without a terminal up to ten lines `done(round)`.
+
+    `start` rounds were done before; `state()` says how things stand.
+    """
+    every, began, redrawn = max(1, -(-total // LINES)), monotonic(), 0.0
+    counts = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))
+    columns = (*counts, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing, total=total, completed=start, speed="", state="")
+        for count, round in enumerate(rounds, start=start + 1):
+            yield round
+            now = monotonic()
+            if not console.is_terminal:
+                if count % every == 0 or count == total:
+                    console.print(f"{done(round)}, {count}/{total}{state()}", highlight=False)
+            elif now - redrawn >= REDRAW or count == total:
+                redrawn, speed = now, f"{(count - start) / max(now - began, 1e-9):.1f} rounds/s"
+                bar.update(task, completed=count, speed=speed, state=state())
 
 
-@contextmanager
-def progress(console: Console, rounds: int, start: int = 0) -> Iterator[Advance]:
-    """Show the progress of training: a bar, or without a terminal up to ten lines; call the result after each round."""
-    if not console.is_terminal:
-        yield _lines(console, rounds)
-        return
-    columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))
-    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"), console=console) as bar:
-        task = bar.add_task("", total=rounds, completed=start, speed="", state="")
-        began, redrawn, accuracy = monotonic(), 0.0, math.nan
-
-        def advance(metrics: RoundMetrics) -> None:
-            nonlocal redrawn, accuracy
-            accuracy = _latest_accuracy(metrics, accuracy)
-            now, completed = monotonic(), metrics.t + 1
-            if now - redrawn < REDRAW and completed < rounds:
-                return
-            redrawn = now
-            speed = f"{(completed - start) / max(now - began, 1e-9):.1f} rounds/s"
-            bar.update(task, completed=completed, speed=speed, state=_state(metrics, accuracy))
-
-        yield advance
-
-
-def _lines(console: Console, rounds: int) -> Advance:
-    every, accuracy = max(1, -(-rounds // LINES)), math.nan
-
-    def advance(metrics: RoundMetrics) -> None:
-        nonlocal accuracy
-        accuracy = _latest_accuracy(metrics, accuracy)
-        if (completed := metrics.t + 1) % every == 0 or completed == rounds:
-            console.print(f"round {completed}/{rounds}  {_state(metrics, accuracy)}", highlight=False)
-
-    return advance
-
-
-def _latest_accuracy(metrics: RoundMetrics, earlier: float) -> float:
-    return earlier if metrics.test is None else float(metrics.test.accuracy.mean())
-
-
-def _state(metrics: RoundMetrics, accuracy: float) -> str:
-    known = "" if math.isnan(accuracy) else f"  test accuracy {accuracy:.3f}"
-    return f"training loss {float(metrics.train_loss.mean()):.4f}{known}"
+def latest(metrics: Sequence[RoundMetrics]) -> str:
+    """The latest training loss and test accuracy in words."""
+    tests = (float(m.test.accuracy.mean()) for m in reversed(metrics) if m.test is not None)
+    known = "" if math.isnan(accuracy := next(tests, math.nan)) else f"  test accuracy {accuracy:.3f}"
+    return f"  training loss {float(metrics[-1].train_loss.mean()):.4f}{known}"
 
 
 def print_opening(console: Console, network: Network, rounds: int, name: str) -> None:
     """Print what is about to be trained: the model, the graph and how the data are divided."""
-    how = f"{rounds} rounds, {network.strategy} on {network.device}"
-    size = f"{network.learner.size:,} parameters each"
-    say(console, f"{network.nodes} participants train on {network.data.name}: {size}, {how}")
+    size = f"{network.learner.size:,} parameters each, {rounds} rounds, {network.strategy} on {network.device}"
+    say(console, f"{network.nodes} participants train on {network.data.name}: {size}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mixing = describe_schedule(network.mixing)
@@ -128,20 +96,13 @@ def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20
 def print_closing(console: Console, metrics: RoundMetrics) -> None:
     """Print how good the participants became, and how far apart they are."""
     if metrics.test is not None:
-        classify = not bool(metrics.test.accuracy.isnan().any())
-        name, values = ("accuracy", metrics.test.accuracy) if classify else ("loss", metrics.test.loss)
+        name, values = quality(metrics.test)
         if len(values) <= FULL_TABLE_UP_TO:
-            console.print(_compact(f"test {name} of each participant", values))
+            table = Table(title=f"test {name} of each participant", show_header=False)
+            for nodes in (range(len(values))[first : first + 8] for first in range(0, len(values), 8)):
+                table.add_row("participant", *map(str, nodes), style="dim")
+                table.add_row("", *(f"{float(values[k]):.3f}" for k in nodes), end_section=True)
+            console.print(table)
         spread = f"mean {float(values.mean()):.4f}, min {float(values.min()):.4f}, max {float(values.max()):.4f}"
         say(console, f"test {name}: {spread}")
     say(console, f"consensus distance (root mean square distance from the mean model): {float(metrics.consensus):.4g}")
-
-
-def _compact(title: str, values: Tensor, wide: int = 8) -> Table:
-    """Eight participants per row: number above value."""
-    table = Table(title=title, show_header=False)
-    for first in range(0, len(values), wide):
-        nodes = range(first, min(first + wide, len(values)))
-        table.add_row("participant", *(str(k) for k in nodes), style="dim")
-        table.add_row("", *(f"{float(values[k]):.3f}" for k in nodes), end_section=True)
-    return table

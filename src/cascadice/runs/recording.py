@@ -11,6 +11,7 @@ from cascadice.files import Folder
 from cascadice.runs import store
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
+from cascadice.runs.metrics import quality
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,9 @@ class Recording:
     def final_test_metrics(self) -> str:
         """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none."""
         metrics = store.read_metrics(self.folder) if (self.folder / store.METRICS).exists() else []
-        last = next(((m.t, m.test) for m in reversed(metrics) if m.test is not None), None)
-        if last is None:
-            return ""
-        loss, accuracy = (float(values.mean()) for values in last[1])
-        named = f"test loss {loss:.3f}" if accuracy != accuracy else f"test accuracy {accuracy:.3f}"
-        return f"{named} after round {last[0]}"
+        for t, (name, values) in ((m.t, quality(m.test)) for m in reversed(metrics) if m.test is not None):
+            return f"test {name} {float(values.mean()):.3f} after round {t}"
+        return ""
 
 
 def spans(starts: Sequence[int], length: int) -> list[range]:

@@ -41,10 +41,9 @@ def layout(model: nn.Module) -> str:
 
 
 def _to_tensors(prefix: str, participants: Participants) -> Tensors:
-    theta, state, buffers = participants
-    named = {f"{prefix}state.{name}": value for name, value in state.items()}
-    named |= {f"{prefix}buffers.{name}": value for name, value in buffers.items()}
-    return {f"{prefix}theta": theta, **named}
+    state = {f"{prefix}state.{name}": value for name, value in participants.state.items()}
+    buffers = {f"{prefix}buffers.{name}": value for name, value in participants.buffers.items()}
+    return {f"{prefix}theta": participants.theta, **state, **buffers}
 
 
 def _from_tensors(prefix: str, tensors: Tensors) -> Participants:
@@ -83,7 +82,10 @@ def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
     tensors = {**_to_tensors("before.", round.before), **_to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}
-    tensors |= _matrix_to_tensors(W)
+    csr = W.layout != torch.strided
+    tensors |= (
+        {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()} if csr else {"W": W}
+    )
     metadata = {"t": str(t), "lr": repr(lr), "nodes": str(len(round.loss)), "layout": layout}
     if isinstance(lr, Tensor):  # a learning rate for each participant
         metadata["lr"], tensors["lr"] = "tensor", lr
@@ -174,12 +176,6 @@ def rounds_to_keep(text: str) -> RoundsToKeep:
 
 def _round_path(folder: Folder, t: int) -> Path:
     return Path(folder) / "rounds" / f"{t:06d}.safetensors"
-
-
-def _matrix_to_tensors(W: Tensor) -> Tensors:
-    if W.layout == torch.strided:
-        return {"W": W}
-    return {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()}
 
 
 def _matrix_from_tensors(tensors: Tensors, nodes: int) -> Tensor:

@@ -18,7 +18,7 @@ from cascadice.influence.readings import Agreement, extremes
 from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.runs.progress import say
 
 Numbers = NDArray[np.float64]
@@ -82,10 +82,9 @@ def summarise(
         injected: The faults of participants, for the names in tables and figures.
     """
     rounds = tuple(np.unique(table.round).tolist())
-    whole, single = _where(table, table.sample == ALL), _where(table, table.sample != ALL)
-    updates = {kind: _updates(rows, rounds, nodes) for kind, rows in _by_kind(whole).items()}
-    cascades = _by_kind(_where(whole, whole.hop != ALL))
-    samples = _by_kind(single)
+    whole = table.sample == ALL
+    updates = {kind: _updates(rows, rounds, nodes) for kind, rows in _by_kind(table, whole).items()}
+    cascades, samples = _by_kind(table, whole & (table.hop != ALL)), _by_kind(table, ~whole)
     return InfluenceSummary(
         rounds,
         updates,
@@ -114,13 +113,9 @@ def _where(table: Table, keep: NDArray[np.bool_]) -> Table:
     return Table(**{name: column[keep] for name, column in table.columns.items()})
 
 
-def _by_kind(table: Table) -> dict[str, Table]:
-    kinds = sorted(set(table.kind.tolist()), key=lambda kind: (_preference(kind), kind))
-    return {kind: _where(table, table.kind == kind) for kind in kinds}
-
-
-def _preference(kind: str) -> int:
-    return next((place for place, start in enumerate(PREFERRED) if kind.startswith(start)), len(PREFERRED))
+def _by_kind(table: Table, keep: NDArray[np.bool_]) -> dict[str, Table]:
+    ranks = {kind: [not kind.startswith(start) for start in PREFERRED] for kind in sorted(set(table.kind[keep]))}
+    return {kind: _where(table, keep & (table.kind == kind)) for kind in sorted(ranks, key=ranks.__getitem__)}
 
 
 def _sum_at(shape: tuple[int, ...], where: tuple[Any, ...], value: Numbers) -> Numbers:
@@ -169,26 +164,14 @@ def _agreements(values: dict[str, Numbers]) -> dict[str, Agreement]:
 
 def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> tuple[EvaluationResult, ...]:
     """The evaluations nearest to the first and the last of these rounds."""
-    tests = [(m.t, m.test) for m in metrics if m.test is not None]
-    results = []
-    for t, test in [min(tests, key=lambda pair, t=t: abs(pair[0] - t)) for t in (rounds[0], rounds[-1]) if tests]:
-        classify = not bool(test.accuracy.isnan().any())
-        mean = float((test.accuracy if classify else test.loss).mean())
-        results.append(EvaluationResult(t, "accuracy" if classify else "loss", mean))
-    return tuple(dict.fromkeys(results))
+    tests = [(m.t, quality(m.test)) for m in metrics if m.test is not None]
+    nearest = [min(tests, key=lambda one, t=t: abs(one[0] - t)) for t in (rounds[0], rounds[-1]) if tests]
+    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.mean())) for t, (name, values) in nearest))
 
 
-class Ranked(NamedTuple):
-    """The strongest on each side, as (participant, value)."""
-
-    helpful: list[tuple[int, float]]
-    harmful: list[tuple[int, float]]
-
-
-def ranked(values: Numbers, most: int = 5) -> Ranked:
-    """The participants that helped and harmed most; those with no influence are in neither list."""
-    helpful, harmful = ([(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most))
-    return Ranked(helpful, harmful)
+def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
+    """(participant, value) of those that helped most, and of those that harmed most; no influence is in neither."""
+    return [[(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most)]
 
 
 def print_summary(
@@ -204,7 +187,9 @@ def print_summary(
     say(console, "negative influence lowered the loss (helped), positive influence raised it (harmed).")
     for kind, totals in [*summary.participants.items()][:1]:
         title = f"Who helped and who harmed ({kind}, summed over rounds)"
-        _print_table(console, title, ["influence"], _participant_rows(ranked(totals, MOST), summary))
+        sides = zip(("helped", "harmed"), ranked(totals), strict=True)
+        rows = ((f"{verb}  {_name(k, summary)}", f"{value:+.4f}") for verb, side in sides for k, value in side)
+        _print_table(console, title, ["influence"], rows)
         if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
             say(console, f"no influence: {', '.join(idle)}")
     if summary.by_hop:
@@ -212,11 +197,13 @@ def print_summary(
         _print_table(console, title, summary.by_hop, _hop_rows(summary))
     for kind, samples in [*summary.samples.items()][:1]:
         title = f"The most helpful and the most harmful samples ({kind})"
-        rows = _sample_rows(samples, summary, classes, labels)
-        _print_table(console, title, ("sample", "true\nlabel", "uses", "influence"), rows)
+        columns = ("sample", "true\nlabel", "uses", "influence")
+        _print_table(console, title, columns, _sample_rows(samples, summary, classes, labels))
     if summary.agreements or summary.sample_agreements:
         title = "How close the estimates are to the truth, update by update"
-        _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), _agreement_rows(summary))
+        agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
+        rows = ((n, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}") for n, a in agreements.items())
+        _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), rows)
     if tests := summary.test_results:
         say(console, f"mean test {tests[0].metric} of the participants: {in_words(tests)}")
 
@@ -243,12 +230,6 @@ def _name(node: int, summary: InfluenceSummary) -> str:
     return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
 
 
-def _participant_rows(sides: Ranked, summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
-    for verb, side in zip(("helped", "harmed"), sides, strict=True):
-        for node, value in side:
-            yield f"{verb}  {_name(node, summary)}", f"{value:+.4f}"
-
-
 def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
     for hop in range(max(map(len, summary.by_hop.values()))):
         name = "on itself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
@@ -260,13 +241,7 @@ def _sample_rows(
 ) -> Iterator[tuple[str, ...]]:
     sides = {"helped": samples[:MOST], "harmed": samples[: -MOST - 1 : -1]}
     for verb, side in sides.items():
-        for one in (one for one in side if (one.value < 0) == (verb == "helped") and one.value != 0):
+        for one in (one for one in side if (one.value < 0 if verb == "helped" else one.value > 0)):
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
             owner = f"{verb}  of {_name(one.node, summary)}"
             yield owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}"
-
-
-def _agreement_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
-    of_samples = {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
-    for kind, a in (summary.agreements | of_samples).items():
-        yield kind, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}"

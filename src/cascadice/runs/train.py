@@ -1,10 +1,9 @@
 """Train a configuration into a folder. A run can be stopped at any moment and resumed to the same bits."""
 
-import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from cascadice.runs.config import Config, build, length, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, clear
 from cascadice.runs.journal import Journal, ending, enter, open_journal
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.progress import print_closing, print_opening, progress, say
+from cascadice.runs.progress import latest, print_closing, print_opening, say, track
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""
@@ -88,41 +87,34 @@ def run(
         with ending(journal):
             _train(journal, rounds, console, question)
         print_closing(console, journal.metrics[-1])
-        _print_files(console, journal)
+        recorded = f" and {len(saved)} recorded rounds" if (saved := store.saved_rounds(folder)) else ""
+        names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
+        say(console, f"trained in {journal.seconds:.1f} s; wrote {names}{recorded} to {folder}")
         if question is not None:
             conclude(console, network, folder, folder / INFLUENCE)
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.metrics[-1])
 
 
 def _train(journal: Journal, rounds: int, console: Console, question: Question | None) -> None:
+    done = _rounds(journal, rounds, question.hops, question.samples) if question else _rounds(journal, rounds)
+    options: dict[str, Any] = {"start": journal.t, "state": lambda: latest(journal.metrics)}
+    trained = track(done, rounds, console, "training", lambda round: f"trained round {round.t}", **options)
     if question is None:
-        deque(_rounds(journal, rounds, console), maxlen=0)
+        deque(trained, maxlen=0)
         return
     note = note_of(question, journal.fingerprint)
-    with contextlib.closing(_rounds(journal, rounds, console, question.hops, question.samples)) as trained:
+    with closing(done), closing(trained):
         for answer in answers(journal.network, trained, question):
             save_answer(journal.folder / INFLUENCE, answer, note)
 
 
-def _rounds(
-    journal: Journal, rounds: int, console: Console, window: int = 0, taped: bool = False
-) -> Generator[Round, None, None]:
+def _rounds(journal: Journal, rounds: int, window: int = 0, taped: bool = False) -> Generator[Round, None, None]:
     """The rounds, each entered into the journal before it is passed on."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
-    options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule}
-    start, participants = journal.t, journal.participants
-    with progress(console, rounds, start) as advance:
-        for round in simulate(journal.network, rounds, start=start, participants=participants, **options):
-            enter(journal, round, last=round.t + 1 == rounds)
-            advance(journal.metrics[-1])
-            yield round
-
-
-def _print_files(console: Console, journal: Journal) -> None:
-    names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
-    saved = store.saved_rounds(journal.folder)
-    rounds = f" and {len(saved)} recorded rounds" if saved else ""
-    say(console, f"trained in {journal.seconds:.1f} s; wrote {names}{rounds} to {journal.folder}")
+    options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
+    for round in simulate(journal.network, rounds, start=journal.t, **options):
+        enter(journal, round, last=round.t + 1 == rounds)
+        yield round
 
 
 def _check_rule(config: Config, resume: bool, question: Question | None) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.topology.matrices import ROW_TOLERANCE, SPARSE_FROM, Links, check_entries, disconnection, links, row_sums
+from cascadice.topology.matrices import ROW_TOLERANCE, SPARSE_FROM, check_entries, disconnection, links, sums
 from cascadice.topology.mixing import gossip
 from cascadice.topology.schedules import Cycle, Schedule, average
 
@@ -87,25 +87,22 @@ def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Descript
     if gap := disconnection(W):
         over = f" over {rounds} rounds" if rounds > 1 else ""
         warnings.warn(f"the network is not strongly connected{over}: {gap}.", stacklevel=2)
-    nodes, entries = W.shape[0], links(W)
-    between = Links(*(column[entries.receivers != entries.sources] for column in entries))
-    rows, columns = row_sums(nodes, entries), row_sums(nodes, _reversed(entries))
-    row_stochastic = bool(((rows - 1).abs() <= ROW_TOLERANCE).all())
+    nodes, (receivers, sources, weights) = W.shape[0], links(W)
+    between = weights * (receivers != sources)
+    row_stochastic, column_stochastic = (
+        bool(((sums(nodes, side, weights) - 1).abs() <= ROW_TOLERANCE).all()) for side in (receivers, sources)
+    )
     return Description(
         nodes=nodes,
         rounds=rounds,
-        links=len(between.weights),
+        links=int(between.count_nonzero()),
         spectral_gap=_spectral_gap([schedule(t) for t in range(rounds)]) if row_stochastic else math.nan,
         row_stochastic=row_stochastic,
-        doubly_stochastic=row_stochastic and bool(((columns - 1).abs() <= ROW_TOLERANCE).all()),
+        doubly_stochastic=row_stochastic and column_stochastic,
         strongly_connected=gap is None,
-        in_weight=row_sums(nodes, between),
-        out_weight=row_sums(nodes, _reversed(between)),
+        in_weight=sums(nodes, receivers, between),
+        out_weight=sums(nodes, sources, between),
     )
-
-
-def _reversed(entries: Links) -> Links:
-    return Links(entries.sources, entries.receivers, entries.weights)
 
 
 def _spectral_gap(matrices: Sequence[Tensor]) -> float:

@@ -45,7 +45,7 @@ def _base(members: Sequence[int], radix: int) -> list[Meetings]:
     parts = max(d for d in range(1, len(members) + 1) if len(members) % d == 0 and _factors(d, radix) is not None)
     size = len(members) // parts
     within = _together(_simple_base(members[i * size : (i + 1) * size], radix) for i in range(parts))
-    across = _together(_hyper_hypercube(members[i::size], _factors(parts, radix) or ()) for i in range(size))
+    across = _together(_hyper_hypercube(members[i::size], radix) for i in range(size))
     return min(_simple_base(members, radix), within + across, key=len)
 
 
@@ -56,35 +56,28 @@ def _simple_base(members: Sequence[int], radix: int) -> list[Meetings]:
     later groups, and of each of its own blocks, at the mean of all. The blocks then average, while the later groups
     go on.
     """
-    if (factors := _factors(len(members), radix)) is not None:
-        return _hyper_hypercube(members, factors)
+    if _factors(len(members), radix) is not None:
+        return _hyper_hypercube(members, radix)
     groups = _groups(members, radix)
-    averaged = _together(_average_all([*chain(*blocks)], radix) for blocks in groups)
+    averaged = _together(_hyper_hypercube([*chain(*blocks)], radix) for blocks in groups)
     repaired = []
     for level, blocks in enumerate(groups[:-1]):
         later = [*chain(*chain(*groups[level + 1 :]))]
         weight = len(blocks[0]) / (len(blocks) * len(blocks[0]) + len(later))
         meetings = [(one, block[i], weight) for i, one in enumerate(later) for block in blocks]
         wait: list[Meetings] = [[]] * level
-        repaired.append([*wait, meetings, *_together(_average_all(block, radix) for block in blocks)])
+        repaired.append([*wait, meetings, *_together(_hyper_hypercube(block, radix) for block in blocks)])
     return averaged + _together(repaired)
 
 
-def _average_all(members: Sequence[int], radix: int) -> list[Meetings]:
-    return _hyper_hypercube(members, _factors(len(members), radix) or ())
-
-
-def _hyper_hypercube(members: Sequence[int], factors: Sequence[int]) -> list[Meetings]:
+def _hyper_hypercube(members: Sequence[int], radix: int) -> list[Meetings]:
     """Algorithm 1: number the members in mixed radix; in each round those who differ in one digit only average."""
     rounds, stride = [], 1
-    for factor in factors:
-        rounds.append(
-            [
-                (member, members[i + step * stride], 1 / factor)
-                for i, member in enumerate(members)
-                for step in range(1, factor - i // stride % factor)
-            ]
+    for factor in _factors(len(members), radix) or ():
+        later = (
+            (i, i + step * stride) for i in range(len(members)) for step in range(1, factor - i // stride % factor)
         )
+        rounds.append([(members[i], members[other], 1 / factor) for i, other in later])
         stride *= factor
     return rounds
 

@@ -86,7 +86,7 @@ def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> G
         {3}
     """
     degree = check_degree(nodes, degree)
-    return _connected(partial(draw_regular, nodes, degree), seed, f"random-regular with degree {degree}")
+    return _connected(partial(nx.random_regular_graph, degree, nodes), seed, f"random-regular with degree {degree}")
 
 
 def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) -> Graph:
@@ -109,14 +109,8 @@ def small_world(nodes: int, *, degree: int | None = None, probability: float = 0
     nearest = degree + degree % 2
     if nearest >= nodes:
         return complete(nodes)
-    draw_graph = partial(nx.watts_strogatz_graph, nodes, nearest, probability)
-    return _connected(draw_graph, seed, f"small-world with degree {degree}")
-
-
-def draw_regular(nodes: int, degree: int, *, seed: int) -> Graph:
-    """One random regular graph, not necessarily connected."""
-    graph: Graph = nx.random_regular_graph(degree, nodes, seed=seed)
-    return graph
+    draw = partial(nx.watts_strogatz_graph, nodes, nearest, probability)
+    return _connected(draw, seed, f"small-world with degree {degree}")
 
 
 def check_nodes(nodes: int) -> int:

@@ -72,9 +72,9 @@ def identity(nodes: int) -> Float[Tensor, "n n"]:
     return from_links(nodes, everyone, everyone, torch.ones(nodes, dtype=torch.float64))
 
 
-def row_sums(nodes: int, entries: Links) -> Float[Tensor, " n"]:
-    """The sum of each row of W."""
-    return torch.zeros(nodes, dtype=torch.float64).index_add_(0, entries.receivers, entries.weights.double())
+def sums(nodes: int, of: Int[Tensor, " links"], weights: Float[Tensor, " links"]) -> Float[Tensor, " n"]:
+    """The sum of each participant's weights; `of` says whose they are: of receivers, these are the sums of W's rows."""
+    return torch.zeros(nodes, dtype=torch.float64).index_add_(0, of, weights.double())
 
 
 def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
@@ -89,25 +89,29 @@ def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
         tensor([[0.5000, 0.5000],
                 [0.0000, 1.0000]], dtype=torch.float64)
     """
-    W = _as_float64(array)
+    try:
+        array = array.detach() if isinstance(array, Tensor) else torch.from_numpy(np.array(array, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise ValueError("W must be a matrix of numbers, with rows of equal length; check its rows.") from None
+    W = array.to("cpu", torch.float64)
     check_entries(W)
     nodes, entries = W.shape[0], links(W)
     if normalize:
-        sums = row_sums(nodes, entries)
-        if (sums == 0).any():
-            row = int((sums == 0).nonzero()[0])
+        rows = sums(nodes, entries.receivers, entries.weights)
+        if not rows.all():
+            row = int((rows == 0).nonzero()[0])
             raise ValueError(
                 f"W cannot be normalised: row {row} is all zero. Set W[{row}, {row}] = 1 to keep it alone."
             )
-        entries = entries._replace(weights=entries.weights / sums[entries.receivers])
-    _check_rows(row_sums(nodes, entries))
+        entries = entries._replace(weights=entries.weights / rows[entries.receivers])
+    _check_rows(nodes, entries)
     return from_links(nodes, *entries)
 
 
 def check(W: Tensor, *, connected: bool = False) -> None:
     """Raise a ValueError unless W is square, finite, not negative, its rows sum to 1, and it is connected if asked."""
     check_entries(W)
-    _check_rows(row_sums(W.shape[0], links(W)))
+    _check_rows(W.shape[0], links(W))
     if connected and (gap := disconnection(W)):
         raise ValueError(f"W must be strongly connected, but {gap}. Add links both ways, or do not require connection.")
 
@@ -132,15 +136,6 @@ def disconnection(W: Float[Tensor, "n n"]) -> str | None:
     return None
 
 
-def _as_float64(array: Any) -> Tensor:
-    if isinstance(array, Tensor):
-        return array.detach().to("cpu", torch.float64)
-    try:
-        return torch.from_numpy(np.array(array, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise ValueError("W must be a matrix of numbers, with rows of equal length; check its rows.") from None
-
-
 def check_entries(W: Tensor) -> None:
     """Raise a ValueError unless W is square and its entries are finite and not negative."""
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not W.shape[0]:
@@ -156,12 +151,11 @@ def check_entries(W: Tensor) -> None:
             raise ValueError(f"W {must}; W[{k}, {j}] is {weight:.4g}. Correct the weight that {k} gives to {j}.")
 
 
-def _check_rows(sums: Float[Tensor, " n"]) -> None:
-    wrong = (sums - 1).abs() > ROW_TOLERANCE
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
+def _check_rows(nodes: int, entries: Links) -> None:
+    rows = sums(nodes, entries.receivers, entries.weights)
+    for row in ((rows - 1).abs() > ROW_TOLERANCE).nonzero().ravel().tolist():
         # 4 digits read well, but would hide a small deviation
-        value = f"{sums[row]:.4g}" if abs(sums[row] - 1) > 1e-3 else f"{sums[row]:.8f}"
+        value = f"{rows[row]:.4g}" if abs(rows[row] - 1) > 1e-3 else f"{rows[row]:.8f}"
         raise ValueError(
             f"W must have rows summing to 1; row {row} sums to {value}. "
             "Use topology.metropolis(graph), or normalise them (normalize=True, --normalize)."
@@ -175,18 +169,22 @@ def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Ten
         path: Row k holds the weights that participant k gives; numbers only, no header.
         normalize: Divide each row by its sum.
     """
-    rows = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
-    values = [_row(text, line, path) for line, text in enumerate(rows, start=1) if text.strip()]
-    if not values:
+    rows = []
+    for line, text in enumerate(Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n"), start=1):
+        if not text.strip():
+            continue
+        try:
+            rows.append(np.array(text.strip().split(","), dtype=np.float64))
+        except ValueError:
+            must = f"line {line} must be numbers between commas; remove headers and labels"
+            raise ValueError(f"{path}: {must}.") from None
+        if len(rows[-1]) != len(rows[0]):
+            found = f"row 0 has {len(rows[0])} entries, row {len(rows) - 1} has {len(rows[-1])}"
+            raise ValueError(f"{path}: rows must be equally long; {found}. Complete the file.")
+    if not rows:
         raise ValueError(f"{path}: the file must hold a row of weights for each participant; it is empty.")
-    if len({len(row) for row in values}) > 1:
-        longer = next(k for k, row in enumerate(values) if len(row) != len(values[0]))
-        raise ValueError(
-            f"{path}: rows must be equally long; row 0 has {len(values[0])} entries, row {longer} has "
-            f"{len(values[longer])}. Complete the file."
-        )
     try:
-        return matrix(np.stack(values), normalize=normalize)
+        return matrix(np.stack(rows), normalize=normalize)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -197,10 +195,3 @@ def write_csv(W: Float[Tensor, "n n"], path: str | PathLike[str]) -> None:
     lines = (",".join(f"{weight!r}" if weight else "0" for weight in row) for row in dense.tolist())
     with replacing(Path(path)) as draft:
         draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _row(text: str, line: int, path: str | PathLike[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    try:
-        return np.array(text.strip().split(","), dtype=np.float64)
-    except ValueError:
-        raise ValueError(f"{path}: line {line} must be numbers between commas; remove headers and labels.") from None

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import networkx as nx
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.topology.graphs import Graph, check_degree, check_nodes, check_probability, draw_regular
-from cascadice.topology.matrices import Links, check, from_links, identity, links, matrix, row_sums
+from cascadice.topology.graphs import Graph, check_degree, check_nodes, check_probability
+from cascadice.topology.matrices import Links, check, from_links, identity, links, matrix, sums
 from cascadice.topology.weights import keeping_the_rest, symmetric_edges, uniform, with_diagonal
 
 Schedule: TypeAlias = Callable[[int], Tensor]  # t -> W
@@ -96,9 +97,8 @@ def one_peer_exponential(nodes: int) -> Cycle:
     everyone = torch.arange(check_nodes(nodes))
     half = torch.full((nodes,), 0.5, dtype=torch.float64)
     hops = [2**m for m in range((nodes - 1).bit_length())]
-    return cyclic(
-        [with_diagonal(nodes, everyone, (everyone + hop) % nodes, half, half) for hop in hops] or [identity(nodes)]
-    )
+    rounds = [with_diagonal(nodes, everyone, (everyone + hop) % nodes, half, half) for hop in hops]
+    return cyclic(rounds or [identity(nodes)])
 
 
 def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
@@ -184,7 +184,7 @@ def _one_pair(nodes: int, ones: Int[Tensor, " pairs"], others: Int[Tensor, " pai
 
 
 def _fresh_regular(nodes: int, degree: int, seed: int, t: int) -> Tensor:
-    return uniform(draw_regular(nodes, degree, seed=seeds.derive(seed, "topology", "epidemic", t)))
+    return uniform(nx.random_regular_graph(degree, nodes, seed=seeds.derive(seed, "topology", "epidemic", t)))
 
 
 def _matching(nodes: int, seed: int, t: int) -> Tensor:
@@ -223,7 +223,6 @@ def _only(W: Tensor, entries: Links, kept: Bool[Tensor, " links"]) -> Tensor:
     """W with only these links, rows renormalised; a participant without any keeps what it has."""
     if kept.all():
         return W
-    nodes, left = W.shape[0], Links(*(column[kept] for column in entries))
-    sums = row_sums(nodes, left)
-    silent = (sums == 0).double()
-    return with_diagonal(nodes, left.receivers, left.sources, left.weights / sums[left.receivers], silent)
+    nodes, (receivers, sources, weights) = W.shape[0], (column[kept] for column in entries)
+    rows = sums(nodes, receivers, weights)
+    return with_diagonal(nodes, receivers, sources, weights / rows[receivers], (rows == 0).double())

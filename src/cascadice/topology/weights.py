@@ -1,6 +1,6 @@
 """From a graph to W. Every participant keeps a share of its own parameters, so W always has self-loops."""
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 import networkx as nx
 import torch
@@ -8,15 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cascadice.topology.graphs import Graph, check_nodes
-from cascadice.topology.matrices import from_links, matrix
+from cascadice.topology.matrices import from_links, matrix, sums
 
-
-class Edges(NamedTuple):
-    """The directed edges of a graph on `nodes` participants, self-loops left out."""
-
-    nodes: int
-    receivers: Int[Tensor, " edges"]
-    sources: Int[Tensor, " edges"]
+Ends: TypeAlias = Int[Tensor, " edges"]
+Weights: TypeAlias = Float[Tensor, " edges"]
 
 
 def uniform(graph: Graph) -> Float[Tensor, "n n"]:
@@ -55,11 +50,9 @@ def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]
         u, v = min(missing, key=str)
         raise ValueError(f"edge ({u}, {v}) has no 'weight'. Set it, or use topology.uniform(graph) or metropolis.")
     label = _labels(graph)
-    off = [
-        float(graph[label[j]][label[k]]["weight"]) for k, j in zip(receivers.tolist(), sources.tolist(), strict=True)
-    ]
-    weights = torch.tensor(off, dtype=torch.float64)
-    rest = (1 - weights.new_zeros(nodes).index_add(0, receivers, weights)).clamp(min=0)
+    pairs = zip(receivers.tolist(), sources.tolist(), strict=True)
+    weights = torch.tensor([float(graph[label[j]][label[k]]["weight"]) for k, j in pairs], dtype=torch.float64)
+    rest = (1 - sums(nodes, receivers, weights)).clamp(min=0)
     own = [float(graph[u][u]["weight"] if graph.has_edge(u, u) else rest[k]) for k, u in enumerate(label)]
     W = with_diagonal(nodes, receivers, sources, weights, torch.tensor(own, dtype=torch.float64))
     return matrix(W, normalize=normalize)
@@ -80,45 +73,37 @@ def dominant(nodes: int) -> Float[Tensor, "n n"]:
     given += [(k, leader, 0.08) for k in range(1, nodes) if k not in leaders for leader in leaders]
     given += [(sub, 0, 0.3), (other, 0, 0.3), (sub, other, 0.1), (other, sub, 0.1), (0, sub, 0.1), (0, other, 0.1)]
     receivers, sources, weights = zip(*given, strict=True)
-    return keeping_the_rest(
-        nodes, torch.tensor(receivers), torch.tensor(sources), torch.tensor(weights, dtype=torch.float64)
-    )
+    given_weights = torch.tensor(weights, dtype=torch.float64)
+    return keeping_the_rest(nodes, torch.tensor(receivers), torch.tensor(sources), given_weights)
 
 
-def with_diagonal(
-    nodes: int,
-    receivers: Int[Tensor, " edges"],
-    sources: Int[Tensor, " edges"],
-    weights: Float[Tensor, " edges"],
-    diagonal: Float[Tensor, " n"],
-) -> Float[Tensor, "n n"]:
+def with_diagonal(nodes: int, receivers: Ends, sources: Ends, weights: Weights, own: Float[Tensor, " n"]) -> Tensor:
     """W from the weights between participants and the weight that each gives itself."""
     everyone = torch.arange(nodes)
-    return from_links(
-        nodes, torch.cat([receivers, everyone]), torch.cat([sources, everyone]), torch.cat([weights, diagonal])
-    )
+    ends = torch.cat([receivers, everyone]), torch.cat([sources, everyone])
+    return from_links(nodes, *ends, torch.cat([weights, own]))
 
 
-def keeping_the_rest(
-    nodes: int, receivers: Int[Tensor, " edges"], sources: Int[Tensor, " edges"], weights: Float[Tensor, " edges"]
-) -> Float[Tensor, "n n"]:
+def keeping_the_rest(nodes: int, receivers: Ends, sources: Ends, weights: Weights) -> Tensor:
     """W from the weights between participants; each gives itself the rest of its row."""
-    rest = 1 - weights.new_zeros(nodes).index_add(0, receivers, weights)
-    return with_diagonal(nodes, receivers, sources, weights, rest)
+    return with_diagonal(nodes, receivers, sources, weights, 1 - sums(nodes, receivers, weights))
 
 
-def edges(graph: Graph) -> Edges:
-    """The directed edges. Participant k is node k, or the k-th node if labels are not 0 … n − 1."""
+def edges(graph: Graph) -> tuple[int, Ends, Ends]:
+    """(participants, receivers, sources) of the directed edges, self-loops left out.
+
+    Participant k is node k, or the k-th node if labels are not 0 … n − 1.
+    """
     if not isinstance(graph, nx.Graph) or graph.is_multigraph():
         raise TypeError(f"graph must be a networkx Graph or DiGraph; found {type(graph).__name__}. Convert it first.")
     index = {label: k for k, label in enumerate(_labels(graph))}
     pairs = torch.tensor([(index[u], index[v]) for u, v in graph.edges if u != v], dtype=torch.int64).reshape(-1, 2)
     if not graph.is_directed():
         pairs = torch.cat([pairs, pairs.flip(1)])
-    return Edges(check_nodes(len(index)), receivers=pairs[:, 1], sources=pairs[:, 0])
+    return check_nodes(len(index)), pairs[:, 1], pairs[:, 0]
 
 
-def symmetric_edges(graph: Graph) -> Edges:
+def symmetric_edges(graph: Graph) -> tuple[int, Ends, Ends]:
     """`edges`, or a ValueError that names an edge without its reverse."""
     nodes, receivers, sources = edges(graph)
     one_way = ~torch.isin(receivers * nodes + sources, sources * nodes + receivers)
@@ -127,7 +112,7 @@ def symmetric_edges(graph: Graph) -> Edges:
         raise ValueError(
             f"every edge must have its reverse; {u} -> {v} has none. Use uniform weights, or graph.to_undirected()."
         )
-    return Edges(nodes, receivers, sources)
+    return nodes, receivers, sources
 
 
 def _labels(graph: Graph) -> list[object]:
