@@ -43,7 +43,7 @@ def test_everything_else_works_without_the_experiments():
 
 def test_an_error_inside_the_experiments_is_not_mistaken_for_their_absence():
     broken = "import sys; sys.modules['rich.console'] = None; "
-    failed = python(broken + "from cascadice.commands import reproduce; " + "reproduce._reproduce(None)")
+    failed = python(broken + "from cascadice.commands import reproduce; " + "reproduce.run(None)")
     assert "Clone the cascadice repository" not in failed.stderr
     assert "rich.console" in failed.stderr
 

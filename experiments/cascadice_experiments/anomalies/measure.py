@@ -11,9 +11,8 @@ from torch import Tensor
 from cascadice.applications.detect.evidence import Evidence, accumulate, deviations, no_evidence, strengths, threshold
 from cascadice.applications.detect.signals import RIVALS, SIGNALS, signal_scores
 from cascadice.data import DataSet
-from cascadice.engine import Network, evaluate, simulate
+from cascadice.engine import Network, evaluate, fleet, simulate
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.fleets import fleet
 from cascadice.influence import Evaluation, evaluate_on, own_data
 from cascadice.influence.proximity import in_turn
 from cascadice_experiments.anomalies.settings import (

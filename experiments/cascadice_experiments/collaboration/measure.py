@@ -11,10 +11,9 @@ from torch import Tensor
 from cascadice.applications.choose.groups import find_groups, rand_index
 from cascadice.data import DataSet
 from cascadice.data.batches import rounds_per_epoch
-from cascadice.engine import Network, Participants, evaluate, simulate
+from cascadice.engine import Network, Participants, blocks, by_network, evaluate, fleet, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.exchange.influence_aware import InfluenceAware, influence_aware
-from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice_experiments.collaboration.rules import rules_of, side_by_side, with_noise
 from cascadice_experiments.collaboration.settings import GROUPS, Setting, make_network, strangers
 from cascadice_experiments.study import clock

@@ -15,9 +15,8 @@ from torch import Tensor
 from cascadice.applications.detect.evidence import accumulate, deviations, no_evidence
 from cascadice.applications.detect.signals import signal_scores
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Network, evaluate, simulate
+from cascadice.engine import Network, blocks, by_network, evaluate, fleet, simulate
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice.influence import evaluate_on, proximity
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper

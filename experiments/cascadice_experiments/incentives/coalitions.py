@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cascadice.engine import Network, evaluate, simulate
-from cascadice.engine.fleets import by_network, fleet
+from cascadice.engine import Network, by_network, evaluate, fleet, simulate
 from cascadice_experiments.data_sets import first
 from cascadice_experiments.incentives.settings import Setting
 

@@ -11,8 +11,7 @@ from cascadice import data
 from cascadice.applications.reward.contributions import by_horizon, by_shares
 from cascadice.applications.reward.payouts import pay, shapley
 from cascadice.data import DataSet, Samples
-from cascadice.engine import Network, Round, simulate
-from cascadice.engine.fleets import by_network, fleet
+from cascadice.engine import Network, Round, by_network, fleet, simulate
 from cascadice.influence import evaluate_on, shares
 from cascadice.influence.readings import agreement, contributions
 from cascadice_experiments.data_sets import first

@@ -15,8 +15,7 @@ from cascadice.applications.forget.idea import Corrected, forget, repair
 from cascadice.applications.forget.removals import Removal, forgotten_samples
 from cascadice.applications.forget.traces import membership_auc, sample_losses
 from cascadice.data import DataSet, load
-from cascadice.engine import Network, Participants, Round, evaluate, simulate
-from cascadice.engine.fleets import by_network, fleet
+from cascadice.engine import Network, Participants, Round, by_network, evaluate, fleet, simulate
 from cascadice_experiments.data_sets import first
 from cascadice_experiments.study import clock
 from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, TRAINED, Case, Setting, cases, make_network

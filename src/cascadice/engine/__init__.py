@@ -7,6 +7,7 @@ from cascadice.engine.assembly import network
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.evaluation import Evaluation, evaluate_on
 from cascadice.engine.exchange.stacked import mix
+from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice.engine.learner import Learner, Participants
 from cascadice.engine.metrics import Metrics, evaluate
 from cascadice.engine.networks import Network, draw, load, module_of
@@ -14,6 +15,7 @@ from cascadice.engine.operator import STRATEGIES, Operator
 from cascadice.engine.recorder import Recorder
 from cascadice.engine.rounds import Draw, MixingRule, Round, consensus
 from cascadice.engine.simulation import DivergedError, simulate
+from cascadice.engine.weighting import with_weights
 
 __all__ = [
     "STRATEGIES",
@@ -29,13 +31,17 @@ __all__ = [
     "Participants",
     "Recorder",
     "Round",
+    "blocks",
+    "by_network",
     "consensus",
     "draw",
     "evaluate",
     "evaluate_on",
+    "fleet",
     "load",
     "mix",
     "module_of",
     "network",
     "simulate",
+    "with_weights",
 ]

@@ -20,10 +20,14 @@ def segment(network: Network, rounds: int, memory: int = MEMORY) -> int:
     return rounds if bytes_kept(network, rounds, rounds) <= memory else max(1, isqrt(rounds - 1) + 1)
 
 
+def bytes_of(participants: Participants) -> int:
+    """The memory that participants take."""
+    return sum(int(leaf.nbytes) for leaf in tree_flatten(participants)[0])
+
+
 def bytes_kept(network: Network, rounds: int, length: int) -> int:
     """The most that `backwards` keeps: a checkpoint a segment, and two copies of everybody for each round of one."""
-    one = sum(leaf.numel() * leaf.element_size() for leaf in tree_flatten(network.initial)[0])
-    return one * (-(-rounds // length) + 2 * min(length, rounds))
+    return bytes_of(network.initial) * (-(-rounds // length) + 2 * min(length, rounds))
 
 
 def backwards(

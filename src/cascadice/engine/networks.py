@@ -148,8 +148,8 @@ def load(
     x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
     x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
     if network.sample_weights is not None:
-        weights = network.sample_weights if nodes is None else network.sample_weights[rows]
-        own = weights.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
+        held = network.sample_weights if nodes is None else network.sample_weights[rows]
+        own = held.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
         samples = (own * samples[0],) if samples else (own,)
     stochastic = network.learner.stochastic
     dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()

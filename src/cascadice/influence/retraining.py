@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from cascadice import seeds
+from cascadice.engine.backwards import bytes_of
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.fleets import fleet
 from cascadice.engine.learner import Participants
@@ -111,8 +111,7 @@ def _rows(updates: Tensor | None, samples: Tensor | None) -> list[tuple[float | 
 
 
 def _together(network: Network) -> int:
-    one = sum(leaf.numel() * leaf.element_size() for leaf in tree_flatten(network.initial)[0])
-    return max(1, MEMORY // one)
+    return max(1, MEMORY // bytes_of(network.initial))
 
 
 def _trained(networks: Sequence[Network], rounds: int, first: int) -> Participants:
