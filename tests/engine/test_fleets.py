@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine.cases import equal, make
+from engine.cases import equal, last, make
 
 from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
@@ -85,6 +85,15 @@ def test_a_schedule_may_refill_one_buffer():
 def test_the_same_w_is_the_same_object():
     together = fleet(networks())
     assert together.mixing(0) is together.mixing(1)
+
+
+def test_attackers_draw_as_in_their_own_network():
+    options = {"behaviours": [Behaviour("noise-sender", (2,), strength=0.1)],
+               "corruptions": [Corruption("flip-labels", (1,), strength=0.5), Corruption("noise", (3,))]}  # fmt: skip
+    apiece = [make(seed=seed, **options) for seed in (1, 2)]
+    expected = torch.cat([last(network).after.theta for network in apiece])
+    assert torch.equal(last(fleet(apiece)).after.theta, expected)
+    assert torch.equal(last(fleet([fleet(apiece), fleet(apiece)])).after.theta, torch.cat([expected, expected]))
 
 
 def test_rows_and_pairs_by_network():

@@ -78,6 +78,7 @@ def corrupt(
     seed: int,
     classes: int,
     sizes: Sequence[tuple[int, int]] | None = None,
+    origins: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Round t's batches of the participants `nodes`, corrupted where a corruption applies.
 
@@ -88,6 +89,7 @@ def corrupt(
         corruptions: Applied in this order.
         nodes: Which participant each row of x and y [participants, steps, batch, ...] belongs to.
         sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
+        origins: The (seed, participant) by which each row draws, where networks stand side by side.
     """
     if not corruptions:
         return x, y
@@ -100,7 +102,8 @@ def corrupt(
             continue
         steps, batch = sizes[row] if sizes else y.shape[1:3]
         own_x, own_y = row_x, row_y = x[row, :steps, :batch], y[row, :steps, :batch]
-        generator = seeds.generator(seed, "corruption", t, node)
+        own_seed, number = origins[row] if origins else (seed, node)
+        generator = seeds.generator(own_seed, "corruption", t, number)
         for c in applied:
             _check_possible(c, x, y, classes)
             row_x, row_y = CORRUPTIONS[c.kind].apply(row_x, row_y, c.strength, classes, generator)

@@ -59,13 +59,19 @@ def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tu
     return taken, factor
 
 
-def noise(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int], like: Tensor, seed: int) -> dict[int, Tensor]:
-    """What is added to the rows of `like` by noise senders in round t; the same wherever it is drawn."""
+def noise(
+    behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int], like: Tensor, origins: Sequence[tuple[int, int]]
+) -> dict[int, Tensor]:
+    """What is added to the rows of `like` by noise senders in round t; the same wherever it is drawn.
+
+    `origins` are the (seed, participant) by which each row draws.
+    """
     added = {}
     for row, node in enumerate(nodes):
         variance = sum(b.strength * BEHAVIOURS[b.kind].noise for b in behaviours if b.applies(t, node))
         if variance:
-            draw = seeds.generator(seed, "noise sender", t, node)
+            seed, number = origins[row]
+            draw = seeds.generator(seed, "noise sender", t, number)
             added[row] = variance**0.5 * torch.randn(like.shape[-1], generator=draw, dtype=torch.float32).to(like)
     return added
 

@@ -22,7 +22,7 @@ Attack = TypeVar("Attack", Corruption, Behaviour)
 def fleet(networks: Sequence[Network]) -> Network:
     """One network whose mixing matrix is block diagonal: participant k of network i becomes number i · n + k.
 
-    Every number is that of the networks alone, except what attackers draw at random (noise): they draw anew.
+    Every number is that of the networks alone; what is drawn on the way (noise, dropout) is, too.
 
     Args:
         networks: They must be alike in everything but seed, partition, attackers, W, rates and weights of samples.
@@ -62,7 +62,7 @@ def fleet(networks: Sequence[Network]) -> Network:
         corruptions=_shifted(networks, [network.corruptions for network in networks]),
         behaviours=_shifted(networks, [network.behaviours for network in networks]),
         sample_weights=_sample_weights(networks),
-        blocks=len(networks),
+        seeds=tuple(seed for network in networks for seed in network.seeds or (network.seed,)),
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class Network:
     """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round).
 
     `groups` is empty where all participants work alike, by `learner`. `sample_weights` says how much the term of each
-    training sample counts in each participant's gradients. `blocks` is the number of networks that stand side by side.
+    training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side.
     """
 
     learner: Learner
@@ -86,7 +86,7 @@ class Network:
     compression: Compression | None = None
     groups: tuple[Group, ...] = ()
     sample_weights: Float[Tensor, "n size"] | None = None
-    blocks: int = 1
+    seeds: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         steps = (learner.optimizer.update for learner in self.learners)
@@ -109,6 +109,16 @@ class Network:
     def weights(self) -> Float[Tensor, " n"]:
         """q where the participants live, in their precision."""
         return self.q.to(self.initial.theta)
+
+    @property
+    def blocks(self) -> int:
+        """How many networks stand side by side."""
+        return max(1, len(self.seeds))
+
+    def origins(self, nodes: Sequence[int]) -> list[tuple[int, int]]:
+        """The (seed, number) by which each of these participants draws: as in its own network."""
+        size, own = self.nodes // self.blocks, self.seeds or (self.seed,)
+        return [(own[k // size], k % size) for k in nodes]
 
     @property
     def device(self) -> torch.device:
@@ -146,13 +156,16 @@ def load(
         samples = tuple(weights)
     x, y = network.data.train.take(batch.to(network.device, non_blocking=True))
     x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
-    x, y = corruption.corrupt(network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes))
+    origins = network.origins(rows)
+    x, y = corruption.corrupt(
+        network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes), origins=origins
+    )
     if network.sample_weights is not None:
         held = network.sample_weights if nodes is None else network.sample_weights[rows]
         own = held.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
         samples = (own * samples[0],) if samples else (own,)
     stochastic = network.learner.stochastic
-    dropout = tuple(seeds.derive(network.seed, "dropout", drawn.t, k) for k in rows) if stochastic else ()
+    dropout = tuple(seeds.derive(seed, "dropout", drawn.t, k) for seed, k in origins) if stochastic else ()
     return LocalInputs(x, y, rates(network, drawn, nodes), taken(network, drawn, nodes), samples, dropout)
 
 

@@ -29,7 +29,7 @@ def apply(network: Network, drawn: Draw, before: Participants, half: Participant
         half.theta.copy_(before.theta + network.compression.apply(half.theta - before.theta))
     if network.behaviours:
         rows = range(network.nodes) if nodes is None else nodes
-        noise = behaviours.noise(network.behaviours, drawn.t, rows, half.theta, network.seed)
+        noise = behaviours.noise(network.behaviours, drawn.t, rows, half.theta, network.origins(rows))
         for row, added in noise.items():
             half.theta[row] += added
     return half
