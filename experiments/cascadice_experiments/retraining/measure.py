@@ -1,0 +1,154 @@
+"""Retrain, score, compare: the numbers of one case."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cascadice.engine import Evaluation, Network, Round, by_network, evaluate, evaluate_on, fleet, simulate
+from cascadice.influence.estimators import score_rounds
+from cascadice.influence.retraining import datamodeling_score, predicts, random_subsets, retrain, without_each
+from cascadice.influence.whole_run import WholeRun, whole_run
+from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice_experiments.retraining.settings import Case, load, make_networks
+from cascadice_experiments.study import clock
+
+HOPS = 4  # of shares over a few hops
+
+
+class Scores(NamedTuple):
+    """What an estimate says of each seed's participants [seeds, n], of all its samples, and what it cost."""
+
+    participants: Tensor
+    samples: list[Tensor] | None
+    seconds: float
+
+
+def measure(case: Case, source: str, root: str | None, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything about one case: accuracy, LDS of every estimate in every condition, and costs in trainings."""
+    whole, held = load(case, source, root)
+    networks = make_networks(case, whole, held, device)
+    together = fleet(networks) if len(networks) > 1 else networks[0]
+    evaluation, start = evaluate_on(together), clock(device)
+    *_, last = simulate(together, case.rounds, window=0)
+    training = clock(device) - start
+    accuracy = by_network(evaluate(together, last.after).accuracy, len(networks)).mean(1)
+    say(f"{case.name}: accuracy {accuracy.mean():.3f}, {len(networks)} seeds trained in {training:.1f} s")
+    conditions = {name: [] for name in _conditions(case)}
+    start = clock(device)
+    for network, own in zip(networks, held, strict=True):
+        for name, found in _retrained(case, network, own, evaluate_on(network)).items():
+            conditions[name].append(found)
+    say(f"{case.name}: retrained in {clock(device) - start:.1f} s")
+    estimates: dict[str, Scores] = {}
+    for name, scores in _estimates(case, together, evaluation, len(networks), device):
+        estimates[name] = scores
+        say(f"{case.name}: {name} in {scores.seconds / training:.1f} trainings")
+    rows = [row for name, found in conditions.items() for row in _compared(case, name, found, estimates)]
+    costs = {name: scores.seconds / training for name, scores in estimates.items()}
+    return {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
+
+
+def _conditions(case: Case) -> list[str]:
+    return ["leave one out", *(f"participants {keep:g}" for keep in case.participants),
+            *(f"samples {keep:g}" for keep in case.samples)]  # fmt: skip
+
+
+class Retrained(NamedTuple):
+    """What was left out of one seed's network, and what the final models measured then."""
+
+    subsets: Tensor
+    found: Tensor
+
+
+def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Evaluation) -> dict[str, Retrained]:
+    """All conditions of one seed, side by side."""
+    nodes, size, own = case.nodes, len(network.data.train), torch.cat(held)
+    updates = {
+        f"participants {keep:g}": random_subsets(nodes, keep, case.subsets, seed=1) for keep in case.participants
+    }
+    samples = {f"samples {keep:g}": random_subsets(len(own), keep, case.subsets, seed=2) for keep in case.samples}
+    updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
+    results = {
+        name: Retrained(subsets, retrain(network, case.rounds, evaluation, updates=subsets, together=case.together))
+        for name, subsets in updates.items()
+    }
+    for name, subsets in samples.items():
+        everywhere = torch.ones(len(subsets), size)
+        everywhere[:, own] = subsets.float()
+        found = retrain(network, case.rounds, evaluation, samples=everywhere, together=case.together)
+        weights = torch.zeros(len(subsets), size, dtype=torch.float64)
+        weights[:, own] = subsets
+        results[name] = Retrained(weights, found)
+    return results
+
+
+def _estimates(
+    case: Case, together: Network, evaluation: Evaluation, count: int, device: str
+) -> Iterator[tuple[str, Scores]]:
+    size = len(together.data.train)
+    alphas = sorted({1.0, *case.participants, *case.samples}, reverse=True)
+
+    def scored(run: WholeRun, seconds: float) -> Scores:
+        each = [_own(run, i, count) for i in range(count)]
+        return Scores(by_network(run.participants, count), [one.by_sample(size) for one in each], seconds)
+
+    for alpha in alphas:
+        start = clock(device)
+        run = whole_run(together, case.rounds, evaluation, at=alpha)
+        yield f"whole-run at {alpha:g}", scored(run, clock(device) - start)
+    start = clock(device)
+    run = whole_run_shares(together, case.rounds, evaluation)
+    yield "whole-run shares", scored(run, clock(device) - start)
+    for name, options in {
+        "first order, 1 hop": {"kinds": ("first-order",), "hops": 1, "samples": True},
+        "truth, 1 hop": {"kinds": ("truth",), "hops": 1},
+        f"shares, {HOPS} hops": {"kinds": ("shares",), "hops": HOPS},
+    }.items():
+        start = clock(device)
+        yield name, _few_hops(case, together, evaluation, count, options, lambda: clock(device) - start)
+
+
+def _own(run: WholeRun, place: int, count: int) -> WholeRun:
+    """The part of one network in the results of a fleet."""
+    n = run.by_round.shape[1] // count
+    rows = slice(place * n, (place + 1) * n)
+    return WholeRun(run.value, run.first, run.by_round[:, rows], run.samples[:, rows], run.drawn[:, rows])
+
+
+def _few_hops(
+    case: Case, together: Network, evaluation: Evaluation, count: int, options: dict[str, Any],
+    seconds: Callable[[], float],
+) -> Scores:  # fmt: skip
+    """Influence one or a few hops ahead, summed over every so many rounds."""
+    hops, size = options["hops"], len(together.data.train)
+    rounds: Iterator[Round] = simulate(together, case.rounds, window=hops)
+    total = torch.zeros(together.nodes, dtype=torch.float64)
+    samples = torch.zeros(count, size, dtype=torch.float64)
+    block = torch.arange(together.nodes) // (together.nodes // count)
+    for result in score_rounds(together, rounds, evaluation, every=case.every, **options):
+        for value in result.participants.values():
+            total += value.double().cpu()
+        for cascade in result.cascades:
+            total += cascade.total.double().cpu()
+        for parts in result.samples.values():
+            drawn = result.round.draw.batch.flatten(1).cpu()
+            samples[block[:, None].expand_as(drawn), drawn] += parts.double().cpu()
+    kept = list(samples) if options.get("samples") else None
+    return Scores(by_network(total, count), kept, seconds())
+
+
+def _compared(case: Case, name: str, found: list[Retrained], estimates: dict[str, Scores]) -> Iterator[dict[str, Any]]:
+    """A row for each estimate and seed: how well it predicts what retraining found."""
+    for estimate, scores in estimates.items():
+        if name.startswith("samples") and scores.samples is None:
+            continue
+        for place, (subsets, values) in enumerate(found):
+            own = scores.participants[place]
+            if name == "leave one out":
+                agreed = predicts(own, values[0] - values[1:], resamples=200)
+            else:
+                own = scores.samples[place] if name.startswith("samples") and scores.samples else own
+                agreed = datamodeling_score(own, subsets, values, resamples=200)
+            yield {"condition": name, "estimate": estimate, "seed": case.seeds[place], **agreed._asdict()}

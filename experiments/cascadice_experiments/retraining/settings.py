@@ -1,0 +1,124 @@
+"""The cases of the study: one network each, with one thing at a time changed from the first."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cascadice import data, learning_rates, models, network
+from cascadice.data import DataSet, from_tensors, partition
+from cascadice.engine import Network
+from cascadice_experiments.retraining.text import domains
+
+NOISY, WRONG = 3, 0.6  # participants with wrong labels, and the part of their labels that is drawn at random
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, what is left out of it, and what is compared.
+
+    Attributes:
+        participants, samples: The parts that random subsets keep.
+        subsets: How many subsets for each part.
+        every: One-hop and few-hop influence is summed over every so many rounds.
+    """
+
+    name: str
+    model: str = "mlp"
+    options: tuple[tuple[str, Any], ...] = (("hidden", (128, 128)), ("activation", "gelu"))
+    partition: str = "dirichlet"
+    concentration: float = 0.5
+    mixing: str = "exponential"
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    nodes: int = 16
+    batch: int = 32
+    rounds: int = 320
+    participants: tuple[float, ...] = (0.8, 0.5)
+    samples: tuple[float, ...] = (0.5, 0.8, 0.9)
+    subsets: int = 40
+    tests: int = 1024
+    every: int = 8
+    together: int = 256
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+
+
+MLP = Case("mlp")
+RELU = (("hidden", (128, 128)), ("activation", "relu"))
+CNN = replace(
+    MLP, name="cnn", model="cnn", options=(("channels", (16, 32, 32)), ("activation", "gelu"), ("pool", "average")),
+    rounds=240, participants=(0.8,), samples=(0.5,), subsets=24, together=80,
+)  # fmt: skip
+CASES = {
+    case.name: case
+    for case in (
+        MLP,
+        replace(MLP, name="relu", options=RELU),
+        replace(MLP, name="iid", partition="iid"),
+        replace(MLP, name="dirichlet 0.1", concentration=0.1),
+        replace(MLP, name="ring", mixing="ring"),
+        replace(MLP, name="momentum", optimizer="momentum", lr=0.01),
+        replace(MLP, name="adam", optimizer="adam", lr=0.001),
+        CNN,
+        replace(CNN, name="cnn relu", options=(("channels", (16, 32, 32)),)),
+        replace(
+            CNN, name="resnet18", model="resnet18", options=(("width", 16), ("activation", "gelu")), partition="iid",
+            optimizer="momentum", lr=0.05, nodes=8, batch=64, rounds=480, subsets=16, together=25, seeds=(0,), every=32,
+        ),
+        replace(
+            CNN, name="transformer", model="transformer",
+            options=(("width", 384), ("heads", 6), ("depth", 6), ("activation", "gelu")), partition="domains",
+            optimizer="adam", lr=0.0005, nodes=8, batch=16, rounds=300, subsets=16, together=6, seeds=(0,), every=32,
+            tests=256,
+        ),
+    )
+}  # fmt: skip
+QUICK = {
+    "nodes": 8, "rounds": 60, "subsets": 20, "tests": 256, "batch": 16, "seeds": (0, 1), "every": 4, "together": 64,
+    "options": (("hidden", (32,)), ("activation", "gelu")),
+}  # fmt: skip
+
+
+def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[Tensor]]]:
+    """The data of all seeds one after the other, and who holds what: seeds may then be trained side by side.
+
+    Each seed has a copy of the training samples of its own, in which some participants' labels are wrong.
+    """
+    if case.partition == "domains":
+        return domains(case.nodes)
+    clean = data.load(source, root)
+    size, classes = len(clean.train), len(clean.classes)
+    options = {"alpha": case.concentration, "minimum": case.batch} if case.partition == "dirichlet" else {}
+    labels, held = [], []
+    for place, seed in enumerate(case.seeds):
+        own = partition.build(case.partition, clean.train.y, case.nodes, seed=seed, **options)
+        draw = torch.Generator().manual_seed(seed)
+        doubted = torch.cat(list(own[:NOISY]))
+        wrong = doubted[torch.rand(len(doubted), generator=draw) < WRONG]
+        y = clean.train.y.clone()
+        y[wrong] = torch.randint(classes, (len(wrong),), generator=draw)
+        labels.append(y)
+        held.append([part + place * size for part in own])
+    x = clean.train.x.repeat(len(case.seeds), *[1] * (clean.train.x.dim() - 1))
+    tests = torch.arange(min(case.tests, len(clean.test)))
+    whole = from_tensors(x, torch.cat(labels), clean.test.x[tests], clean.test.y[tests], classes=clean.classes)
+    return whole, held
+
+
+def make_networks(case: Case, whole: DataSet, held: list[list[Tensor]], device: str) -> list[Network]:
+    """A network for each seed: with its own holdings, parameters and batches."""
+    first = whole.train.x[0]
+    shape = (
+        (len(whole.classes), len(first)) if case.model == "transformer" else (tuple(first.shape), len(whole.classes))
+    )
+    make = models.transformer if case.model == "transformer" else getattr(models, case.model)
+    lr = learning_rates.cosine(case.lr, case.rounds)
+    strategy = "vmap" if device != "cpu" else "auto"
+    return [
+        network(
+            lambda: make(*shape, **dict(case.options)), whole, nodes=case.nodes, mixing=case.mixing, partition=own,
+            batch_size=case.batch, optimizer=case.optimizer, lr=lr, seed=seed, device=device, strategy=strategy,
+        )
+        for seed, own in zip(case.seeds, held, strict=True)
+    ]  # fmt: skip
