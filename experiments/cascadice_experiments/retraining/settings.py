@@ -109,9 +109,8 @@ def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[
 def make_networks(case: Case, whole: DataSet, held: list[list[Tensor]], device: str) -> list[Network]:
     """A network for each seed: with its own holdings, parameters and batches."""
     first = whole.train.x[0]
-    shape = (
-        (len(whole.classes), len(first)) if case.model == "transformer" else (tuple(first.shape), len(whole.classes))
-    )
+    classes = len(whole.classes)
+    shape = (classes, len(first)) if case.model == "transformer" else (tuple(first.shape), classes)
     make = models.transformer if case.model == "transformer" else getattr(models, case.model)
     lr = learning_rates.cosine(case.lr, case.rounds)
     strategy = "vmap" if device != "cpu" else "auto"

@@ -1,6 +1,7 @@
 """Text of several kinds: the sources and documents that come with Python, one kind a participant."""
 
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ def domains(nodes: int) -> tuple[DataSet, list[list[Tensor]]]:
     ends = torch.tensor([0, *(len(part) for part in rows)]).cumsum(0).tolist()
     train, test = torch.cat(rows), torch.cat(tests)
     data = from_tensors(train[:, :-1], train[:, 1:], test[:, :-1], test[:, 1:], classes=LETTERS)
-    return data, [[torch.arange(start, end) for start, end in zip(ends, ends[1:], strict=False)]]
+    return data, [[torch.arange(start, end) for start, end in pairwise(ends)]]
 
 
 def _windows(text: str) -> Tensor:
