@@ -110,6 +110,7 @@ def test_bad_input():
         ({"updates": torch.zeros(1, NODES)}, "row 0 of updates"),
         ({"samples": torch.zeros(2, 48)}, "row 0 of samples"),
         ({"updates": torch.ones(2, 3)}, "one a participant"),
+        ({"updates": torch.ones(0, NODES)}, "row 0 of updates"),
     ):
         with pytest.raises(ValueError, match=message):
             retrain(network, 2, evaluation, **options)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Round, by_network, evaluate, evaluate_on, fleet, simulate
+from cascadice.engine.backwards import MEMORY, segment
 from cascadice.influence.estimators import score_rounds
 from cascadice.influence.retraining import datamodeling_score, predicts, random_subsets, retrain, without_each
 from cascadice.influence.whole_run import WholeRun, whole_run
@@ -15,6 +16,7 @@ from cascadice_experiments.retraining.settings import Case, load, make_networks
 from cascadice_experiments.study import clock
 
 HOPS = 4  # of shares over a few hops
+KEPT = 80 * 2**30  # bytes of rounds to keep on a GPU
 
 
 class Scores(NamedTuple):
@@ -71,9 +73,11 @@ def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Eva
     updates = {name: random_subsets(nodes, keep, case.subsets, seed=1) for name, keep in kept.items()}
     samples = {f"samples {keep:g}": random_subsets(len(own), keep, case.subsets, seed=2) for keep in case.samples}
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
+    rows = torch.cat(list(updates.values()))
+    found = retrain(network, case.rounds, evaluation, updates=rows, together=case.together)
+    parts = found.split([len(subsets) for subsets in updates.values()])
     results = {
-        name: Retrained(subsets, retrain(network, case.rounds, evaluation, updates=subsets, together=case.together))
-        for name, subsets in updates.items()
+        name: Retrained(*pair) for name, pair in zip(updates, zip(updates.values(), parts, strict=True), strict=True)
     }
     for name, subsets in samples.items():
         everywhere = torch.ones(len(subsets), size)
@@ -89,6 +93,8 @@ def _estimates(
     case: Case, together: Network, evaluation: Evaluation, count: int, device: str
 ) -> Iterator[tuple[str, Scores]]:
     size = len(together.data.train)
+    length = segment(together, case.rounds, KEPT if device != "cpu" else MEMORY)
+    whole_run(together, 3, evaluation)  # what is compiled and allocated once is no part of the cost
     alphas = sorted({1.0, *case.participants, *case.samples}, reverse=True)
 
     def scored(run: WholeRun, seconds: float) -> Scores:
@@ -97,10 +103,10 @@ def _estimates(
 
     for alpha in alphas:
         start = clock(device)
-        run = whole_run(together, case.rounds, evaluation, at=alpha)
+        run = whole_run(together, case.rounds, evaluation, at=alpha, length=length)
         yield f"whole-run at {alpha:g}", scored(run, clock(device) - start)
     start = clock(device)
-    run = whole_run_shares(together, case.rounds, evaluation)
+    run = whole_run_shares(together, case.rounds, evaluation, length=length)
     yield "whole-run shares", scored(run, clock(device) - start)
     for name, options in {
         "first order, 1 hop": {"kinds": ("first-order",), "hops": 1, "samples": True},

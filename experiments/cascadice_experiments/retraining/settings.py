@@ -33,43 +33,44 @@ class Case:
     optimizer: str = "sgd"
     lr: float = 0.1
     nodes: int = 16
-    batch: int = 32
-    rounds: int = 320
+    batch: int = 128
+    rounds: int = 240
     participants: tuple[float, ...] = (0.8, 0.5)
-    samples: tuple[float, ...] = (0.5, 0.8, 0.9)
-    subsets: int = 40
+    samples: tuple[float, ...] = (0.5,)
+    subsets: int = 32
     tests: int = 1024
-    every: int = 8
+    every: int = 16
     together: int = 256
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
-MLP = Case("mlp")
+MLP = Case("mlp", samples=(0.5, 0.8, 0.9))
+ONE = replace(MLP, samples=(0.5,))
 RELU = (("hidden", (128, 128)), ("activation", "relu"))
 CNN = replace(
-    MLP, name="cnn", model="cnn", options=(("channels", (16, 32, 32)), ("activation", "gelu"), ("pool", "average")),
-    rounds=240, participants=(0.8,), samples=(0.5,), subsets=24, together=80,
+    ONE, name="cnn", model="cnn", options=(("channels", (16, 32, 32)), ("activation", "gelu"), ("pool", "average")),
+    rounds=200, batch=64, participants=(0.8,), samples=(0.5,), subsets=24, every=25,
 )  # fmt: skip
 CASES = {
     case.name: case
     for case in (
         MLP,
-        replace(MLP, name="relu", options=RELU),
-        replace(MLP, name="iid", partition="iid"),
-        replace(MLP, name="dirichlet 0.1", concentration=0.1),
-        replace(MLP, name="ring", mixing="ring"),
-        replace(MLP, name="momentum", optimizer="momentum", lr=0.01),
-        replace(MLP, name="adam", optimizer="adam", lr=0.001),
+        replace(ONE, name="relu", options=RELU),
+        replace(ONE, name="iid", partition="iid"),
+        replace(ONE, name="dirichlet 0.1", concentration=0.1),
+        replace(ONE, name="ring", mixing="ring"),
+        replace(ONE, name="momentum", optimizer="momentum", lr=0.01),
+        replace(ONE, name="adam", optimizer="adam", lr=0.001),
         CNN,
         replace(CNN, name="cnn relu", options=(("channels", (16, 32, 32)),)),
         replace(
             CNN, name="resnet18", model="resnet18", options=(("width", 16), ("activation", "gelu")), partition="iid",
-            optimizer="momentum", lr=0.05, nodes=8, batch=64, rounds=480, subsets=16, together=25, seeds=(0,), every=32,
+            optimizer="momentum", lr=0.05, nodes=8, batch=64, rounds=480, subsets=16, together=25, seeds=(0,), every=60,
         ),
         replace(
             CNN, name="transformer", model="transformer",
             options=(("width", 384), ("heads", 6), ("depth", 6), ("activation", "gelu")), partition="domains",
-            optimizer="adam", lr=0.0005, nodes=8, batch=16, rounds=300, subsets=16, together=6, seeds=(0,), every=32,
+            optimizer="adam", lr=0.0005, nodes=8, batch=16, rounds=300, subsets=16, together=6, seeds=(0,), every=60,
             tests=256,
         ),
     )

@@ -6,7 +6,8 @@ The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is the 
 subsets.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -81,44 +82,45 @@ def retrain(
     Example:
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
-    rows = _rows(updates, samples)
-    count = 1 if network.groups else together or _together(network)
+    total = _checked(updates, samples)
+    count = 1 if network.groups else together or max(1, MEMORY // bytes_of(network.initial))
     operator, values = Operator(network), list[Tensor]()
-    for first in range(0, len(rows), count):
-        networks = [with_weights(network, *row) for row in rows[first : first + count]]
-        models = _trained(networks, rounds, first)
+    for first in range(0, total, count):
+        part = slice(first, min(first + count, total))
+        models = _trained(network, rounds, *(None if w is None else w[part] for w in (updates, samples)), first)
         for i in range(0, len(models.theta), network.nodes):
             own = rows_of(models, slice(i, i + network.nodes))
             values.append((network.weights * operator.losses(evaluation, own, range(network.nodes))).sum().double())
         if trained is not None:
-            trained(min(first + count, len(rows)))
+            trained(part.stop)
     return torch.stack(values).cpu()
 
 
-def _rows(updates: Tensor | None, samples: Tensor | None) -> list[tuple[float | Tensor, Tensor | None]]:
-    if updates is None and samples is None:
+def _checked(updates: Tensor | None, samples: Tensor | None) -> int:
+    """How many networks there are to train; each must have somebody, and something, to train."""
+    given = {name: w for name, w in (("updates", updates), ("samples", samples)) if w is not None}
+    if not given:
         raise ValueError("there must be weights of updates, of samples or of both; found neither.")
-    counts = {len(weights) for weights in (updates, samples) if weights is not None}
-    if len(counts) > 1 or counts == {0}:
-        raise ValueError(f"weights of updates and of samples must have a row for each network; found {sorted(counts)}.")
-    for name, weights in (("updates", updates), ("samples", samples)):
-        if weights is not None and not bool(weights.any(1).all()):
-            row = int((~weights.any(1)).nonzero()[0])
+    for name, weights in given.items():
+        if not len(weights) or not bool(weights.any(1).all()):
+            row = int((~weights.any(1)).nonzero()[0]) if len(weights) else 0
             raise ValueError(f"every network must have something to train on; row {row} of {name} leaves nothing.")
-    return [
-        (1.0 if updates is None else updates[i], None if samples is None else samples[i]) for i in range(counts.pop())
-    ]
+    return len(next(iter(given.values())))
 
 
-def _together(network: Network) -> int:
-    return max(1, MEMORY // bytes_of(network.initial))
-
-
-def _trained(networks: Sequence[Network], rounds: int, first: int) -> Participants:
+def _trained(network: Network, rounds: int, updates: Tensor | None, samples: Tensor | None, first: int) -> Participants:
+    """The final models of networks side by side, one for each row of weights."""
+    count = next(len(weights) for weights in (updates, samples) if weights is not None)
+    many = network if count == 1 else fleet([network] * count)
+    if updates is not None:
+        many = with_weights(many, updates.reshape(-1))
+    if samples is not None:
+        rows = samples.to(network.initial.theta).repeat_interleave(network.nodes, 0)
+        many = replace(many, sample_weights=rows)
     try:
-        *_, last = simulate(fleet(networks) if len(networks) > 1 else networks[0], rounds, window=0)
+        *_, last = simulate(many, rounds, window=0)
     except DivergedError as error:
-        which, node = divmod(error.node, networks[0].nodes)
+        which, node = divmod(error.node, network.nodes)
         raise DivergedError(error.t, node, run=f"in network {first + which} of those trained again, ") from None
     return last.after
 
