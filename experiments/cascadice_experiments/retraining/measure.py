@@ -6,7 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cascadice.engine import Evaluation, Network, Round, by_network, evaluate, evaluate_on, fleet, simulate
+from cascadice.engine import (
+    Evaluation,
+    Network,
+    Round,
+    by_network,
+    evaluate,
+    evaluate_on,
+    fleet,
+    simulate,
+    with_weights,
+)
 from cascadice.engine.backwards import MEMORY, segment
 from cascadice.influence.estimators import score_rounds
 from cascadice.influence.retraining import datamodeling_score, predicts, random_subsets, retrain, without_each
@@ -15,6 +25,7 @@ from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice_experiments.retraining.settings import Case, load, make_networks
 from cascadice_experiments.study import clock
 
+RESAMPLES = 20  # few: the spread over seeds is what is reported
 HOPS = 4  # of shares over a few hops
 KEPT = 80 * 2**30  # bytes of rounds to keep on a GPU
 
@@ -108,6 +119,10 @@ def _estimates(
     start = clock(device)
     run = whole_run_shares(together, case.rounds, evaluation, length=length)
     yield "whole-run shares", scored(run, clock(device) - start)
+    if case.halves:
+        start = clock(device)
+        scores = _over_halves(case, together, evaluation, count, length)
+        yield f"whole-run of {case.halves} random halves", scores._replace(seconds=clock(device) - start)
     for name, options in {
         "first order, 1 hop": {"kinds": ("first-order",), "hops": 1, "samples": True},
         "truth, 1 hop": {"kinds": ("truth",), "hops": 1},
@@ -116,6 +131,19 @@ def _estimates(
         start = clock(device)
         scores = _few_hops(case, together, evaluation, count, options)
         yield name, scores._replace(seconds=clock(device) - start)
+
+
+def _over_halves(case: Case, together: Network, evaluation: Evaluation, count: int, length: int) -> Scores:
+    """Whole-run influence in runs on random halves of the samples, each sample's over the runs that have it."""
+    size = len(together.data.train)
+    participants = torch.zeros(count, case.nodes, dtype=torch.float64)
+    samples, uses = torch.zeros(count, size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    for half in random_subsets(size, 0.5, case.halves, seed=3):
+        run = whole_run(with_weights(together, samples=half), case.rounds, evaluation, length=length)
+        participants += by_network(run.participants, count) / case.halves
+        samples += torch.stack([_own(run, i, count).by_sample(size) for i in range(count)])
+        uses += half
+    return Scores(participants, list(samples / uses.clamp(min=1)), 0.0)
 
 
 def _own(run: WholeRun, place: int, count: int) -> WholeRun:
@@ -152,8 +180,8 @@ def _compared(case: Case, name: str, found: list[Retrained], estimates: dict[str
         for place, (subsets, values) in enumerate(found):
             own = scores.participants[place]
             if name == "leave one out":
-                agreed = predicts(own, values[0] - values[1:], resamples=200)
+                agreed = predicts(own, values[0] - values[1:], resamples=RESAMPLES)
             else:
                 own = scores.samples[place] if name.startswith("samples") and scores.samples else own
-                agreed = datamodeling_score(own, subsets, values, resamples=200)
+                agreed = datamodeling_score(own, subsets, values, resamples=RESAMPLES)
             yield {"condition": name, "estimate": estimate, "seed": case.seeds[place], **agreed._asdict()}

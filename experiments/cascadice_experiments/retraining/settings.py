@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from cascadice import data, learning_rates, models, network
-from cascadice.data import DataSet, from_tensors, partition
+from cascadice.data import DataSet, partition
 from cascadice.engine import Network
+from cascadice_experiments.data_sets import first
 from cascadice_experiments.retraining.text import domains
 
 NOISY, WRONG = 3, 0.6  # participants with wrong labels, and the part of their labels that is drawn at random
@@ -22,6 +23,7 @@ class Case:
         participants, samples: The parts that random subsets keep.
         subsets: How many subsets for each part.
         every: One-hop and few-hop influence is summed over every so many rounds.
+        halves: Random halves of the samples, in runs on which whole-run influence is averaged.
     """
 
     name: str
@@ -37,9 +39,10 @@ class Case:
     rounds: int = 240
     participants: tuple[float, ...] = (0.8, 0.5)
     samples: tuple[float, ...] = (0.5,)
-    subsets: int = 32
+    subsets: int = 24
     tests: int = 1024
     every: int = 16
+    halves: int = 0
     together: int = 256
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
@@ -60,7 +63,7 @@ CASES = {
         replace(ONE, name="dirichlet 0.1", concentration=0.1),
         replace(ONE, name="ring", mixing="ring"),
         replace(ONE, name="momentum", optimizer="momentum", lr=0.01),
-        replace(ONE, name="adam", optimizer="adam", lr=0.001),
+        replace(ONE, name="adam", optimizer="adam", lr=0.001, halves=4),
         CNN,
         replace(CNN, name="cnn relu", options=(("channels", (16, 32, 32)),)),
         replace(
@@ -102,16 +105,15 @@ def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[
         labels.append(y)
         held.append([part + place * size for part in own])
     x = clean.train.x.repeat(len(case.seeds), *[1] * (clean.train.x.dim() - 1))
-    tests = torch.arange(min(case.tests, len(clean.test)))
-    whole = from_tensors(x, torch.cat(labels), clean.test.x[tests], clean.test.y[tests], classes=clean.classes)
-    return whole, held
+    return replace(
+        clean, train=replace(clean.train, x=x, y=torch.cat(labels)), test=first(clean.test, case.tests)
+    ), held
 
 
 def make_networks(case: Case, whole: DataSet, held: list[list[Tensor]], device: str) -> list[Network]:
     """A network for each seed: with its own holdings, parameters and batches."""
-    first = whole.train.x[0]
-    classes = len(whole.classes)
-    shape = (classes, len(first)) if case.model == "transformer" else (tuple(first.shape), classes)
+    classes, form = len(whole.classes), whole.train.shape
+    shape = (classes, *form) if case.model == "transformer" else (form, classes)
     make = models.transformer if case.model == "transformer" else getattr(models, case.model)
     lr = learning_rates.cosine(case.lr, case.rounds)
     strategy = "vmap" if device != "cpu" else "auto"

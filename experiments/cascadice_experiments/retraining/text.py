@@ -20,7 +20,8 @@ def domains(nodes: int) -> tuple[DataSet, list[list[Tensor]]]:
 
     The test set has windows of every kind that nobody trains on.
     """
-    library, rows, tests = Path(sysconfig.get_paths()["stdlib"]), [], []
+    library = Path(sysconfig.get_paths()["stdlib"])
+    rows, tests = list[Tensor](), list[Tensor]()
     for kind in KINDS:
         files = sorted((library / kind).rglob("*.py"))
         text = "\n".join(file.read_text(errors="replace") for file in files)

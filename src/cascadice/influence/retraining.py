@@ -87,7 +87,8 @@ def retrain(
     operator, values = Operator(network), list[Tensor]()
     for first in range(0, total, count):
         part = slice(first, min(first + count, total))
-        models = _trained(network, rounds, *(None if w is None else w[part] for w in (updates, samples)), first)
+        own_updates, own_samples = (None if weights is None else weights[part] for weights in (updates, samples))
+        models = _trained(network, rounds, own_updates, own_samples, first)
         for i in range(0, len(models.theta), network.nodes):
             own = rows_of(models, slice(i, i + network.nodes))
             values.append((network.weights * operator.losses(evaluation, own, range(network.nodes))).sum().double())
