@@ -50,7 +50,7 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
     training = clock(device) - start
     accuracy = by_network(evaluate(together, last.after).accuracy, len(networks)).mean(1)
     say(f"{case.name}: accuracy {accuracy.mean():.3f}, {len(networks)} seeds trained in {training:.1f} s")
-    conditions = {name: [] for name in _conditions(case)}
+    conditions: dict[str, list[Retrained]] = {name: [] for name in _conditions(case)}
     start = clock(device)
     for network, own in zip(networks, held, strict=True):
         for name, found in _retrained(case, network, own, evaluate_on(network)).items():
@@ -86,7 +86,7 @@ def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Eva
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
     rows = torch.cat(list(updates.values()))
     found = retrain(network, case.rounds, evaluation, updates=rows, together=case.together)
-    parts = found.split([len(subsets) for subsets in updates.values()])
+    parts = torch.split(found, [len(subsets) for subsets in updates.values()])
     results = {
         name: Retrained(*pair) for name, pair in zip(updates, zip(updates.values(), parts, strict=True), strict=True)
     }

@@ -105,9 +105,8 @@ def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[
         labels.append(y)
         held.append([part + place * size for part in own])
     x = clean.train.x.repeat(len(case.seeds), *[1] * (clean.train.x.dim() - 1))
-    return replace(
-        clean, train=replace(clean.train, x=x, y=torch.cat(labels)), test=first(clean.test, case.tests)
-    ), held
+    train = replace(clean.train, x=x, y=torch.cat(labels))
+    return replace(clean, train=train, test=first(clean.test, case.tests)), held
 
 
 def make_networks(case: Case, whole: DataSet, held: list[list[Tensor]], device: str) -> list[Network]:
