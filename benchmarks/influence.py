@@ -188,9 +188,8 @@ def replay(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     }
     rows = {}
     for many in (1, 3):
-        seconds = interleaved(
-            {name: partial(call, network, rounds[:many], evaluation) for name, call in estimates.items()}, repeats, device
-        )
+        calls = {name: partial(call, network, rounds[:many], evaluation) for name, call in estimates.items()}
+        seconds = interleaved(calls, repeats, device)
         rows[many] = {name: ratio(taken, seconds["truth"]) for name, taken in seconds.items() if name != "truth"}
     return {"model": model, "nodes": NODES, "batch": batch, "in_truths": rows}
 
