@@ -219,7 +219,7 @@ def show(part: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--models", nargs="+", choices=["mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
+    options.add_argument("--models", nargs="+", choices=["digits", "mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
     parts = ["cost", "peers", "replay", "hops"]
     options.add_argument("--parts", nargs="+", choices=parts, default=parts)
     options.add_argument("--batch", type=int, default=BATCH)
