@@ -1,4 +1,4 @@
-"""What influence costs: in training rounds, against captum and kronfluence, and by number of hops.
+"""What influence costs: in training rounds, against captum and kronfluence, against replay, and by number of hops.
 
     python benchmarks/influence.py                       # this machine's CPU
     python benchmarks/influence.py --device cuda --precision high
@@ -11,6 +11,7 @@ evaluation gradient costs as much as a training gradient.
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,24 @@ def hops(device: str, repeats: int, batch: int, most: int = 8) -> dict[str, Any]
     return {"nodes": 32, "batch": batch, "rows": rows}
 
 
+def replay(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
+    """What estimates of everybody's influence cost, in the time that replaying the truth of everybody takes."""
+    network = build(model, NODES, batch, "auto", device)
+    evaluation, rounds = evaluation_of(network, batch), list(cd.simulate(network, 3))
+    estimates: dict[str, Callable[..., object]] = {
+        "truth": cd.influence.truth,
+        "path-integrated, 2 points": cd.influence.path_integrated,
+        "shares, 2 points": cd.influence.shares,
+        "reverse gossip": cd.influence.reverse_gossip,
+    }
+    rows = {}
+    for many in (1, 3):
+        calls = {name: partial(call, network, rounds[:many], evaluation) for name, call in estimates.items()}
+        seconds = interleaved(calls, repeats, device)
+        rows[many] = {name: ratio(taken, seconds["truth"]) for name, taken in seconds.items() if name != "truth"}
+    return {"model": model, "nodes": NODES, "batch": batch, "in_truths": rows}
+
+
 def show(part: str, found: dict[str, Any]) -> None:
     if part == "cost":
         setting = f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['strategy']}"
@@ -186,6 +205,11 @@ def show(part: str, found: dict[str, Any]) -> None:
         for name, r in found["in_ours"].items():
             times = f"{r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})"
             print(f"  {name:12} {times}  {r['mebibytes']:8.1f} MiB  apart {r['apart']:.1e}")
+    elif part == "replay":
+        print(f"{found['model']}, {found['nodes']} participants, batch {found['batch']}: times the truth of everybody")
+        for many, row in found["in_truths"].items():
+            for name, r in row.items():
+                print(f"  {many} hop(s), {name:26} {r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})")
     else:
         print("hops   time (in that of one hop)   paths")
         for row in found["rows"]:
@@ -195,8 +219,9 @@ def show(part: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--models", nargs="+", choices=["mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
-    options.add_argument("--parts", nargs="+", choices=["cost", "peers", "hops"], default=["cost", "peers", "hops"])
+    options.add_argument("--models", nargs="+", choices=["digits", "mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
+    parts = ["cost", "peers", "replay", "hops"]
+    options.add_argument("--parts", nargs="+", choices=parts, default=parts)
     options.add_argument("--batch", type=int, default=BATCH)
     arguments = options.parse_args()
     torch.set_float32_matmul_precision(arguments.precision)
@@ -209,7 +234,7 @@ def main() -> None:
             continue
         result[part] = []
         for model in arguments.models:
-            found = (cost if part == "cost" else peers)(model, device, repeats, batch)
+            found = {"cost": cost, "peers": peers, "replay": replay}[part](model, device, repeats, batch)
             result[part].append(found)
             show(part, found)
             synchronize(device)

@@ -78,6 +78,15 @@ def test_samples_add_up_to_their_participants(name, at):
     torch.testing.assert_close(of_partition, found.participants)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "local steps of adam"])
+def test_adam_does_not_notice_the_size_of_all_gradients(name):
+    network = small(**OPTIMIZERS[name])
+    found = whole_run(network, ROUNDS, evaluate_on(network))
+    together, apart = found.samples.sum((0, 2)).abs(), found.samples.abs().sum((0, 2))
+    assert (together < 1e-4 * apart).all()  # not 0, because of ε
+    assert (found.participants.abs() > 0.01 * apart).any()
+
+
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "local steps", "several ways"])
 def test_a_sample_is_the_slope_of_the_run_by_its_weight(name):
     network = small(**OPTIMIZERS[name])
