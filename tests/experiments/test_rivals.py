@@ -335,3 +335,14 @@ def test_what_cannot_be_computed_is_refused(run):
     many = small(mixing=torch.eye(9, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"all coalitions of 9 participants are too many; at most 8"):
         rivals.retrained_shapley(many, 1, evaluation)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("rival", [*FROM_COALITIONS, rivals.tracin, rivals.tracin_samples, rivals.tracin_checkpoints])
+def test_cuda_is_cpu(run, rival):
+    network, _, evaluation = run
+    there = small(device="cuda")
+    found, expected = rival(there, ROUNDS, evaluate_on(there)), rival(network, ROUNDS, evaluation)
+    assert_close(found.scores, expected.scores, rtol=1e-6, atol=1e-10)
+    assert found.evaluations == expected.evaluations

@@ -18,7 +18,7 @@ from cascadice_experiments.rivals.estimate import Estimate, weighted_rounds
 
 def comfedsv(
     network: Network, rounds: int | Sequence[Round], evaluation: Evaluation, seed: int = 0, *, every: int = 1,
-    permutations: int | None = None, observed: float = 0.1, rank: int = 5, ridge: float = 0.1, sweeps: int = 30,
+    permutations: int | None = None, observed: float = 0.3, rank: int = 5, ridge: float = 0.1, sweeps: int = 30,
 ) -> Estimate:  # fmt: skip
     """The completed federated Shapley value of every participant (arXiv 2109.09046).
 
@@ -27,7 +27,7 @@ def comfedsv(
     coalitions, so that the completion saves evaluations. As in the paper all of them are looked at in the first round,
     the completed matrix replaces what was observed too, and for many participants the coalitions are the prefixes of
     permutations that are drawn once. Where participants hear few others, a third of the coalitions already takes nearly
-    all of the models that FedSV evaluates, so little is saved unless `observed` is small.
+    all of the models that FedSV evaluates, so little is saved unless `observed` is small, and then the completion is poor.
 
     Args:
         every: Look at one round in so many.
