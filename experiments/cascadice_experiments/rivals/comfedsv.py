@@ -27,7 +27,7 @@ def comfedsv(
     coalitions, so that the completion saves evaluations. As in the paper all of them are looked at in the first round,
     the completed matrix replaces what was observed too, and for many participants the coalitions are the prefixes of
     permutations that are drawn once. Where participants hear few others, a third of the coalitions already takes nearly
-    all of the models that FedSV evaluates, so little is saved unless `observed` is small, and then the completion is poor.
+    all of the models that FedSV evaluates: little is saved unless `observed` is small, and then the completion is poor.
 
     Args:
         every: Look at one round in so many.
