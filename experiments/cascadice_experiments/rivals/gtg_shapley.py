@@ -83,8 +83,8 @@ def _changes(
 
 def _goes_on(means: Float[Tensor, "orders n"], tolerance: float, least: int, most: int, last: int = 10) -> bool:
     """Whether more permutations are needed, given the running means from none to all of them so far."""
-    if (count := len(means) - 1) < max(least, last + 1):
-        return True
+    count = len(means) - 1
+    if count >= most or count < max(least, last + 1):
+        return count < most
     scale = means[-1].abs().clamp(min=torch.finfo(means.dtype).tiny)
-    change = ((means[-1] - means[-1 - last]).abs() / scale).mean()
-    return count < most and not bool(change < tolerance)
+    return not bool(((means[-1] - means[-1 - last]).abs() / scale).mean() < tolerance)
