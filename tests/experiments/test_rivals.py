@@ -125,11 +125,11 @@ def test_trip_shapley_is_fedsv_where_mixing_is_doubly_stochastic():
 
 
 def test_gtg_shapley_converges_to_fedsv(run):
-    network, rounds, evaluation = run
+    network, rounds, evaluation = run[0], run[1][:1], run[2]
     exact = rivals.fedsv(network, rounds, evaluation).scores
-    errors = torch.zeros(2, 6)
+    errors = torch.zeros(2, 4)
     for place, most in enumerate((4, 400)):
-        for seed in range(6):
+        for seed in range(4):
             found = rivals.gtg_shapley(network, rounds, evaluation, seed, **NOTHING_CUT, least=0, most=most)
             assert_close(found.scores.sum(), exact.sum(), **CLOSE)  # every order sums to the round's change
             errors[place, seed] = (found.scores - exact).norm()
