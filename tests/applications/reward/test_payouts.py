@@ -115,7 +115,7 @@ def test_shapley_values_are_means_over_all_orders_of_arrival(players):
         for j in order:
             slow[j] += (losses[present | 1 << j] - losses[present]) / len(orders)
             present |= 1 << j
-    assert_close(shapley(losses), slow)
+    assert_close(shapley(losses), slow, rtol=1e-12, atol=1e-13)
     assert_close(shapley(losses).sum(), losses[-1] - losses[0])
 
 

@@ -1,6 +1,7 @@
 """From contributions to payments: share a budget among participants. Negative contributions helped."""
 
 from collections.abc import Callable, Mapping
+from math import lgamma
 from typing import NamedTuple
 
 import torch
@@ -110,7 +111,7 @@ def shapley(losses: Float[Tensor, " coalitions"]) -> Float[Tensor, " n"]:
     coalitions, values = torch.arange(len(losses)), losses.double().cpu()
     sizes = torch.stack([coalitions >> j & 1 for j in range(players)]).sum(0).double()
     # |S|! (n − |S| − 1)! / n!, by logarithms: factorials overflow
-    log_chance = torch.lgamma(sizes + 1) + torch.lgamma(players - sizes) - torch.lgamma(torch.tensor(players + 1.0))
+    log_chance = torch.lgamma(sizes + 1) + torch.lgamma(players - sizes) - lgamma(players + 1)
     shares = []
     for j in range(players):
         without = coalitions[coalitions >> j & 1 == 0]
