@@ -18,7 +18,7 @@ from cascadice import files
 from cascadice.applications.plain import evenly, plain, short
 from cascadice.cli import main
 from cascadice.engine import simulate
-from cascadice.influence import Cascade
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.tables import concatenate, read_table, table_of, write_part
 from cascadice.report.page import collect, mixing, page, samples
 from cascadice.report.page.writing import LARGEST, json_in_html

@@ -11,7 +11,8 @@ from cascadice.engine import Metrics
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round
-from cascadice.influence import Cascade, agreement
+from cascadice.influence import agreement
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.runs.metrics import RoundMetrics
