@@ -15,10 +15,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev]
 	@touch $@
 
-demo: $(READY)  ## train 16 participants, three of them bad, then find out who helped and who harmed (under 2 minutes)
+demo: $(READY)  ## train 16 participants, three of them faulty, then find out who helped the final models (under 2 minutes)
 	$(BIN)/cascadice run demo-attacked --record all --out demo --overwrite
+	$(BIN)/cascadice influence demo --kind whole-run-shares --points 4 --samples
 	$(BIN)/cascadice influence demo --hops 2 --kind truth,first-order,path-integrated --every 20
-	$(BIN)/cascadice influence demo --hops 2 --kind shares --samples --every 20 --out demo/samples --overwrite
 	$(BIN)/cascadice detect demo --overwrite
 	$(BIN)/cascadice reward demo --budget 1000 --every 4 --overwrite
 	$(BIN)/cascadice report demo

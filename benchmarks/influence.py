@@ -24,7 +24,8 @@ from training import build, several
 import cascadice as cd
 from cascadice import Network, Participants
 from cascadice.engine import Operator
-from cascadice.influence import Evaluation, RoundAdjoint
+from cascadice.influence import Evaluation
+from cascadice.influence.reverse_gossip import RoundAdjoint
 
 NODES, BATCH = 16, 128
 HORIZON = {"mlp": 20}  # rounds: 5 epochs of 512 samples; others 8, because they are slower

@@ -11,7 +11,6 @@ from cascadice import optimizers
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, Operator, mix, simulate
 from cascadice.influence import (
-    Cascade,
     by_participant,
     evaluate_on,
     first_order,
@@ -21,9 +20,9 @@ from cascadice.influence import (
     shares,
     shares_of_samples,
     truth,
-    with_error,
 )
-from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.cascade import Cascade
+from cascadice.influence.quadrature import gauss_legendre, with_error
 from cascadice.influence.shares import scaled_rounds
 
 ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)

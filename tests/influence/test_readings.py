@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 from influence import cases
 
 from cascadice.engine import simulate
-from cascadice.influence import (
-    Cascade,
-    agreement,
-    by_sample,
-    contributions,
-    evaluate_on,
-    first_order,
-    reverse_gossip,
-    truth,
-)
+from cascadice.influence import agreement, by_sample, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import (
     Agreement,
     accumulate,
@@ -32,6 +24,7 @@ from cascadice.influence.readings import (
     r_hop,
     reciprocity,
     sample_contributions,
+    summed,
 )
 
 NODES, HOPS = 5, 3
@@ -53,7 +46,7 @@ def entries(made):
                 yield h, s, k, value
 
 
-def summed(made, keep, key):
+def added_up(made, keep, key):
     found = {}
     for h, s, k, value in entries(made):
         if keep(h, s, k):
@@ -70,16 +63,16 @@ def same(found, expected):
 def test_sums_over_hops_and_receivers():
     made = cascade()
     every = lambda h, s, k: True  # noqa: E731
-    same(r_hop(made), summed(made, every, lambda h, s, k: s))
-    same(by_hop(made), summed(made, every, lambda h, s, k: (h, s)))
-    same(by_receiver(made), summed(made, every, lambda h, s, k: (s, k)))
-    same(one_hop(made), summed(made, lambda h, s, k: h < 2, lambda h, s, k: s))
-    same(proximal(made), summed(made, lambda h, s, k: h == 1, lambda h, s, k: (s, k)))
+    same(r_hop(made), added_up(made, every, lambda h, s, k: s))
+    same(by_hop(made), added_up(made, every, lambda h, s, k: (h, s)))
+    same(by_receiver(made), added_up(made, every, lambda h, s, k: (s, k)))
+    same(one_hop(made), added_up(made, lambda h, s, k: h < 2, lambda h, s, k: s))
+    same(proximal(made), added_up(made, lambda h, s, k: h == 1, lambda h, s, k: (s, k)))
 
 
 def test_one_hop_as_in_the_published_code_leaves_the_self_loop_out():
     made = cascade()
-    others = summed(made, lambda h, s, k: h == 0 or (h == 1 and k != made.sources[s]), lambda h, s, k: s)
+    others = added_up(made, lambda h, s, k: h == 0 or (h == 1 and k != made.sources[s]), lambda h, s, k: s)
     same(one_hop(made, own=False), others)
 
 
@@ -159,14 +152,14 @@ def test_nothing_is_not_summed():
     with pytest.raises(ValueError, match=r"at least one cascade to accumulate; found none"):
         accumulate([])
     with pytest.raises(ValueError, match=r"at least one round of scores; found none"):
-        contributions([])
+        summed([])
     with pytest.raises(ValueError, match=r"the same participants; found 3, then 2"):
-        contributions([torch.zeros(3), torch.zeros(2)])
+        summed([torch.zeros(3), torch.zeros(2)])
 
 
-def test_contributions_sum_rounds_in_double_precision():
+def test_scores_of_rounds_are_summed_in_double_precision():
     scores = [torch.tensor([1.0, 1e-9]), torch.tensor([1e-9, -2.0])]
-    found = contributions(iter(scores))
+    found = summed(iter(scores))
     equal(found, torch.tensor([1 + 1e-9, 1e-9 - 2], dtype=torch.float64), rtol=0, atol=1e-15)
     equal(scores[0], torch.tensor([1.0, 1e-9]))
 

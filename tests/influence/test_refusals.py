@@ -10,6 +10,7 @@ from torch import nn
 from cascadice import influence, models, network
 from cascadice.data import from_tensors
 from cascadice.engine import Operator, evaluate, simulate
+from cascadice.influence.reverse_gossip import RoundAdjoint
 from cascadice.influence.shares import scaled_rounds
 from cascadice.optimizers import Optimizer
 
@@ -97,7 +98,7 @@ def test_a_sign_based_optimizer_has_truth_and_no_derivatives():
     net = small(optimizer=lion(), lr=0.01)
     rounds, evaluation = window(net, 2), influence.evaluate_on(net)
     assert influence.truth(net, rounds, evaluation).value.any()
-    adjoint = influence.RoundAdjoint(rounds[0].t, torch.ones_like(rounds[0].half.theta), rounds[0].half.state)
+    adjoint = RoundAdjoint(rounds[0].t, torch.ones_like(rounds[0].half.theta), rounds[0].half.state)
     for estimate in (
         lambda: influence.first_order(net, rounds, evaluation),
         lambda: influence.reverse_gossip(net, rounds, evaluation),

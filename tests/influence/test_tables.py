@@ -15,7 +15,8 @@ from influence import cases
 from pyarrow import parquet
 
 from cascadice.engine import simulate
-from cascadice.influence import Cascade, by_sample, evaluate_on, first_order, reverse_gossip, truth, truth_of_samples
+from cascadice.influence import by_sample, evaluate_on, first_order, reverse_gossip, truth, truth_of_samples
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.tables import (
     TYPES,
     Table,

@@ -9,7 +9,7 @@ from cascadice.engine import operator, simulate
 from cascadice.runs import store
 
 HOPS, ROUNDS = 2, 6
-ALL_KINDS = tuple(influence.ESTIMATORS)
+ALL_KINDS = tuple(influence.estimators.ESTIMATORS)
 
 
 def all_of(network, rounds, **options):

@@ -1,5 +1,7 @@
 """Whole-run influence against finite differences of the run itself, recordings, and what shares must add up to."""
 
+import weakref
+
 import pytest
 import torch
 from engine.cases import make
@@ -299,3 +301,18 @@ def test_operators_agree_that_pulled_rates_are_of_updates():
     adjoint = operator.objective(evaluation, rounds[1].after)
     pulled = operator.pull_scored(rounds[1], Adjoint(adjoint, {}))
     assert torch.equal(pulled.rates, pulled.participants)
+
+
+def test_only_the_latest_adjoint_is_held():
+    """All of them once were: as much memory as every round of the run."""
+    network, held = small(), []
+
+    def watched():
+        for scored in sweep(network, ROUNDS, evaluate_on(network)):
+            held.append(weakref.ref(scored.sweep.adjoint.theta))
+            yield scored
+            del scored
+            assert sum(one() is not None for one in held) <= 2
+
+    collect(watched())
+    assert len(held) == ROUNDS

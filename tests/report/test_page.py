@@ -18,7 +18,7 @@ from cascadice import files
 from cascadice.applications.plain import evenly, plain, short
 from cascadice.cli import main
 from cascadice.engine import simulate
-from cascadice.influence import Cascade
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.tables import concatenate, read_table, table_of, write_part
 from cascadice.report.page import collect, mixing, page, samples
 from cascadice.report.page.writing import LARGEST, json_in_html
@@ -26,6 +26,7 @@ from cascadice.runs import store
 from cascadice.runs.config import build, to_json
 from cascadice.runs.folder import fingerprint
 from cascadice.runs.summary import read_summary
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 
 @pytest.fixture(scope="module")
@@ -181,14 +182,15 @@ def test_a_run_without_influence_offers_the_commands(bare, capsys):
     assert (data["influence"], data["samples"], data["table"], data["sections"]) == (None, None, None, [])
     assert data["mixing"]["of"]
     names = [entry["name"] for entry in data["commands"]]
-    assert names == ["influence", "samples", "detect", "choose", "reward", "forget"]
+    assert names == ["whole-run", "influence", "samples", "detect", "choose", "reward", "forget"]
     assert main(["report", str(bare)]) == 0
-    assert f"this adds it: cascadice influence {bare} --hops 2" in capsys.readouterr().out
+    assert f"this adds it: cascadice influence {bare} --kind whole-run-shares" in capsys.readouterr().out
 
 
 def test_a_run_that_was_not_recorded_must_be_trained_again(bare):
     shutil.rmtree(bare / "rounds")
-    (entry,) = collect(bare)["commands"]
+    final, entry = collect(bare)["commands"]
+    assert final["command"] == f"cascadice influence {bare} --kind whole-run-shares --samples"
     assert entry["command"].startswith(
         f"cascadice run {bare} --record all --out {bare}-recorded && cascadice influence"
     )
@@ -204,7 +206,7 @@ def test_a_run_that_has_just_started_has_a_page(tmp_path):
 
 def test_what_is_shown_already_is_not_offered(run):
     write_section(run, "detect")
-    assert [entry["name"] for entry in collect(run)["commands"]] == ["choose", "reward", "forget"]
+    assert [entry["name"] for entry in collect(run)["commands"]] == ["whole-run", "choose", "reward", "forget"]
 
 
 def test_sections_are_what_commands_found(run):
@@ -414,3 +416,43 @@ def test_text_can_be_read(theme):
         for ground in ("card", "ground"):
             dark, light = sorted((luminance(tones[text]), luminance(tones[ground])))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+
+
+@pytest.fixture(scope="module")
+def final(trained, tmp_path_factory):
+    """A run that was asked who helped its final models, and nothing else."""
+    folder = shutil.copytree(trained, tmp_path_factory.mktemp("final") / "run")
+    ask_whole_run(folder, WholeRunQuestion(("whole-run", "whole-run-shares"), points=1, samples=True), quiet=True)
+    return folder
+
+
+def test_who_helped_the_final_models_comes_first(final, tmp_path):
+    data, summary = collect(final), read_summary(final / "whole-run", final, build(CONFIG))
+    shares = summary.participants["whole-run shares"]
+    assert data["findings"][1].startswith("Influence on the final models is the change in their test loss")
+    assert f"participant {shares.argmin()}" in data["findings"][2].lower()
+    assert "helped the final models most." in data["findings"][2]
+    (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
+    assert (
+        sentence == f"Shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}."
+    )
+    section = data["final"]
+    assert section["title"] == "Who helped the final models, and who harmed them"
+    assert section["columns"] == ["participant", "injected", "whole-run shares", "whole-run at 1"]
+    assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
+    assert section["picture"].startswith("data:image/png;base64,")
+    assert data["samples"]["kind"] == "whole-run shares"
+    assert [entry["name"] for entry in data["commands"]] == ["influence", "detect", "choose", "reward", "forget"]
+    assert data["influence"]["kinds"] == ["whole-run shares", "whole-run at 1"]
+
+
+def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):
+    folder = shutil.copytree(asked, tmp_path / "run")
+    shutil.copytree(final / "whole-run", folder / "whole-run")
+    data, without = collect(folder), collect(asked)
+    assert without["final"] is None
+    assert data["influence"] == without["influence"]
+    assert data["samples"]["kind"] == "whole-run shares"
+    helped = [text for text in data["findings"] if "helped" in text and "most" in text]
+    assert all("the final models" in text for text in helped)
+    assert any("at hop 1" in text for text in data["findings"])

@@ -12,6 +12,7 @@ from report import browser
 from report.pages import HOSTILE, ask_everything, train, write_section
 
 from cascadice.report.page import collect, write
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 pytestmark = pytest.mark.skipif(
     browser.find() is None, reason=f"needs a browser: none of {', '.join(browser.NAMES)} is here (apt install chromium)"
@@ -347,4 +348,17 @@ def test_it_fits_the_screen(chromium, run, artefacts, name, width, height, theme
     chromium.js("window.scrollTo(0, 0)")
     chromium.screenshot(artefacts / f"{name}.png")
     assert (artefacts / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert chromium.errors == []
+
+
+def test_who_helped_the_final_models_stands_above_the_network(chromium, run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    ask_whole_run(folder, WholeRunQuestion(points=1, eval_samples=50), quiet=True)
+    write(folder)
+    chromium.open(folder / "report.html")
+    sections = chromium.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
+    assert sections[:3] == ["Overview", "Contributions", "Network"]
+    assert "Who helped the final models, and who harmed them" in chromium.text("#contributions")
+    assert "helped the final models most" in chromium.text("#findings")
+    assert chromium.js("document.querySelectorAll('#contributions tbody tr').length") == 6
     assert chromium.errors == []

@@ -40,7 +40,7 @@ def test_the_page_of_a_run_of_the_predecessor_shows_all_of_it():
     data = collect(PREDECESSOR)
     assert [section["name"] for section in data["sections"]] == list(SECTIONS)
     assert data["notes"] == []
-    assert [one["name"] for one in data["commands"]] == ["samples"]
+    assert [one["name"] for one in data["commands"]] == ["whole-run", "samples"]
     assert data["influence"]["kinds"][0] == "truth"
     assert data["training"]["accuracy"] is not None
     assert "Participant 3 (flip-labels, -0.101), participant 2 (-0.0512) and" in data["findings"][2]

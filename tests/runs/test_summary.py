@@ -11,7 +11,8 @@ from cascadice.engine import Metrics
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round
-from cascadice.influence import Cascade, agreement
+from cascadice.influence import agreement
+from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.runs.metrics import RoundMetrics
@@ -140,6 +141,23 @@ def test_findings_in_words():
         "mean test accuracy of the participants: 0.750 (round 4)",
     ):
         assert line in text
+
+
+def test_the_final_models_come_first_with_what_shares_sum_to():
+    scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
+    kinds = ("truth", "whole-run at 0.5", "whole-run shares")
+    rows = [table_of_participants(kind, t, scores) for kind in kinds for t in (0, 1)]
+    found = summarise(concatenate(rows), 3, training_change=-0.75)
+    assert list(found.updates) == ["whole-run shares", "whole-run at 0.5", "truth"]
+    text = told(found)
+    for line in (
+        "Influence of the updates in 2 rounds from 0 to 1, as a change of the test loss of the final models:",
+        "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
+        "helped  participant 0     -1.0000",
+        "no influence: participant 2\nshares sum to -0.5000; training changed the loss by -0.7500",
+    ):
+        assert line in text
+    assert "shares sum" not in told(summarise(concatenate(rows), 3))
 
 
 def test_samples_in_words_with_their_labels():

@@ -13,7 +13,7 @@ from cascadice.applications.reward.payouts import pay, shapley
 from cascadice.data import DataSet, Samples
 from cascadice.engine import Network, Round, by_network, fleet, simulate
 from cascadice.influence import evaluate_on, shares
-from cascadice.influence.readings import agreement, contributions
+from cascadice.influence.readings import agreement, summed
 from cascadice_experiments.data_sets import first
 from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain
 from cascadice_experiments.incentives.settings import (
@@ -43,16 +43,16 @@ def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
     evaluation = evaluate_on(together, first(together.data.test, setting.judged))
     rounds = list(simulate(together, setting.rounds))
     over_hops = {
-        f"shares, {hops} hop{'s' * (hops > 1)}": contributions(
+        f"shares, {hops} hop{'s' * (hops > 1)}": summed(
             by_shares(together, window, evaluation).participants for window in _windows(rounds, hops)
         )
         for hops in setting.hops
     }
     contributed = {
         **over_hops,
-        "shares, 1 hop, and on oneself": contributions(shares(together, [round_], evaluation) for round_ in rounds),
-        "horizon": contributions(entry.participants for entry in by_horizon(together, reversed(rounds), evaluation)),
-        "cosine to the mean update": -contributions(_cosine(round_, len(networks)) for round_ in rounds),
+        "shares, 1 hop, and on oneself": summed(shares(together, [round_], evaluation) for round_ in rounds),
+        "horizon": summed(entry.participants for entry in by_horizon(together, reversed(rounds), evaluation)),
+        "cosine to the mean update": -summed(_cosine(round_, len(networks)) for round_ in rounds),
         "samples held": -torch.tensor([float(len(part)) for part in together.partition or ()]),
     }
     return {name: by_network(value.double().cpu(), len(networks)) for name, value in contributed.items()}

@@ -1,4 +1,4 @@
-"""`cascadice influence`: whose data helped whom in a recorded run."""
+"""`cascadice influence`: whose data helped whom in a recorded run, and who helped the final models."""
 
 import argparse
 
@@ -6,15 +6,20 @@ from cascadice.runs import flags
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    flags.add_recording(parser, "influence")
+    flags.add_recording(parser, "influence, or RUN/whole-run")
     flags.add_question(parser, "question")
+    flags.add_whole_run(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs import ask
+    from cascadice.runs import ask, whole_run
 
     question, settings = flags.question_from(args), flags.settings_from(args)
+    more = {"settings": settings, "overwrite": args.overwrite, "quiet": args.quiet}
     try:
-        ask.ask(args.run, question, args.out, settings=settings, overwrite=args.overwrite, quiet=args.quiet)
+        if isinstance(question, whole_run.WholeRunQuestion):
+            whole_run.ask_whole_run(args.run, question, args.out, **more)
+        else:
+            ask.ask(args.run, question, args.out, **more)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. Repeat the command without --overwrite to continue.") from None

@@ -50,6 +50,7 @@ def _schedules() -> Mapping[str, str]:
     return {form.text: form.description for form in SCHEDULES.values()}
 
 
+KINDS = "influence.estimators"
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
@@ -63,7 +64,9 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
     "rules": partial(_entries, "engine.exchange.rules", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
-    "kinds": partial(_entries, "influence.estimators", "ESTIMATORS"),
+    "kinds": lambda: {
+        name: text for table in ("WHOLE_RUN", "ESTIMATORS") for name, text in _entries(KINDS, table).items()
+    },
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),

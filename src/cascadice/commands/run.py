@@ -12,6 +12,7 @@ from cascadice.runs.config import Config, field_types, override
 from cascadice.runs.recipes import RECIPES
 
 if TYPE_CHECKING:
+    from cascadice.runs.ask import Question
     from cascadice.runs.train import Summary
 
 
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     out = Path(args.out or f"runs/{name}")
     config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
-    options["question"] = flags.question_from(args) if flags.given_question(args) else None
+    options["question"] = _question(args)
     try:
         if args.live is None:
             train.run(config, out, **options)
@@ -55,6 +56,20 @@ def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Sum
     from cascadice.runs import train
 
     return train.run(config, out, live=partial(serving, port=port), **options)
+
+
+def _question(args: argparse.Namespace) -> "Question | None":
+    if not flags.given_question(args):
+        return None
+    from cascadice.runs.ask import Question
+
+    question = flags.question_from(args)
+    if not isinstance(question, Question):
+        raise ValueError(
+            f"--kind {', '.join(question.kinds)} is about the final models, so it is asked when the run has ended: "
+            f"cascadice influence RUN --kind {','.join(question.kinds)}."
+        )
+    return question
 
 
 def _port(text: str) -> int:

@@ -1,56 +1,63 @@
-"""Whose update helped whom: ground truth by replay, first order forwards and backwards, integrated along the update.
+"""Whose data helped: what the final models owe to it, and whom each update helped on its way.
 
 | you want | use |
 |---|---|
-| the truth for some sources | `truth`: replay; for one source it is cheaper than any estimate |
+| what the final models would be without this data, of everybody and every sample at once | `whole_run` |
+| everybody's part of what training achieved | `whole_run_shares`; of participants alone, `contributions` |
+| the same by training again | `retrain` with `random_subsets`; `leave_one_out` |
+| how well scores predict that | `datamodeling_score` |
+| who substitutes whom | `interplay` |
+| the truth of one round for some sources | `truth`: replay; for one source it is cheaper than any estimate |
 | the truth for single samples | `truth_of_samples`: a replay each |
 | who is reached, hop by hop, to first order | `first_order` (DICE-E) |
-| an estimate that follows the truth where networks learn | `path_integrated` |
-| every participant and every sample at once | `reverse_gossip`, then `by_participant`, `by_sample` |
+| an estimate that follows the truth of a round where networks learn | `path_integrated` |
+| every participant and every sample of a round at once | `reverse_gossip`, then `by_participant`, `by_sample` |
 | the same on the final models, for every round | `full_horizon` |
-| fair parts of what a round really achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
-| how far an integral is from converged | `with_error` |
+| fair parts of what a round achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
+| how far an integral is from converged | `quadrature.with_error` |
 | what each link carried, as its receiver can tell | `proximity` with `own_data` |
-| any of these, as rounds come by | `score_rounds` |
+| any estimate of rounds, as they come by | `score_rounds` |
 | sums, slices and ratios of results | `readings`; tables on disk: `tables`; what to measure: `measures` |
 """
 
 from cascadice.engine.evaluation import Evaluation, evaluate_on
 from cascadice.influence import measures, readings, tables
-from cascadice.influence.cascade import Cascade, hops_from
-from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds
+from cascadice.influence.cascade import hops_from
+from cascadice.influence.estimators import score_rounds
 from cascadice.influence.first_order import first_order
-from cascadice.influence.full_horizon import HorizonScores, full_horizon
+from cascadice.influence.full_horizon import full_horizon
+from cascadice.influence.interplay import interplay
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.proximity import Proximity, own_data, proximity
-from cascadice.influence.quadrature import with_error
-from cascadice.influence.readings import agreement, contributions
-from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
+from cascadice.influence.proximity import own_data, proximity
+from cascadice.influence.readings import agreement
+from cascadice.influence.retraining import datamodeling_score, leave_one_out, random_subsets, retrain
+from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_gossip
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
+from cascadice.influence.whole_run import whole_run
+from cascadice.influence.whole_run_shares import contributions, whole_run_shares
 
 __all__ = [
-    "ESTIMATORS",
-    "Cascade",
     "Evaluation",
-    "HorizonScores",
-    "Proximity",
-    "RoundAdjoint",
-    "RoundInfluence",
     "agreement",
     "by_participant",
     "by_sample",
     "contributions",
+    "datamodeling_score",
     "evaluate_on",
     "first_order",
     "full_horizon",
     "hops_from",
+    "interplay",
+    "leave_one_out",
     "measures",
     "own_data",
     "path_integrated",
     "path_integrated_samples",
     "proximity",
+    "random_subsets",
     "readings",
+    "retrain",
     "reverse_gossip",
     "score_rounds",
     "shares",
@@ -58,5 +65,6 @@ __all__ = [
     "tables",
     "truth",
     "truth_of_samples",
-    "with_error",
+    "whole_run",
+    "whole_run_shares",
 ]

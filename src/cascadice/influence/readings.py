@@ -108,8 +108,8 @@ def _difference(one: Cascade, other: Cascade) -> str | None:
     return None
 
 
-def contributions(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
-    """What each participant contributed over the run: its scores of all rounds, summed."""
+def summed(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+    """Each participant's scores of all rounds, summed. What it did to the final models is `whole_run_shares`."""
     total: Tensor | None = None
     for scores in per_round:
         if total is not None and len(scores) != len(total):

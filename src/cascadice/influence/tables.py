@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -145,10 +145,15 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
 
     NaN is a sample that was not looked at, and has no row.
     """
-    value, numbers = scores.detach().cpu().double().numpy(), samples_of(round, scores).numpy()
+    return table_of_drawn(kind, round.t, samples_of(round, scores), scores)
+
+
+def table_of_drawn(kind: str, t: int, drawn: Int[Tensor, "n samples"], scores: Float[Tensor, "n samples"]) -> Table:
+    """The same, where it is known which samples were drawn in round t; -1 is none."""
+    value, numbers = scores.detach().cpu().double().numpy(), drawn.cpu().numpy()
     source, place = (~np.isnan(value) & (numbers >= 0)).nonzero()
     sample, value = numbers[source, place], value[source, place]
-    return _table(kind, round=round.t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
+    return _table(kind, round=t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
 
 
 def concatenate(tables: Iterable[Table]) -> Table:

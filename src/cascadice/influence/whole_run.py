@@ -121,22 +121,20 @@ def whole_run(
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return collect(list(sweep(
+    return collect(sweep(
         network, rounds, evaluation, at=at, during=during, on=on, samples=samples, length=length, played=played,
         exchange=exchange,
-    )))  # fmt: skip
+    ))  # fmt: skip
 
 
-def collect(scored: Sequence[RoundScores]) -> WholeRun:
-    """The scores of all rounds, the last one first, as one result."""
-    rounds = scored[::-1]
-    return WholeRun(
-        rounds[0].sweep.value,
-        rounds[0].t,
-        torch.stack([each.participants for each in rounds]).double().cpu(),
-        torch.stack([each.samples for each in rounds]).cpu(),
-        torch.stack([each.drawn for each in rounds]),
-    )
+def collect(scored: Iterable[RoundScores]) -> WholeRun:
+    """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
+    parts, t, value = list[tuple[Tensor, Tensor, Tensor]](), 0, 0.0
+    for each in scored:
+        parts.append((each.participants, each.samples, each.drawn))
+        t, value = each.t, each.sweep.value
+    participants, samples, drawn = (torch.stack(part) for part in zip(*parts[::-1], strict=True))
+    return WholeRun(value, t, participants.double().cpu(), samples.cpu(), drawn)
 
 
 def sweep(

@@ -98,9 +98,12 @@ def contributions(network: Network, rounds: Rounds, evaluation: Evaluation, *, p
 
 def measured_at(
     network: Network, rounds: Rounds, evaluation: Evaluation, at: Alpha, *, on: str | int = "all",
-    exchange: Exchange | None = None,
+    played: Callable[[], None] | None = None, exchange: Exchange | None = None,
 ) -> float:  # fmt: skip
     """f(α): the measured sum on the final models of the run at α. Cost: a run; at 0 only its gossip.
+
+    Args:
+        played: Called after each round that was played.
 
     Example:
         >>> measured_at(network, 100, evaluation, 1.0) - measured_at(network, 100, evaluation, 0.0)
@@ -114,7 +117,10 @@ def measured_at(
         last = _only_gossip(there, start, stop)
     else:
         try:
-            *_, last = simulate(there, stop, start=start, window=0, operator=operator)
+            for round_ in simulate(there, stop, start=start, window=0, operator=operator):
+                last = round_
+                if played is not None:
+                    played()
         except DivergedError as error:
             raise DivergedError(error.t, error.node, run=f"in the run at α = {in_words(at)}, ") from None
     return final(operator, evaluation, last, on)[1]

@@ -60,7 +60,10 @@ def _totals(axes: Any, kind: str, updates: Numbers, injected: Mapping[int, str])
     values = np.nan_to_num(updates.sum(0))
     axes.barh(range(len(values)), values, color=[HELPED if v < 0 else HARMED for v in values])
     axes.axvline(0, color="0.2", linewidth=0.8)
-    axes.set(title=f"who helped, who harmed ({kind})", xlabel="helped  <  influence on everyone's loss  >  harmed")
+    final = kind.startswith("whole-run")
+    who, whose = ("who helped the final models", "the final") if final else ("who helped, who harmed", "everyone's")
+    unit = f"influence on {whose} loss"
+    axes.set(title=f"{who} ({kind})", xlabel=f"helped  <  {unit}  >  harmed")
     if len(values) <= NAMED_UP_TO:
         names = [f"{injected[node]}  {node}" if node in injected else str(node) for node in range(len(values))]
         axes.set_yticks(range(len(values)), names, fontsize=8)

@@ -20,7 +20,7 @@ from cascadice.runs.config import build, override
 from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint
 from cascadice.runs.progress import say, track
 from cascadice.runs.recording import Recording, spans
-from cascadice.runs.summary import InfluenceSummary, in_words, print_summary, read_summary
+from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
 
 FIGURE = "influence.png"
 FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
@@ -73,10 +73,14 @@ def note_of(question: Question, run: str) -> dict[str, str]:
     Settings at their defaults are left out, so that a later version may add some.
     """
     note = {"format": FORMAT, "run": run, "kinds": ", ".join(question.kinds), "hops": str(question.hops)}
-    for f in fields(question):
-        if f.name not in ("kinds", "hops", "every") and (value := getattr(question, f.name)) != f.default:
-            note[f.name.replace("_", "-")] = _text(value)
-    return note
+    return note | changed_settings(question, without=("kinds", "hops", "every"))
+
+
+def changed_settings(question: Any, without: Sequence[str] = ()) -> dict[str, str]:
+    """The settings of a question that differ from their defaults, in the words of a note."""
+    values = {f.name: getattr(question, f.name) for f in fields(question) if f.name not in without}
+    changed = {f.name: values[f.name] for f in fields(question) if f.name in values and values[f.name] != f.default}
+    return {name.replace("_", "-"): _text(value) for name, value in changed.items()}
 
 
 def _text(value: Any) -> str:
@@ -85,8 +89,11 @@ def _text(value: Any) -> str:
     return "all" if value is None else str(value).lower()
 
 
-def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, str]:
-    """Check that the folder holds influence of the same settings, or none; return the note to use there."""
+def check_note(out: Path, note: dict[str, str], overwrite: bool, question: Any = Question) -> dict[str, str]:
+    """Check that the folder holds influence of the same settings, or none; return the note to use there.
+
+    `question` is a kind of question: settings that a note leaves out have its defaults.
+    """
     check_writable(out, "influence")
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run; influence needs its own. Choose another with --out.")
@@ -94,7 +101,7 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, st
         return note
     existing = read_note(out)
     files.check_format(out / NOTE, existing.get("format", FORMAT), FORMAT)
-    defaults = {f.name.replace("_", "-"): _text(f.default) for f in fields(Question)} | {"format": FORMAT}
+    defaults = {f.name.replace("_", "-"): _text(f.default) for f in fields(question)} | {"format": FORMAT}
     for name in (*note, *existing):
         there, here = (given.get(name, defaults.get(name)) for given in (existing, note))
         if there != here:
@@ -110,10 +117,13 @@ def check_fits(question: Question, network: Network) -> None:
     for source in question.sources or ():
         if not 0 <= source < network.nodes:
             raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
-    if (question.eval_samples or 0) > (available := len(network.data.test)):
-        raise ValueError(
-            f"eval-samples must be at most {available}, the number of test samples; found {question.eval_samples}."
-        )
+    check_eval_samples(question.eval_samples, network)
+
+
+def check_eval_samples(count: int | None, network: Network) -> None:
+    """Check that there are as many test samples as asked for."""
+    if (count or 0) > (available := len(network.data.test)):
+        raise ValueError(f"eval-samples must be at most {available}, the number of test samples; found {count}.")
 
 
 def answers(network: Network, rounds: Iterable[Round], question: Question) -> Iterator[RoundInfluence]:
@@ -189,9 +199,9 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
 
 
 def clear(out: Path) -> None:
-    """Remove the table and its figure, and nothing else."""
+    """Remove the table, its figure and the losses beside it, and nothing else."""
     files.remove_drafts(out)
-    for path in (*parts(out).values(), out / NOTE, out / FIGURE):
+    for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):
         path.unlink(missing_ok=True)
 
 

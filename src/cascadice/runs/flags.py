@@ -12,10 +12,11 @@ from cascadice.runs.config import Config, field_types
 if TYPE_CHECKING:
     from cascadice.runs.ask import Question
     from cascadice.runs.recording import Recording
+    from cascadice.runs.whole_run import WholeRunQuestion
 
 NUMBERS = {
     "hops": "how many rounds to follow an update [1]",
-    "points": "points of a path integral; more are more accurate [2]",
+    "points": "points of an integral; more are more accurate [2; for whole-run-shares 3]",
     "every": "score the updates of every N-th round [1]",
     "eval_samples": "evaluate on the first N test samples (all)",
 }
@@ -73,24 +74,60 @@ def add_question(parser: argparse.ArgumentParser, title: str) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
 
 
+def add_whole_run(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that only questions about the final models have."""
+    group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares)")
+    at = "weight of all updates in the run that is looked at, above 0 and at most 1 [1]"
+    group.add_argument("--at", type=float, metavar="X", help=at, default=argparse.SUPPRESS)
+    on = "whose final models: all, average, or the number of a participant [all]"
+    group.add_argument("--on", metavar="WHOSE", help=on, default=argparse.SUPPRESS)
+
+
 def given_question(args: argparse.Namespace) -> dict[str, Any]:
     """The parts of a question that were given as flags."""
-    return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *NUMBERS) if name in args}
+    return {name: vars(args)[name] for name in ("kinds", "samples", "sources", "at", "on", *NUMBERS) if name in args}
 
 
-def question_from(args: argparse.Namespace) -> "Question":
+def question_from(args: argparse.Namespace) -> "Question | WholeRunQuestion":
     """The question that was given as flags."""
+    from cascadice.influence.estimators import WHOLE_RUN
     from cascadice.runs.ask import Question
 
     given = given_question(args)
     if "kinds" in given:
         given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
+    if any(kind in WHOLE_RUN for kind in given.get("kinds", ())):
+        return _whole_run_question(given)
+    for name in ("at", "on"):
+        if name in given:
+            raise ValueError(f"--{name} is for the final models. Use --kind whole-run, or leave it out.")
     if "sources" in given:
         try:
             given["sources"] = tuple(int(node) for node in given["sources"].split(","))
         except ValueError:
             raise ValueError(f"--sources must be whole numbers, e.g. 0,3; found {given['sources']!r}.") from None
     return Question(**given)
+
+
+def _whole_run_question(given: dict[str, Any]) -> "WholeRunQuestion":
+    from cascadice.influence.estimators import WHOLE_RUN
+    from cascadice.runs.whole_run import WholeRunQuestion
+
+    for kind in given["kinds"]:
+        if kind not in WHOLE_RUN:
+            raise ValueError(f"--kind {kind} is about rounds, whole-run kinds about the final models. Ask one by one.")
+    for name in ("hops", "every", "sources"):
+        if name in given:
+            raise ValueError(
+                f"--{name} does not go with whole-run kinds, which follow every update to the final models. "
+                "Leave it out."
+            )
+    for name, kind in (("at", "whole-run"), ("points", "whole-run-shares")):
+        if name in given and kind not in given["kinds"]:
+            raise ValueError(f"--{name} is for --kind {kind}; found {', '.join(given['kinds'])}. Leave it out.")
+    if given.get("on", "").isdecimal():
+        given["on"] = int(given["on"])
+    return WholeRunQuestion(**given)
 
 
 def add_recording(parser: argparse.ArgumentParser, name: str) -> None:

@@ -2,7 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import TypeVar
 
@@ -36,20 +38,37 @@ def track(
 
     `start` rounds were done before; `state()` says how things stand.
     """
-    every, began, redrawn = max(1, -(-total // LINES)), monotonic(), 0.0
+    with counting(total, console, doing, start=start, state=state) as count:
+        for round in rounds:
+            yield round
+            count(partial(done, round))
+
+
+@contextmanager
+def counting(
+    total: int, console: Console, doing: str, *, start: int = 0, state: Callable[[], str] = str
+) -> Iterator[Callable[[Callable[[], str]], None]]:
+    """Show progress, as `track` does, of what cannot be yielded: call what you are given after each round.
+
+    It takes what was done, in words.
+    """
+    every, began, redrawn, count = max(1, -(-total // LINES)), monotonic(), 0.0, start
     counts = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))
     columns = (*counts, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(doing, total=total, completed=start, speed="", state="")
-        for count, round in enumerate(rounds, start=start + 1):
-            yield round
-            now = monotonic()
+
+        def one_more(done: Callable[[], str]) -> None:
+            nonlocal count, redrawn
+            count, now = count + 1, monotonic()
             if not console.is_terminal:
                 if count % every == 0 or count == total:
-                    console.print(f"{done(round)}, {count}/{total}{state()}", highlight=False)
+                    console.print(f"{done()}, {count}/{total}{state()}", highlight=False)
             elif now - redrawn >= REDRAW or count == total:
                 redrawn, speed = now, f"{(count - start) / max(now - began, 1e-9):.1f} rounds/s"
                 bar.update(task, completed=count, speed=speed, state=state())
+
+        yield one_more
 
 
 def latest(metrics: Sequence[RoundMetrics]) -> str:

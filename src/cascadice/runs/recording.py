@@ -2,9 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from cascadice.engine import Network, Round
 from cascadice.files import Folder
@@ -12,6 +12,28 @@ from cascadice.runs import store
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
 from cascadice.runs.metrics import quality
+
+
+@dataclass(frozen=True)
+class RecordedRounds(Sequence[Round]):
+    """The rounds with these numbers in a run's folder, each loaded when it is looked at and not kept."""
+
+    folder: Path
+    numbers: range
+    network: Network
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Round: ...
+    @overload
+    def __getitem__(self, place: slice) -> "RecordedRounds": ...
+    def __getitem__(self, place: int | slice) -> "Round | RecordedRounds":
+        if isinstance(place, slice):
+            return replace(self, numbers=self.numbers[place])
+        layout = store.layout(self.network.learner.training)
+        return store.load_round(self.folder, self.numbers[place], layout=layout, device=self.network.device)
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,10 @@ class Recording:
         layout = store.layout(self.network.learner.training)
         for t in self.round_numbers if numbers is None else numbers:
             yield store.load_round(self.folder, t, layout=layout, device=self.network.device)
+
+    def all_rounds(self) -> RecordedRounds:
+        """All recorded rounds as a sequence, of which none may be missing; one is in memory at a time."""
+        return RecordedRounds(self.folder, self.consecutive_rounds(), self.network)
 
     def consecutive_rounds(self) -> range:
         """The recorded rounds, of which none may be missing: what travels through rounds needs every one."""

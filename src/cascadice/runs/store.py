@@ -26,9 +26,9 @@ from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_me
 from cascadice.topology.matrices import from_links
 
 __all__ = [
-    "CHECKPOINT", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "delete_rounds", "layout",
+    "CHECKPOINT", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "delete_rounds", "from_tensors", "layout",
     "load_checkpoint", "load_mixing", "load_round", "load_rounds", "read_metrics", "rounds_to_keep",
-    "save_checkpoint", "save_round", "saved_rounds", "write_metrics",
+    "save_checkpoint", "save_round", "saved_rounds", "to_tensors", "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -40,13 +40,16 @@ def layout(model: nn.Module) -> str:
     return json.dumps({name: list(value.shape) for name, value in named})
 
 
-def _to_tensors(prefix: str, participants: Participants) -> Tensors:
+def to_tensors(prefix: str, participants: Participants) -> Tensors:
+    """Everything participants have as named tensors, each name with this prefix."""
     state = {f"{prefix}state.{name}": value for name, value in participants.state.items()}
     buffers = {f"{prefix}buffers.{name}": value for name, value in participants.buffers.items()}
     return {f"{prefix}theta": participants.theta, **state, **buffers}
 
 
-def _from_tensors(prefix: str, tensors: Tensors) -> Participants:
+def from_tensors(prefix: str, tensors: Tensors) -> Participants:
+    """The participants in tensors that `to_tensors` named."""
+
     def named(group: str) -> Tensors:
         start = f"{prefix}{group}."
         return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
@@ -64,7 +67,7 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(folder: Folder, t: int, participants: Participants, *, run: str = "", layout: str = "{}") -> None:
     """Save the participants before round `t`; `run` is the fingerprint of the run's settings."""
     metadata = {"t": str(t), "run": run, "layout": layout}
-    write_tensors(Path(folder) / CHECKPOINT, _to_tensors("", participants), metadata)
+    write_tensors(Path(folder) / CHECKPOINT, to_tensors("", participants), metadata)
 
 
 def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | None = None) -> Checkpoint:
@@ -73,13 +76,13 @@ def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | Non
     tensors, metadata = read_tensors(path, layout)
     if run is not None and metadata.get("run") != run:
         raise ValueError(f"{path} belongs to another configuration. Use another folder, or --overwrite.")
-    return Checkpoint(int(metadata["t"]), _from_tensors("", tensors))
+    return Checkpoint(int(metadata["t"]), from_tensors("", tensors))
 
 
 def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
     """Save a round. `after` is left out where gossip by W recomputes it from the rest, bit for bit."""
     t, batch, W, lr, conduct = round.draw
-    tensors = {**_to_tensors("before.", round.before), **_to_tensors("half.", round.half)}
+    tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}
     csr = W.layout != torch.strided
@@ -91,7 +94,7 @@ def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
         metadata["lr"], tensors["lr"] = "tensor", lr
     if not _equal(mix(W, round.half), round.after):  # a rule that does not average, or gossip in another order
         metadata["after"] = "stored"
-        tensors |= _to_tensors("after.", round.after)
+        tensors |= to_tensors("after.", round.after)
     write_tensors(_round_path(folder, t), tensors, metadata)
 
 
@@ -125,10 +128,10 @@ def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str
     lr = moved["lr"] if "lr" in moved else float(metadata["lr"])
     W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
     draw = Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
-    half = _from_tensors("half.", moved)
-    after = _from_tensors("after.", moved) if "after" in metadata else mix(W, half)
+    half = from_tensors("half.", moved)
+    after = from_tensors("after.", moved) if "after" in metadata else mix(W, half)
     rule = unrecorded_rule if "after" in metadata else None
-    return Round(draw, _from_tensors("before.", moved), half, after, moved["loss"], (), rule)
+    return Round(draw, from_tensors("before.", moved), half, after, moved["loss"], (), rule)
 
 
 def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:

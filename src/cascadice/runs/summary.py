@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as ConsoleTable
 from torch import Tensor
 
+from cascadice import files
 from cascadice.engine.networks import Network
 from cascadice.files import Folder
 from cascadice.influence import agreement
@@ -22,7 +23,9 @@ from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.runs.progress import say
 
 Numbers = NDArray[np.float64]
-PREFERRED = ("truth", "path-integrated", "shares", "first order")  # kinds, the most accurate first
+LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training
+# kinds: on the final models first, then the most accurate
+PREFERRED = ("whole-run shares", "whole-run", "truth", "path-integrated", "shares", "first order")
 FEWEST = 3  # updates or samples needed for an agreement
 MOST = 5  # helpful and harmful participants and samples to name
 
@@ -65,21 +68,30 @@ class InfluenceSummary(NamedTuple):
     test_results: tuple[EvaluationResult, ...] = ()
     injected: dict[int, str] = {}
     """participant -> the faults it was given, which no estimator knows"""
+    training_change: float | None = None
+    """what training did to the final models' loss, which whole-run shares divide"""
 
     @property
     def participants(self) -> dict[str, Numbers]:
         """kind -> [n]: the influence of each participant's updates, summed over rounds."""
         return {kind: value.sum(0) for kind, value in self.updates.items()}
 
+    @property
+    def whole_run(self) -> bool:
+        """Whether it is about the final models; otherwise it is about what updates did in the next rounds."""
+        return any(kind.startswith("whole-run") for kind in self.updates)
+
 
 def summarise(
-    table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None
-) -> InfluenceSummary:
+    table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None,
+    training_change: float | None = None,
+) -> InfluenceSummary:  # fmt: skip
     """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
 
     Args:
         metrics: What the run measured, for the test accuracy around these rounds.
         injected: The faults of participants, for the names in tables and figures.
+        training_change: What training did to the final models' loss.
     """
     rounds = tuple(np.unique(table.round).tolist())
     whole = table.sample == ALL
@@ -95,13 +107,23 @@ def summarise(
         _agreements({kind: rows.value for kind, rows in samples.items()}),  # each kind has the same rows
         _test_results(metrics, rounds),
         injected or {},
+        training_change,
     )
 
 
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
     """Summarise the influence in a folder, with the test accuracy that the run measured."""
     metrics = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
-    return summarise(read_table(folder), network.nodes, metrics, injected_faults(network))
+    return summarise(read_table(folder), network.nodes, metrics, injected_faults(network), read_training_change(folder))
+
+
+def read_training_change(folder: Folder) -> float | None:
+    """What training did to the final models' loss, where whole-run shares in this folder divide it."""
+    path = Path(folder) / LOSSES
+    if not path.exists():
+        return None
+    losses = files.read_json(path)
+    return float(losses["trained"]) - float(losses["untrained"])
 
 
 def injected_faults(network: Network) -> dict[int, str]:
@@ -183,15 +205,18 @@ def print_summary(
     """
     rounds = summary.rounds
     span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
-    say(console, f"Influence of the updates in {span}, as a change of the weighted mean test loss:")
+    on = "test loss of the final models" if summary.whole_run else "weighted mean test loss"
+    say(console, f"Influence of the updates in {span}, as a change of the {on}:")
     say(console, "negative influence lowered the loss (helped), positive influence raised it (harmed).")
     for kind, totals in [*summary.participants.items()][:1]:
-        title = f"Who helped and who harmed ({kind}, summed over rounds)"
+        title = f"{headline(summary)} ({kind}, summed over rounds)"
         sides = zip(("helped", "harmed"), ranked(totals), strict=True)
         rows = ((f"{verb}  {_name(k, summary)}", f"{value:+.4f}") for verb, side in sides for k, value in side)
         _print_table(console, title, ["influence"], rows)
         if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
             say(console, f"no influence: {', '.join(idle)}")
+    if sentence := adding_up(summary):
+        say(console, sentence)
     if summary.by_hop:
         title = "How far influence reaches (mean absolute influence of an update)"
         _print_table(console, title, summary.by_hop, _hop_rows(summary))
@@ -206,6 +231,19 @@ def print_summary(
         _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), rows)
     if tests := summary.test_results:
         say(console, f"mean test {tests[0].metric} of the participants: {in_words(tests)}")
+
+
+def headline(summary: InfluenceSummary) -> str:
+    """What the totals of participants say."""
+    return "Who helped the final models, and who harmed them" if summary.whole_run else "Who helped and who harmed"
+
+
+def adding_up(summary: InfluenceSummary) -> str:
+    """What whole-run shares sum to, beside what training changed; empty if there are none."""
+    shares = summary.participants.get("whole-run shares")
+    if shares is None or summary.training_change is None:
+        return ""
+    return f"shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}"
 
 
 def in_words(results: Sequence[EvaluationResult]) -> str:

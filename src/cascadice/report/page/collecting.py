@@ -12,12 +12,13 @@ from cascadice import files
 from cascadice.applications.plain import Json, evenly, short
 from cascadice.intervals import kinds_by_participant, parse_interval
 from cascadice.pictures.training import LINES_UP_TO
-from cascadice.report.page import influences, mixing, samples, sections
+from cascadice.report.page import final_models, influences, mixing, samples, sections
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.summary import InfluenceSummary
 
 POINTS = 400  # most points of a curve
 
@@ -42,8 +43,12 @@ def collect(folder: files.Folder) -> Json:
     length = int(manifest.get("rounds", 0))
     read = influences.read(home, run, nodes, metrics, injected, notes)
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
-    results, scored = sections.read_sections(home, run, notes), samples.samples(config, summaries, notes)
-    present = {"influence": read, "samples": scored, **{section["name"]: True for section in results}}
+    results, scored = sections.read_sections(home, run, notes), samples.samples(config, _final_first(summaries), notes)
+    present = {section["name"]: True for section in results} | {"samples": scored}
+    present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
+    offered = sections.commands(
+        home, bool(store.saved_rounds(home)), [name for name, what in present.items() if what], config.rule is None
+    )
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology
@@ -58,15 +63,20 @@ def collect(folder: files.Folder) -> Json:
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),
+        "final": final_models.section(home, read),
         "training": _curves(metrics),
         "influence": influences.influence(read, shown),
         "mixing": mixing.mixing(home, config, shown, rounds, hops, notes),
         "samples": scored,
         "sections": results,
-        "commands": sections.commands(home, bool(store.saved_rounds(home)), [n for n, what in present.items() if what]),
+        "commands": offered,
         "table": influences.table(read),
         "notes": notes,
     }
+
+
+def _final_first(summaries: Sequence[InfluenceSummary]) -> list[InfluenceSummary]:
+    return sorted(summaries, key=lambda one: not one.whole_run)
 
 
 def _run(config: Config, manifest: dict[str, Any]) -> Json:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
-from cascadice.runs.folder import INFLUENCE
+from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.summary import InfluenceSummary, summarise
+from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence
 ENTRIES = 100_000  # of cascades
@@ -34,14 +34,15 @@ def read(
     """Read every table of influence of this run; those that say whom an update reached come first."""
     read = []
     places = {path.parent for path in folder.glob(f"*/{NOTE}")}
-    for place in in_order(places, [INFLUENCE], lambda place: place.name):
+    for place in in_order(places, [INFLUENCE, WHOLE_RUN], lambda place: place.name):
         try:
             if not parts(place):
                 continue
             if read_note(place).get("run") != run:
                 raise ValueError("it belongs to another run.")
             rows = read_table(place)
-            read.append(Influences(place.name, rows, summarise(rows, nodes, metrics, injected)))
+            change = read_training_change(place)
+            read.append(Influences(place.name, rows, summarise(rows, nodes, metrics, injected, change)))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {place.name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)

@@ -52,7 +52,7 @@ function overview() {
   fill("findings", ...data.findings.map(sentence));
   fill("notes", ...data.notes.map((text) => element("p", {}, text)));
   show("notes", data.notes.length > 0);
-  const ask = data.commands.find((entry) => entry.name === "influence");
+  const ask = data.commands.find((entry) => entry.name === "whole-run" || entry.name === "influence");
   show("missing", !data.influence && !(data.live && !data.live.ended));
   fill("missing", element("p", {}, "Whose data helped whom has not been computed for this run yet. This command adds it:"),
     element("p", {}, element("code", {}, ask ? ask.command : "")));

@@ -38,6 +38,7 @@ function cellText(value) {
 }
 
 function applications() {
+  fill("final", ...(data.final ? [application(data.final)] : []));
   fill("sections", ...data.sections.map(application));
 }
 

@@ -4,7 +4,7 @@ Results of other commands (`NAME/NAME.json` of this run) are shown too, after th
 """
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ PICTURE_BYTES = 800_000
 
 COMMAND = "cascadice influence {run} --hops 2 --kind truth,path-integrated --every 20"
 OF_SAMPLES = "cascadice influence {run} --kind shares --samples --every 20 --out {samples}"
+OF_FINAL_MODELS = "cascadice influence {run} --kind whole-run-shares --samples"
 INFLUENCES = {  # what only the page itself shows
+    "whole-run": Section("Who helped the final models?", OF_FINAL_MODELS),
     "influence": Section("Whose data helped whom?", COMMAND),
     "samples": Section("Which samples helped and harmed?", OF_SAMPLES),
 }
@@ -88,15 +90,24 @@ def _picture(folder: Path, name: Any) -> str | None:
     return data_uri(content) if content.startswith(b"\x89PNG") else None
 
 
-def commands(folder: Path, recorded: bool, shown: Collection[str]) -> list[Json]:
-    """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again."""
+def commands(folder: Path, recorded: bool, shown: Collection[str], playable: bool = True) -> list[Json]:
+    """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again.
+
+    Only who helped the final models can be asked of a run that was not recorded, if it is `playable` without.
+    """
     run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
     if not recorded:
         again = shlex.quote(f"{folder}-recorded")
         text = f"cascadice run {run} --record all --out {again} && {COMMAND.format(run=again)}"
-        return [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
+        rounds = [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
+        without = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
+        return _offers(without, run, samples, shown) + rounds
+    return _offers(INFLUENCES | SECTIONS, run, samples, shown)
+
+
+def _offers(offers: Mapping[str, Section], run: str, samples: str, shown: Collection[str]) -> list[Json]:
     return [
         {"name": name, "what": offer.question, "command": offer.command.format(run=run, samples=samples)}
-        for name, offer in (INFLUENCES | SECTIONS).items()
+        for name, offer in offers.items()
         if name not in shown
     ]

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 
 from cascadice.runs.config import Config
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.summary import InfluenceSummary, ranked
+from cascadice.runs.summary import InfluenceSummary, adding_up, ranked
 
 NAMED = 3  # participants named on each side
 TOP = 20  # samples
 SIGNS = "Influence is the change in loss that an update caused: negative = the loss went down = it helped."
+SIGNS_OF_RUNS = (
+    "Influence on the final models is the change in their test loss that somebody's data caused, over all rounds: "
+    "negative = the loss went down = it helped."
+)
 
 
 def sentences(
@@ -17,9 +21,19 @@ def sentences(
 ) -> list[str]:
     """How good the models are, who helped and who harmed, how far it went, and how accurate the estimates are."""
     texts = [_training(config, nodes, rounds, metrics)]
-    for summary in summaries[:1]:
-        texts += [*_participants(summary), *_distance(summary), *_accuracy(summary)]
-    return texts + [text for summary in summaries for text in _samples(summary)][:1]
+    whole, rounds_of = ([one for one in summaries if one.whole_run is final] for final in (True, False))
+    for summary in whole[:1]:
+        texts += [SIGNS_OF_RUNS, *final_models(summary)]
+    for summary in rounds_of[:1]:
+        about = [] if whole else [SIGNS, *_participants(summary)]
+        texts += [*about, *_distance(summary), *_accuracy(summary)]
+    return texts + [text for summary in (*whole, *rounds_of) for text in _samples(summary)][:1]
+
+
+def final_models(summary: InfluenceSummary) -> list[str]:
+    """Who helped the final models and who harmed them, and whether shares add up."""
+    sentence = adding_up(summary)
+    return _participants(summary, " the final models") + ([f"{sentence[0].upper()}{sentence[1:]}."] if sentence else [])
 
 
 def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics]) -> str:
@@ -38,14 +52,16 @@ def _name(node: int, summary: InfluenceSummary, value: str = "") -> str:
     return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
 
 
-def _participants(summary: InfluenceSummary) -> list[str]:
+def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     totals = next(iter(summary.participants.values()), None)
     if totals is None:
         return []
-    texts = [SIGNS]
+    texts = []
     for verb, side in zip(("helped", "harmed"), ranked(totals, NAMED), strict=True):
         if side:
-            texts.append(f"{_listed([_name(node, summary, f'{value:+.3g}') for node, value in side])} {verb} most.")
+            texts.append(
+                f"{_listed([_name(node, summary, f'{value:+.3g}') for node, value in side])} {verb}{whom} most."
+            )
     if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
         texts.append(f"{_listed(idle[:NAMED])} neither helped nor harmed.")
     return [text[0].upper() + text[1:] for text in texts]

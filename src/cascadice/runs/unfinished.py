@@ -1,0 +1,112 @@
+"""Sweeps under way on disk, so that a stopped command goes on where it was.
+
+A folder of unfinished sweeps
+    at-0.5.safetensors           the scores of the sweep at α = 0.5 so far; if it has not ended, its adjoint too
+    at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to play it again from there
+"""
+
+import shutil
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from cascadice import files
+from cascadice.engine.learner import Participants
+from cascadice.engine.rounds import Adjoint
+from cascadice.influence.whole_run import RoundScores, Sweep, WholeRun
+from cascadice.runs import store
+
+SAVE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Checkpoints(MutableMapping[int, Participants]):
+    """Participants before some rounds, each in a file: where `engine.backwards` keeps checkpoints."""
+
+    folder: Path
+    device: torch.device
+
+    def _path(self, t: int) -> Path:
+        return self.folder / f"{t:06d}.safetensors"
+
+    def __getitem__(self, t: int) -> Participants:
+        if not self._path(t).exists():
+            raise KeyError(t)
+        tensors, _ = files.read_tensors(self._path(t), None)
+        return store.from_tensors("", {name: tensor.to(self.device) for name, tensor in tensors.items()})
+
+    def __setitem__(self, t: int, participants: Participants) -> None:
+        files.write_tensors(self._path(t), store.to_tensors("", participants), {"t": str(t)})
+
+    def __delitem__(self, t: int) -> None:
+        self._path(t).unlink()
+
+    def __contains__(self, t: object) -> bool:
+        return isinstance(t, int) and self._path(t).exists()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdecimal()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+@dataclass
+class Scores:
+    """The scores of one sweep so far, the last round first, and where they are kept."""
+
+    path: Path
+    device: torch.device
+    latest: Sweep | None = None
+    parts: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    saved: float = field(default_factory=monotonic)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Where the checkpoints of the run are kept to which this sweep belongs."""
+        return Checkpoints(self.path.with_suffix(""), self.device)
+
+    def add(self, scores: RoundScores) -> None:
+        """Add the scores of the next round; they are saved once a minute."""
+        self.parts.append((scores.participants.cpu(), scores.samples.cpu(), scores.drawn))
+        self.latest = scores.sweep
+        if monotonic() - self.saved >= SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write all of it; a sweep that has reached round 0 needs no adjoint and no checkpoints any more."""
+        if self.latest is None:
+            return
+        t, adjoint, value = self.latest
+        stacked = (torch.stack(part) for part in zip(*self.parts, strict=True))
+        tensors = dict(zip(("participants", "samples", "drawn"), stacked, strict=True))
+        if t > 0:
+            tensors |= {"theta": adjoint.theta, **{f"state.{name}": v for name, v in adjoint.state.items()}}
+        files.write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})
+        if t == 0:
+            shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+        self.saved = monotonic()
+
+    def collect(self) -> WholeRun:
+        """The result of a sweep that has ended."""
+        assert self.latest is not None
+        participants, samples, drawn = (torch.stack(part) for part in zip(*self.parts[::-1], strict=True))
+        return WholeRun(self.latest.value, self.latest.t, participants.double(), samples, drawn)
+
+
+def open_scores(folder: Path, at: float, device: torch.device) -> Scores:
+    """The sweep at this weight as far as it went before; empty if it has not begun."""
+    path = folder / f"at-{at!r}.safetensors"
+    if not path.exists():
+        return Scores(path, device)
+    tensors, metadata = files.read_tensors(path, None)
+    state = {name.removeprefix("state."): value for name, value in tensors.items() if name.startswith("state.")}
+    adjoint = Adjoint(tensors.get("theta", torch.empty(0, 0)), state)
+    adjoint = tree_map(lambda tensor: tensor.to(device), adjoint)
+    parts = list(zip(*(tensors[name] for name in ("participants", "samples", "drawn")), strict=True))
+    return Scores(path, device, Sweep(int(metadata["t"]), adjoint, float(metadata["value"])), parts)
