@@ -24,7 +24,7 @@ PLAIN = {
         "data.batches data.corruption data.partition",
         "engine.exchange.geometry engine.exchange.influence_aware engine.exchange.robust",
         "influence.cascade influence.measures influence.proximity influence.readings influence.retraining",
-        "influence.estimators influence.tables influence.whole_run influence.whole_run_shares engine.backwards",
+        "influence.estimators influence.reverse_gossip influence.tables influence.whole_run influence.whole_run_shares engine.backwards",
         "runs.config runs.folder runs.recipes runs.train",
         "applications.detect.evidence applications.detect.signals applications.choose.groups",
         "applications.reward.contributions applications.reward.payouts",

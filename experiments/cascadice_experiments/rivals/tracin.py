@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Operator, Round, load
-from cascadice.influence import RoundAdjoint, by_participant, by_sample
+from cascadice.influence import by_participant, by_sample
+from cascadice.influence.reverse_gossip import RoundAdjoint
 from cascadice_experiments.rivals.estimate import GRADIENT, Estimate, weighted_rounds
 
 
