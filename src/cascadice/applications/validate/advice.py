@@ -8,6 +8,8 @@ from torch import Tensor
 from cascadice.applications.validate.estimates import Setting
 from cascadice.applications.validate.idea import Checked
 
+GOOD = 0.7  # LDS
+
 
 def advise(
     checked: Sequence[Checked], setting: Setting, trained: float, retrained: Tensor, quality: tuple[str, Tensor]
@@ -46,7 +48,8 @@ def trust(checked: Sequence[Checked]) -> str:
     if isnan(best.lds.spearman):
         return "No estimate tells one subset from another on your network, or all subsets gave the same loss."
     figures = f"LDS {best.lds.spearman:.2f}, {best.lds.low:.2f} to {best.lds.high:.2f}"
-    sentence = f"On your network, trust {best.name} ({figures})"
+    care = " most, but with care" if best.lds.spearman < GOOD else ""
+    sentence = f"On your network, trust {best.name}{care} ({figures})"
     if best.lds.low <= 0:
         sentence = f"On your network, trust none of these estimates: the best is {best.name} ({figures})"
     if wrong:

@@ -68,10 +68,7 @@ def run(args: argparse.Namespace) -> None:
     trained = train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
-    total = len(plan.kinds) + sum(len(chunks(setting, count)) for count in _counts(setting, plan).values())
-    done = steps(setting, plan, trained, results)
-    for _ in track(done, total, writer.console, "validating", str, unit="steps"):
-        files.write_tensors(writer.folder / KEPT, results, note)
+    _compute(writer, setting, plan, trained, results, note)
     checked = compare(setting, plan, trained, results)
     content = _content(writer, setting, plan, trained, results, checked)
     writer.write(content | {"seed": args.seed}, picture.plot)
@@ -157,6 +154,20 @@ def forecast(setting: Setting, plan: Plan, results: Results) -> int:
     """About how many trainings it takes to compute what the results lack, with the run itself."""
     networks = sum(max(0, count - len(results.get(name, ()))) for name, count in _counts(setting, plan).items())
     return 1 + networks + sum(KINDS[kind].trainings for kind in plan.kinds if kind not in results)
+
+
+def _compute(
+    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, note: Mapping[str, str]
+) -> None:
+    """Complete the results, which are kept after each step."""
+    total = len(plan.kinds) + sum(len(chunks(setting, count)) for count in _counts(setting, plan).values())
+    done = steps(setting, plan, trained, results)
+    try:
+        for _ in track(done, total, writer.console, "validating", str, unit="steps"):
+            files.write_tensors(writer.folder / KEPT, results, note)
+    except KeyboardInterrupt:
+        again = "The same command, without --overwrite, continues."
+        raise KeyboardInterrupt(f"stopped; what was computed is kept in {writer.folder / KEPT}. {again}") from None
 
 
 def _content(
