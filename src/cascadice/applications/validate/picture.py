@@ -48,7 +48,8 @@ def _plot_subsets(axes: Any, estimate: Mapping[str, Any], retrained: list[float]
     lds = estimate["lds"]
     axes.scatter(estimate["predicted"], retrained, s=14, color=_colour(lds), alpha=0.8)
     figure = "" if lds["spearman"] is None else f": {lds['spearman']:.2f}"
-    axes.set(title=f"{estimate['name']}{figure}", xlabel="predicted change of test loss", ylabel="retrained test loss")
+    axes.set(title=f"{estimate['name']}{figure}", xlabel="predicted: sum of scores", ylabel="retrained test loss")
+    axes.locator_params(axis="x", nbins=5)
 
 
 def _colour(lds: Mapping[str, Any]) -> str:
