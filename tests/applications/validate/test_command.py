@@ -90,6 +90,7 @@ def test_samples(validate, folder, undrawn):
 def test_an_interrupted_call_goes_on(validate, folder, undrawn, monkeypatch):
     arguments = ["--subsets", "9", "--keep", "0.6", "--kinds", "first-order"]
     calls = []
+    monkeypatch.setitem(idea.TOGETHER, "cpu", 4)
 
     def stops(*args, **more):
         calls.append(len(more["names"]))

@@ -51,7 +51,8 @@ def trust(checked: Sequence[Checked]) -> str:
     care = " most, but with care" if best.lds.spearman < GOOD else ""
     sentence = f"On your network, trust {best.name}{care} ({figures})"
     if best.lds.low <= 0:
-        sentence = f"On your network, trust none of these estimates: the best is {best.name} ({figures})"
+        none = "trust none of these estimates"
+        sentence = f"On your network, {none}: the best is {best.name} ({figures}), and more --subsets may tell"
     if wrong:
         verb = "rank" if len(wrong) > 1 else "ranks"
         sentence += f"; {_listed(wrong)} {verb} subsets the wrong way round"
@@ -60,7 +61,7 @@ def trust(checked: Sequence[Checked]) -> str:
 
 def _comparable(checked: Sequence[Checked]) -> list[str]:
     best, *others = checked
-    alike = [one for one in others if 0 < best.lds.low <= one.lds.spearman]
+    alike = [one for one in others if 0 < best.lds.low <= one.lds.spearman and one.lds.low > 0]
     if not alike:
         return []
     cheapest, sentence = min(alike, key=lambda one: one.trainings), f"Not clearly worse: {_listed(alike)}."
@@ -71,7 +72,7 @@ def _comparable(checked: Sequence[Checked]) -> list[str]:
 
 def _useless(checked: Sequence[Checked]) -> list[str]:
     useless = [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]
-    return [f"No better than guessing, as far as these subsets show: {_listed(useless)}."] if useless else []
+    return [f"These subsets do not tell from guessing: {_listed(useless)}."] if useless else []
 
 
 def _listed(checked: Sequence[Checked]) -> str:

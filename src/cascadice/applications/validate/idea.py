@@ -23,7 +23,7 @@ from cascadice.engine.simulation import simulate
 from cascadice.influence.retraining import Prediction, predicts, random_subsets, retrain, without_each
 
 LEAST = 4  # subsets: a rank correlation of fewer says nothing
-TOGETHER = {"cpu": 4, "cuda": 48}  # networks trained before their results are kept; on a CPU more gain nothing
+TOGETHER = {"cpu": 8, "cuda": 48}  # networks trained before their results are kept; on a CPU more gain little
 SUBSETS, EACH, COST = "subsets", "with one left out", "{}: trainings"  # names of results; an estimate has its own
 QUICK = 60.0  # seconds: the first training on a machine also warms it up
 NOTHING = Prediction(nan, nan, nan, nan)
