@@ -1,6 +1,6 @@
 """The command line.
 
-    cascadice list | run | influence | detect | choose | reward | forget | report | reproduce | topology
+    cascadice list | run | influence | detect | choose | reward | forget | validate | report | reproduce | topology
 
 Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C.
 """
@@ -19,6 +19,7 @@ from cascadice.applications.choose import command as choose
 from cascadice.applications.detect import command as detect
 from cascadice.applications.forget import command as forget
 from cascadice.applications.reward import command as reward
+from cascadice.applications.validate import command as validate
 from cascadice.commands import influence, listing, report, reproduce, run, topology
 
 
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         ("choose", choose, "advise each participant with whom to collaborate"),
         ("reward", reward, "divide a budget by what each participant contributed"),
         ("forget", forget, "remove data or a participant from the trained models"),
+        ("validate", validate, "check estimates of influence by training without some participants or samples"),
         ("report", report, "write a run, or reproduced figures, as one HTML page"),
         ("reproduce", reproduce, "reproduce the figures of the paper, and some more"),
         ("topology", topology, "describe or plot a communication graph"),

@@ -182,7 +182,7 @@ def test_a_run_without_influence_offers_the_commands(bare, capsys):
     assert (data["influence"], data["samples"], data["table"], data["sections"]) == (None, None, None, [])
     assert data["mixing"]["of"]
     names = [entry["name"] for entry in data["commands"]]
-    assert names == ["whole-run", "influence", "samples", "detect", "choose", "reward", "forget"]
+    assert names == ["whole-run", "influence", "samples", "detect", "choose", "reward", "forget", "validate"]
     assert main(["report", str(bare)]) == 0
     assert f"this adds it: cascadice influence {bare} --kind whole-run-shares" in capsys.readouterr().out
 
@@ -206,7 +206,13 @@ def test_a_run_that_has_just_started_has_a_page(tmp_path):
 
 def test_what_is_shown_already_is_not_offered(run):
     write_section(run, "detect")
-    assert [entry["name"] for entry in collect(run)["commands"]] == ["whole-run", "choose", "reward", "forget"]
+    assert [entry["name"] for entry in collect(run)["commands"]] == [
+        "whole-run",
+        "choose",
+        "reward",
+        "forget",
+        "validate",
+    ]
 
 
 def test_sections_are_what_commands_found(run):

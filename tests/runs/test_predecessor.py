@@ -93,6 +93,7 @@ COMMANDS = {
     "choose": ["--overwrite"],
     "reward": ["--budget", "100", "--overwrite"],
     "forget": ["--participant", "1", "--overwrite"],
+    "validate": ["--subsets", "4", "--kinds", "whole-run,first-order"],
 }
 
 

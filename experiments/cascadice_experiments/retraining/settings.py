@@ -93,7 +93,9 @@ def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[
         return domains(case.nodes)
     clean = data.load(source, root)
     size, classes = len(clean.train), len(clean.classes)
-    options: dict[str, Any] = {"alpha": case.concentration, "minimum": case.batch} if case.partition == "dirichlet" else {}
+    options: dict[str, Any] = (
+        {"alpha": case.concentration, "minimum": case.batch} if case.partition == "dirichlet" else {}
+    )
     labels, held = [], []
     for place, seed in enumerate(case.seeds):
         own = partition.build(case.partition, clean.train.y, case.nodes, seed=seed, **options)

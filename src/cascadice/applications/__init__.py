@@ -1,1 +1,1 @@
-"""Influence put to work: detect, choose, reward, forget."""
+"""Influence put to work: detect, choose, reward, forget, validate."""

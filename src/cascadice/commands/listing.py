@@ -70,4 +70,5 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),
+    "estimates": partial(_entries, "applications.validate.estimates", "KINDS"),
 }

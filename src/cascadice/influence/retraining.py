@@ -6,7 +6,7 @@ The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is the 
 subsets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ def retrain(
     updates: Float[Tensor, "subsets n"] | None = None,
     samples: Float[Tensor, "subsets size"] | None = None,
     together: int | None = None,
+    names: Sequence[str] | None = None,
     trained: Callable[[int], None] | None = None,
 ) -> Float[Tensor, " subsets"]:
     """Train the network again with each of these weights, many side by side, and measure the final models.
@@ -70,6 +71,7 @@ def retrain(
         updates: Weights of everybody's updates, a row for each network to train: 0 leaves a participant out.
         samples: Weights of the training samples, a row for each network: 0 leaves a sample out.
         together: How many networks to train side by side; unless given, as many as fit in `MEMORY`.
+        names: What to call each network in errors; "network 3 of those trained again" unless given.
         trained: Called with how many networks were trained, each time some are done.
 
     Returns:
@@ -83,12 +85,13 @@ def retrain(
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
     total = _checked(updates, samples)
+    names = names or [f"network {i} of those trained again" for i in range(total)]
     count = 1 if network.groups else together or max(1, MEMORY // bytes_of(network.initial))
     operator, values = Operator(network), list[Tensor]()
     for first in range(0, total, count):
         part = slice(first, min(first + count, total))
         own_updates, own_samples = (None if weights is None else weights[part] for weights in (updates, samples))
-        models = _trained(network, rounds, own_updates, own_samples, first)
+        models = _trained(network, rounds, own_updates, own_samples, names[part])
         for i in range(0, len(models.theta), network.nodes):
             own = rows_of(models, slice(i, i + network.nodes))
             values.append((network.weights * operator.losses(evaluation, own, range(network.nodes))).sum().double())
@@ -109,7 +112,9 @@ def _checked(updates: Tensor | None, samples: Tensor | None) -> int:
     return len(next(iter(given.values())))
 
 
-def _trained(network: Network, rounds: int, updates: Tensor | None, samples: Tensor | None, first: int) -> Participants:
+def _trained(
+    network: Network, rounds: int, updates: Tensor | None, samples: Tensor | None, names: Sequence[str]
+) -> Participants:
     """The final models of networks side by side, one for each row of weights."""
     count = next(len(weights) for weights in (updates, samples) if weights is not None)
     many = network if count == 1 else fleet([network] * count)
@@ -122,7 +127,7 @@ def _trained(network: Network, rounds: int, updates: Tensor | None, samples: Ten
         *_, last = simulate(many, rounds, window=0)
     except DivergedError as error:
         which, node = divmod(error.node, network.nodes)
-        raise DivergedError(error.t, node, run=f"in network {first + which} of those trained again, ") from None
+        raise DivergedError(error.t, node, run=f"in {names[which]}, ") from None
     return last.after
 
 

@@ -130,9 +130,11 @@ def _whole_run_question(given: dict[str, Any]) -> "WholeRunQuestion":
     return WholeRunQuestion(**given)
 
 
-def add_recording(parser: argparse.ArgumentParser, name: str) -> None:
+def add_recording(
+    parser: argparse.ArgumentParser, name: str, run: str = "folder of a recorded run (cascadice run --record all)"
+) -> None:
     """Add what all commands over a recorded run take: the run, where results go, and where to compute."""
-    parser.add_argument("run", metavar="RUN", help="folder of a recorded run (cascadice run --record all)")
+    parser.add_argument("run", metavar="RUN", help=run)
     parser.add_argument("--out", metavar="DIR", help=f"folder for the results (RUN/{name})")
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
     parser.add_argument("--quiet", action="store_true", help="print errors only")

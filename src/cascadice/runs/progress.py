@@ -32,11 +32,11 @@ def say(console: Console, text: str) -> None:
 
 def track(
     rounds: Iterable[Item], total: int, console: Console, doing: str, done: Callable[[Item], str], *,
-    start: int = 0, state: Callable[[], str] = str,
+    start: int = 0, state: Callable[[], str] = str, unit: str = "rounds",
 ) -> Generator[Item, None, None]:  # fmt: skip
     """Yield the rounds and show progress: a bar named `doing`, or without a terminal up to ten lines `done(round)`.
 
-    `start` rounds were done before; `state()` says how things stand.
+    `start` rounds were done before; `state()` says how things stand; `unit` is what is counted.
     """
     with counting(total, console, doing, start=start, state=state) as count:
         for round in rounds:
@@ -65,7 +65,7 @@ def counting(
                 if count % every == 0 or count == total:
                     console.print(f"{done()}, {count}/{total}{state()}", highlight=False)
             elif now - redrawn >= REDRAW or count == total:
-                redrawn, speed = now, f"{(count - start) / max(now - began, 1e-9):.1f} rounds/s"
+                redrawn, speed = now, f"{(count - start) / max(now - began, 1e-9):.1f} {unit}/s"
                 bar.update(task, completed=count, speed=speed, state=state())
 
         yield one_more

@@ -15,10 +15,11 @@ from cascadice.applications.detect.idea import MAJORITY
 from cascadice.applications.forget.findings import SECTION as FORGET
 from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
+from cascadice.applications.validate.findings import SECTION as VALIDATE
 from cascadice.applications.writer import Section
 from cascadice.runs.folder import INFLUENCE
 
-SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET}
+SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 ROWS = 500  # most rows of a section's table on the page
 PICTURE_BYTES = 800_000
 

@@ -1,0 +1,1 @@
+"""Check estimates of influence by training again."""

@@ -1,0 +1,80 @@
+"""What a comparison of estimates with training again means, in sentences."""
+
+from collections.abc import Sequence
+from math import isnan
+
+from torch import Tensor
+
+from cascadice.applications.validate.estimates import Setting
+from cascadice.applications.validate.idea import Checked
+
+GOOD = 0.7  # LDS
+
+
+def advise(
+    checked: Sequence[Checked], setting: Setting, trained: float, retrained: Tensor, quality: tuple[str, Tensor]
+) -> list[str]:
+    """Which estimates to trust, how that was found, and how good the network is.
+
+    Args:
+        checked: Estimates, the best first.
+        trained: f of the run itself.
+        retrained: f of the network trained on each subset.
+        quality: What the run's models are judged by, and its value for each of them.
+    """
+    measure, values = quality
+    low, high = float(retrained.min()), float(retrained.max())
+    spread = f"{float(values.min()):.3f} to {float(values.max()):.3f}"
+    return [
+        trust(checked),
+        *_comparable(checked),
+        *_useless(checked),
+        f"LDS is the rank correlation of predicted and retrained test loss over {len(retrained)} random subsets, each "
+        f"with {setting.keep:g} of {setting.size} {setting.what}; the 95 % interval is over these subsets of this run. "
+        "Cost is in trainings of the run, by time.",
+        f"The full run's test {measure} is {float(values.mean()):.3f} on average ({spread}). Its mean test loss is "
+        f"{trained:.4f}; networks trained on subsets had {low:.4f} to {high:.4f}.",
+    ]
+
+
+def trust(checked: Sequence[Checked]) -> str:
+    """One sentence: the estimate to trust, and those that rank subsets the wrong way round.
+
+    Example:
+        >>> trust(validate(setting))
+        'On your network, trust whole-run at 0.8 (LDS 0.93, 0.87 to 0.97); truth, 1 hop (-0.41) ranks subsets the …'
+    """
+    best, wrong = checked[0], [one for one in checked if one.lds.high < 0]
+    if isnan(best.lds.spearman):
+        return "No estimate tells one subset from another on your network, or all subsets gave the same loss."
+    figures = f"LDS {best.lds.spearman:.2f}, {best.lds.low:.2f} to {best.lds.high:.2f}"
+    care = " most, but with care" if best.lds.spearman < GOOD else ""
+    sentence = f"On your network, trust {best.name}{care} ({figures})"
+    if best.lds.low <= 0:
+        none = "trust none of these estimates"
+        sentence = f"On your network, {none}: the best is {best.name} ({figures}), and more --subsets may tell"
+    if wrong:
+        verb = "rank" if len(wrong) > 1 else "ranks"
+        sentence += f"; {_listed(wrong)} {verb} subsets the wrong way round"
+    return f"{sentence}."
+
+
+def _comparable(checked: Sequence[Checked]) -> list[str]:
+    best, *others = checked
+    alike = [one for one in others if 0 < best.lds.low <= one.lds.spearman and one.lds.low > 0]
+    if not alike:
+        return []
+    cheapest, sentence = min(alike, key=lambda one: one.trainings), f"Not clearly worse: {_listed(alike)}."
+    if cheapest.trainings < best.trainings:
+        sentence += f" {cheapest.name} is cheaper: {cheapest.trainings:.1f} trainings, not {best.trainings:.1f}."
+    return [sentence]
+
+
+def _useless(checked: Sequence[Checked]) -> list[str]:
+    useless = [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]
+    return [f"These subsets do not tell from guessing: {_listed(useless)}."] if useless else []
+
+
+def _listed(checked: Sequence[Checked]) -> str:
+    words = [f"{one.name} ({one.lds.spearman:.2f})" for one in checked]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,152 @@
+"""The estimates that `cascadice validate` compares: a score for each participant or sample, over a whole run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.networks import Network
+from cascadice.engine.simulation import simulate
+from cascadice.influence.estimators import RoundInfluence, score_rounds
+from cascadice.influence.readings import sample_contributions
+from cascadice.influence.whole_run import WholeRun, whole_run
+from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.names import lookup
+
+SCORED = 32  # rounds scored by estimates that look at single rounds; of longer runs, every N-th round
+FEW_HOPS = 4
+
+
+class Setting(NamedTuple):
+    """What estimates are asked: the run, what its final models are measured on, and which subsets to predict.
+
+    Attributes:
+        rounds: How many rounds the run has; they are played.
+        keep: The part of the participants or samples that subsets keep.
+        samples: Whether samples are scored, or participants.
+    """
+
+    network: Network
+    rounds: int
+    evaluation: Evaluation
+    keep: float = 0.8
+    samples: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many samples or participants there are to score."""
+        return len(self.network.data.train) if self.samples else self.network.nodes
+
+    @property
+    def what(self) -> str:
+        """What is scored, in a word."""
+        return "samples" if self.samples else "participants"
+
+
+class Kind(NamedTuple):
+    """A way to score everybody over a whole run."""
+
+    scores: Callable[[Setting], Tensor]
+    name: str
+    description: str
+    trainings: int
+    """What it costs, nearly, for a forecast."""
+    of_samples: bool = True
+
+
+def _at(setting: Setting, alpha: float) -> Tensor:
+    run = whole_run(setting.network, setting.rounds, setting.evaluation, at=alpha, samples=setting.samples)
+    return _of_whole_run(setting, run)
+
+
+def _whole_run_shares(setting: Setting) -> Tensor:
+    run = whole_run_shares(setting.network, setting.rounds, setting.evaluation, samples=setting.samples)
+    return _of_whole_run(setting, run)
+
+
+def _of_whole_run(setting: Setting, run: WholeRun) -> Tensor:
+    return run.by_sample(setting.size) if setting.samples else run.participants
+
+
+def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
+    """Scores of single rounds, summed; where only every N-th round is scored, it stands for N rounds."""
+    (network, rounds, evaluation, _, samples), every = setting, -(-setting.rounds // SCORED)
+    hops = min(hops, rounds)
+    played = simulate(network, rounds, window=hops, taped=samples)
+    results = score_rounds(network, played, evaluation, hops=hops, kinds=[kind], samples=samples, every=every)
+    if samples:
+        each = ((result.round, next(iter(result.samples.values()))) for result in results)
+        return every * sample_contributions(each, setting.size).value
+    return every * torch.stack(list(_totals(results))).sum(0)
+
+
+def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
+    for result in results:
+        totals = result.cascades[0].total if result.cascades else next(iter(result.participants.values()))
+        yield totals.double().cpu()
+
+
+KINDS: Mapping[str, Kind] = {
+    "whole-run": Kind(
+        lambda setting: _at(setting, setting.keep), "whole-run at {keep:g}",
+        "what a little less of it would do to the final models, where all updates count as much as subsets keep", 4,
+    ),
+    "whole-run-at-1": Kind(
+        lambda setting: _at(setting, 1.0), "whole-run at 1",
+        "what a little less of it would do to the final models of the run as it was", 4,
+    ),
+    "whole-run-shares": Kind(
+        _whole_run_shares, "whole-run shares", "its share of what training as a whole did to the final models", 13
+    ),
+    "first-order": Kind(
+        lambda setting: _summed(setting, "first-order", 1), "first order, 1 hop",
+        "DICE-E one hop, summed over rounds", 2,
+    ),
+    "truth": Kind(
+        lambda setting: _summed(setting, "truth", 1), "truth, 1 hop",
+        "what each update really did within one hop, by replay, summed over rounds", 4, of_samples=False,
+    ),
+    "shares": Kind(
+        lambda setting: _summed(setting, "shares", FEW_HOPS), f"shares, {FEW_HOPS} hops",
+        f"its share of what each round achieved within {FEW_HOPS} hops, summed over rounds", 10,
+    ),
+}  # fmt: skip
+
+
+def kinds_of(samples: bool) -> list[str]:
+    """The kinds that score samples, or participants."""
+    return [name for name, kind in KINDS.items() if kind.of_samples or not samples]
+
+
+def name_of(kind: str, setting: Setting) -> str:
+    """What tables and pictures call the estimate."""
+    return KINDS[kind].name.format(keep=setting.keep)
+
+
+def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
+    """Score every participant, or sample, over the whole run. Negative helped.
+
+    Args:
+        kind: A name of `KINDS`.
+
+    Returns:
+        A score for each; their sums over subsets are to predict networks that are trained on these subsets.
+
+    Raises:
+        ValueError: Where there is no such kind, or it does not score samples.
+
+    Example:
+        >>> estimate("whole-run", Setting(network, 100, evaluate_on(network), keep=0.8))
+    """
+    check_kind(kind, setting.samples)
+    return KINDS[kind].scores(setting).double().cpu()
+
+
+def check_kind(kind: str, samples: bool) -> None:
+    """The estimate must exist, and score samples where they are asked for."""
+    if not lookup(KINDS, kind, "estimate").of_samples and samples:
+        known = ", ".join(kinds_of(samples=True))
+        raise ValueError(f"the estimate {kind!r} scores participants only. For samples use any of {known}.")

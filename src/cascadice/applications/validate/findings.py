@@ -1,0 +1,231 @@
+"""What `cascadice validate` computes, writes and says."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cascadice import files
+from cascadice.applications.plain import Json, plain
+from cascadice.applications.validate import picture
+from cascadice.applications.validate.advice import advise
+from cascadice.applications.validate.command import EVAL_SAMPLES
+from cascadice.applications.validate.estimates import KINDS, Setting
+from cascadice.applications.validate.idea import (
+    EACH,
+    LEAST,
+    SUBSETS,
+    Checked,
+    Plan,
+    Results,
+    Trained,
+    chunks,
+    compare,
+    distinct_subsets,
+    make_plan,
+    steps,
+    train,
+)  # fmt: skip
+from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.engine import evaluate, evaluate_on
+from cascadice.influence.retraining import Prediction
+from cascadice.names import lookup
+from cascadice.runs import store
+from cascadice.runs.config import build, length, override
+from cascadice.runs.folder import read_run_config
+from cascadice.runs.metrics import quality
+from cascadice.runs.progress import track
+from cascadice.runs.recording import Recording
+
+COMMAND, KEPT = "validate", "retrained.safetensors"
+COLUMNS = ("estimate", "LDS", "95 % interval", "Pearson", "leave-one-out", "cost in trainings")
+SECTION = Section(
+    "Which estimate of influence predicts training without some data?",
+    "cascadice validate {run}",
+    "The network was trained again on random subsets of its participants or samples. LDS: rank correlation of the test "
+    "loss that an estimate predicts for each subset with the one that training gave; 1 = ranks all subsets as training "
+    "does, 0 = says nothing, negative = ranks them the wrong way round. Leave-one-out: the same for the effect of "
+    "leaving out each participant. Cost: the time of the estimate divided by that of one training.",
+)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Check estimates as the flags ask."""
+    _check_numbers(args)
+    recording = _open(args)
+    setting = _setting(args, recording)
+    plan = _plan(args, setting)
+    note = _note(recording, setting, args.seed)
+    results = _read_kept(_folder(args, recording), note, args.overwrite)
+    args.overwrite |= bool(results)  # what is there is of these settings, and is added to
+    writer = open_writer(args, recording, COMMAND, KEPT)
+    files.remove_drafts(writer.folder)
+    trainings = forecast(setting, plan, results)
+    networks = f"{len(plan.subsets) + plan.leave_one_out * setting.network.nodes} networks of {setting.rounds} rounds"
+    writer.print(f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.")
+    trained = train(setting)
+    minutes = max(trained.seconds * trainings / 60, 0.1)
+    writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
+    _compute(writer, setting, plan, trained, results, note)
+    checked = compare(setting, plan, trained, results)
+    content = _content(writer, setting, plan, trained, results, checked)
+    writer.write(content | {"seed": args.seed}, picture.plot)
+    _print(writer, checked)
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    if not 0 < args.keep < 1:
+        raise ValueError(f"--keep must be between 0 and 1, and neither of them; found {args.keep:g}.")
+    for flag, least, found in (("--subsets", LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
+        if found is not None and found < least:
+            raise ValueError(f"{flag} must be at least {least}; found {found}.")
+    lookup({"participants": None, "samples": None}, args.of, "thing to leave out")
+
+
+def _open(args: argparse.Namespace) -> Recording:
+    """The run; it is trained again, so that its rounds need not be recorded."""
+    folder, settings = Path(args.run), {k: v for k, v in vars(args).items() if k in ("device", "data_root")}
+    config = read_run_config(folder)
+    if config.rule is not None:
+        raise ValueError(
+            f"a run with a rule cannot be validated: networks trained again would average by the given W, not by the "
+            f"rule {config.rule!r}, so they would not be this run without some data. Train it without a rule."
+        )
+    return Recording(
+        folder, config, build(override(config, settings), quiet=args.quiet), tuple(store.saved_rounds(folder))
+    )
+
+
+def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
+    network = recording.network
+    assert network.partition is not None
+    available = len(network.data.test)
+    count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
+    if count > available:
+        raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
+    evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
+    return Setting(network, length(recording.config, network.partition), evaluation, args.keep, args.of == "samples")
+
+
+def _plan(args: argparse.Namespace, setting: Setting) -> Plan:
+    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
+    subsets = distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
+    return make_plan(setting, subsets, kinds, args.leave_one_out)
+
+
+def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
+    """The settings on which every result depends; more subsets and other estimates may be added."""
+    return {
+        "run": recording.fingerprint,
+        "rounds": str(setting.rounds),
+        "of": setting.what,
+        "keep": f"{setting.keep:g}",
+        "eval-samples": str(len(setting.evaluation.y)),
+        "seed": str(seed),
+    }
+
+
+def _folder(args: argparse.Namespace, recording: Recording) -> Path:
+    return recording.folder / COMMAND if args.out is None else Path(args.out)
+
+
+def _read_kept(folder: Path, note: Mapping[str, str], overwrite: bool) -> Results:
+    """What an earlier call with the same settings computed."""
+    if overwrite or not (folder / KEPT).exists():
+        return {}
+    results, there = files.read_tensors(folder / KEPT, None)
+    for name, here in note.items():
+        if there.get(name) != here:
+            raise ValueError(
+                f"{folder} holds results of other settings: {name} is {there.get(name)!r} there, {here!r} here. Choose "
+                "another folder with --out, or replace them with --overwrite."
+            )
+    return results
+
+
+def _counts(setting: Setting, plan: Plan) -> dict[str, int]:
+    """How many networks there are to train, by the name of their results."""
+    return {SUBSETS: len(plan.subsets), EACH: setting.network.nodes * plan.leave_one_out}
+
+
+def forecast(setting: Setting, plan: Plan, results: Results) -> int:
+    """About how many trainings it takes to compute what the results lack, with the run itself."""
+    networks = sum(max(0, count - len(results.get(name, ()))) for name, count in _counts(setting, plan).items())
+    return 1 + networks + sum(KINDS[kind].trainings for kind in plan.kinds if kind not in results)
+
+
+def _compute(
+    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, note: Mapping[str, str]
+) -> None:
+    """Complete the results, which are kept after each step."""
+    total = len(plan.kinds) + sum(len(chunks(setting, count)) for count in _counts(setting, plan).values())
+    done = steps(setting, plan, trained, results)
+    try:
+        for _ in track(done, total, writer.console, "validating", str, unit="steps"):
+            files.write_tensors(writer.folder / KEPT, results, note)
+    except KeyboardInterrupt:
+        again = "The same command, without --overwrite, continues."
+        raise KeyboardInterrupt(f"stopped; what was computed is kept in {writer.folder / KEPT}. {again}") from None
+
+
+def _content(
+    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, checked: Sequence[Checked]
+) -> Json:
+    retrained, found = results[SUBSETS][: len(plan.subsets)], quality(evaluate(setting.network, trained.models))
+    findings = advise(checked, setting, trained.value, retrained, found)
+    left_out = (trained.value - results[EACH]).tolist() if plan.leave_one_out else None
+    absent = None if setting.samples else [(row == 0).nonzero().flatten().tolist() for row in plan.subsets]
+    return {
+        **writer.header("Which estimate of influence to trust", findings, *_table(checked)),
+        "of": setting.what,
+        "keep": setting.keep,
+        "rounds": setting.rounds,
+        "eval_samples": len(setting.evaluation.y),
+        "test": {"measure": found[0], "values": found[1].tolist()},
+        "trained": trained.value,
+        "left_out": absent,
+        "retrained": retrained.tolist(),
+        "leave_one_out": left_out,
+        "estimates": [plain(_entry(one)) for one in checked],
+    }
+
+
+def _table(checked: Sequence[Checked]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows for the page; without leaving one out unless that was measured."""
+    rows = [
+        [one.name, round(one.lds.spearman, 3), _interval(one.lds), round(one.lds.pearson, 3),
+         None if (out := one.leaving_out) is None else f"{out.spearman:.3f} ({_interval(out)})",
+         round(one.trainings, 1)]
+        for one in checked
+    ]  # fmt: skip
+    shown = [place for place in range(len(COLUMNS)) if any(row[place] is not None for row in rows)]
+    return [COLUMNS[place] for place in shown], plain([[row[place] for place in shown] for row in rows])
+
+
+def _entry(one: Checked) -> Json:
+    out = None if one.leaving_out is None else one.leaving_out._asdict()
+    return {
+        "name": one.name,
+        "lds": one.lds._asdict(),
+        "leave_one_out": out,
+        "trainings": one.trainings,
+        "predicted": one.predicted.tolist(),
+    }
+
+
+def _print(writer: Writer, checked: Sequence[Checked]) -> None:
+    columns = ["estimate", "LDS (95 % interval)", "Pearson", "leave-one-out", "cost"]
+    rows = [
+        [one.name, f"{one.lds.spearman:.2f} ({_interval(one.lds)})", f"{one.lds.pearson:.2f}",
+         "" if one.leaving_out is None else f"{one.leaving_out.spearman:.2f}", f"{one.trainings:.1f}"]
+        for one in checked
+    ]  # fmt: skip
+    shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    writer.print_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], right=len(shown) - 1)
+    writer.print_files()
+
+
+def _interval(found: Prediction) -> str:
+    return f"{found.low:.2f} to {found.high:.2f}"

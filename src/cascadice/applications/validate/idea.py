@@ -1,0 +1,240 @@
+"""Which estimate of influence to trust on a network: each one predicts random subsets, which are then trained.
+
+    f(S) = Σ_k q_k L(θ_k^T) of the network trained with the subset S        predicted: Σ_{i ∈ S} score_i
+
+The linear datamodeling score (LDS) of an estimate is the rank correlation of the two over subsets: 1 where it ranks all
+subsets as training does, 0 where it says nothing, below 0 where it ranks them the wrong way round.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from math import comb, isfinite, nan
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice.applications.validate.estimates import Setting, check_kind, estimate, kinds_of, name_of
+from cascadice.engine.learner import Participants
+from cascadice.engine.operator import Operator
+from cascadice.engine.simulation import simulate
+from cascadice.influence.retraining import Prediction, predicts, random_subsets, retrain, without_each
+
+LEAST = 4  # subsets: a rank correlation of fewer says nothing
+TOGETHER = {"cpu": 8, "cuda": 48}  # networks trained before their results are kept; on a CPU more gain little
+SUBSETS, EACH, COST = "subsets", "with one left out", "{}: trainings"  # names of results; an estimate has its own
+QUICK = 60.0  # seconds: the first training on a machine also warms it up
+NOTHING = Prediction(nan, nan, nan, nan)
+
+
+class Trained(NamedTuple):
+    """The run itself: its final models, f of them, and how long one training takes."""
+
+    models: Participants
+    value: float
+    seconds: float
+
+
+class Plan(NamedTuple):
+    """What to compute: estimates by name, the subsets they are to predict, and whether to leave out each in turn."""
+
+    kinds: tuple[str, ...]
+    subsets: Float[Tensor, "subsets size"]
+    leave_one_out: bool
+
+
+Results = dict[str, Tensor]
+"""What was computed so far: scores and cost of each estimate, f of the networks that were trained again."""
+
+
+class Checked(NamedTuple):
+    """An estimate beside what training again showed.
+
+    Attributes:
+        predicted: Σ of scores of each subset.
+        lds: How well that predicts f of the networks trained on the subsets.
+        leaving_out: How well scores predict f(1) − f(1 − e_j), if that was measured.
+        trainings: What the estimate cost: its time divided by that of one training.
+    """
+
+    name: str
+    predicted: Float[Tensor, " subsets"]
+    lds: Prediction
+    leaving_out: Prediction | None
+    trainings: float
+
+
+def train(setting: Setting) -> Trained:
+    """Train the network as it is, and time it: twice where that is quick, and the faster counts."""
+    first = _train(setting)
+    return first if first.seconds > QUICK else min(first, _train(setting), key=lambda trained: trained.seconds)
+
+
+def _train(setting: Setting) -> Trained:
+    network, began = setting.network, perf_counter()
+    *_, last = simulate(network, setting.rounds, window=0)
+    losses = Operator(network).losses(setting.evaluation, last.after, range(network.nodes))
+    value = float((network.weights * losses).sum())  # on CUDA this waits for training to end
+    return Trained(last.after, value, perf_counter() - began)
+
+
+def distinct_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
+    """Random subsets of which no two are the same: `count` of them, or all that there are. More begin with the same.
+
+    Raises:
+        ValueError: Where a subset would keep nobody, or everybody, or there are fewer than four.
+
+    Example:
+        >>> len(distinct_subsets(5, keep=0.8, count=48))
+        5
+    """
+    draws, most = max(count, 1), comb(size, round(keep * size))
+    wanted = min(count, most)
+    while True:
+        drawn = random_subsets(size, keep, draws, seed)
+        distinct = list({tuple(row.nonzero().flatten().tolist()): row for row in drawn}.values())
+        if len(distinct) >= wanted:
+            break
+        draws *= 2
+    if wanted < LEAST:
+        raise ValueError(
+            f"at least {LEAST} different subsets are needed to compare estimates; found {wanted} that keep {keep:g} of "
+            f"{size}. Ask for more, or for another part to keep."
+        )
+    return torch.stack(distinct[:wanted])
+
+
+def check(
+    name: str, scores: Float[Tensor, " size"], trainings: float, subsets: Float[Tensor, "subsets size"],
+    retrained: Float[Tensor, " subsets"], left_out: Float[Tensor, " n"] | None = None,
+) -> Checked:  # fmt: skip
+    """Compare an estimate with networks that were trained again.
+
+    Args:
+        scores: A score for each participant or sample; negative helped.
+        trainings: What the scores cost.
+        subsets: Rows of 0 and 1.
+        retrained: f of the network trained on each subset.
+        left_out: What leaving out each participant changed, from `leave_one_out`.
+
+    Example:
+        >>> check("mine", scores, 1.0, subsets, retrain(network, 100, evaluation, updates=subsets)).lds
+    """
+    predicted = subsets.double() @ scores.double()
+    leaving_out = None if left_out is None else _predicts(scores.double(), left_out)
+    return Checked(name, predicted, _predicts(predicted, retrained), leaving_out, trainings)
+
+
+def _predicts(predicted: Tensor, found: Tensor) -> Prediction:
+    """NaN where one of the two is the same everywhere, which leaves nothing to rank."""
+    vary = all(bool((values != values[0]).any()) for values in (predicted, found))
+    return predicts(predicted, found) if vary else NOTHING
+
+
+def validate(
+    setting: Setting, *, subsets: int = 48, kinds: Sequence[str] | None = None, leave_one_out: bool = False,
+    seed: int = 0,
+) -> list[Checked]:  # fmt: skip
+    """Compare estimates of influence with networks trained on random subsets.
+
+    Cost: `subsets` trainings, one more for each participant with `leave_one_out`, and the estimates.
+
+    Args:
+        setting: The network, its length, its evaluation, and what subsets keep.
+        subsets: How many networks to train.
+        kinds: Names of `KINDS`; all that score what subsets are made of unless given.
+        leave_one_out: Also leave out each participant in turn.
+        seed: Of the random subsets.
+
+    Returns:
+        The estimates, the best first.
+
+    Raises:
+        ValueError: Where subsets would keep nobody or everybody, or are too few; where a kind does not score samples.
+        DivergedError: Where a network diverges.
+
+    Example:
+        >>> best, *others = validate(Setting(network, 100, evaluate_on(network), keep=0.8))
+        >>> best.name, best.lds.spearman
+    """
+    chosen = distinct_subsets(setting.size, setting.keep, subsets, seed)
+    plan = make_plan(setting, chosen, kinds, leave_one_out)
+    trained, results = train(setting), Results()
+    deque(steps(setting, plan, trained, results), maxlen=0)
+    return compare(setting, plan, trained, results)
+
+
+def make_plan(
+    setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | None, leave_one_out: bool
+) -> Plan:
+    """What to compute; ValueError where it cannot be."""
+    names = tuple(dict.fromkeys(kinds_of(setting.samples) if kinds is None else kinds))
+    for name in names:
+        check_kind(name, setting.samples)
+    if not names:
+        raise ValueError("there must be at least one estimate to check; found none.")
+    if leave_one_out and setting.samples:
+        raise ValueError(
+            f"samples are too many to leave each of {setting.size} out in turn. Leave out participants in turn, or "
+            "check random subsets of the samples alone."
+        )
+    return Plan(names, subsets, leave_one_out)
+
+
+def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> Iterator[str]:
+    """Compute what `results` lack and put it there, step by step; each step says what was done.
+
+    Results that are saved after each step let an interrupted call go on where it stopped.
+    """
+    for kind in plan.kinds:
+        if kind not in results:
+            began = perf_counter()
+            results[kind] = estimate(kind, setting)
+            results[COST.format(kind)] = torch.tensor((perf_counter() - began) / trained.seconds, dtype=torch.float64)
+        yield f"estimated {name_of(kind, setting)}"
+    rows = {SUBSETS: plan.subsets, EACH: without_each(setting.network.nodes)[: None if plan.leave_one_out else 0]}
+    for name, subsets in rows.items():
+        for chunk in chunks(setting, len(subsets)):
+            done = results.get(name, subsets.new_zeros(0))
+            if len(done) < chunk.stop:
+                fresh = range(len(done), chunk.stop)
+                results[name] = torch.cat([done, _train_subsets(setting, subsets, fresh)])
+            yield f"trained {chunk.stop} of {len(subsets)} {name}"
+
+
+def chunks(setting: Setting, count: int) -> list[range]:
+    """Networks to train side by side before their results are kept."""
+    size = TOGETHER[setting.network.device.type]
+    return [range(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _train_subsets(setting: Setting, subsets: Tensor, numbers: range) -> Tensor:
+    network, rounds, evaluation, *_ = setting
+    names, rows = [_in_words(subsets[i], i, setting) for i in numbers], subsets[numbers.start : numbers.stop]
+    updates, samples = (None, rows) if setting.samples else (rows, None)
+    values = retrain(network, rounds, evaluation, updates=updates, samples=samples, names=names)
+    if not bool(values.isfinite().all()):
+        name = names[int((~values.isfinite()).nonzero()[0])]
+        raise ArithmeticError(f"in {name}, the final loss is NaN or infinite. Lower the learning rate.")
+    return values
+
+
+def _in_words(row: Tensor, number: int, setting: Setting) -> str:
+    absent = (row == 0).nonzero().flatten().tolist()
+    if setting.samples:
+        return f"the network of subset {number}, without {len(absent)} of {len(row)} samples"
+    return f"the network without participant{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+
+
+def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) -> list[Checked]:
+    """Each estimate beside the networks that were trained again, the best first."""
+    retrained = results[SUBSETS][: len(plan.subsets)]
+    left_out = trained.value - results[EACH] if plan.leave_one_out else None
+    checked = [
+        check(name_of(kind, setting), results[kind], float(results[COST.format(kind)]), plan.subsets, retrained,
+              left_out)
+        for kind in plan.kinds
+    ]  # fmt: skip
+    return sorted(checked, key=lambda one: -one.lds.spearman if isfinite(one.lds.spearman) else 2.0)

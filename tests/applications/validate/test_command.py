@@ -1,0 +1,169 @@
+"""`cascadice validate` as its user meets it: on the folder of a run that need not be recorded."""
+
+import json
+from dataclasses import replace
+from math import comb
+
+import pytest
+import torch
+
+from cascadice import files
+from cascadice.applications.validate import idea
+from cascadice.applications.validate.estimates import KINDS
+from cascadice.applications.validate.findings import KEPT
+from cascadice.cli import main
+from cascadice.influence import evaluate_on
+from cascadice.influence.retraining import retrain
+from cascadice.report.page import collect
+from cascadice.runs.config import Config, build, to_json
+from cascadice.runs.folder import clear
+
+TINY = Config(nodes=5, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, batch_size=8)
+FEW = ["--subsets", "6", "--keep", "0.6"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    files.write_json(tmp_path / "run" / "config.json", to_json(TINY))
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    monkeypatch.setattr(
+        "cascadice.applications.validate.picture.plot", lambda results, path: path.write_bytes(b"picture")
+    )
+
+
+@pytest.fixture
+def validate(folder, capsys, one_thread):
+    """Call the command on the run: exit code, what it said, what went wrong, the results if there are any."""
+
+    def call(*arguments):
+        code = main(["validate", str(folder), *arguments])
+        said = capsys.readouterr()
+        path = folder / "validate" / "validate.json"
+        return code, said.out, said.err, json.loads(path.read_text()) if code == 0 and path.exists() else None
+
+    return call
+
+
+def test_every_estimate_beside_networks_that_were_trained_again(validate, folder):
+    code, out, err, found = validate("--subsets", "48", "--keep", "0.6", "--leave-one-out")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"15 networks of 6 rounds, {len(KINDS)} estimates: about 53 trainings to do.\nOne training")
+    network = build(TINY)
+    absent = [tuple(nodes) for nodes in found["left_out"]]
+    assert len(set(absent)) == len(absent) == comb(5, 3)
+    updates = torch.ones(10, 5).double()
+    for row, nodes in zip(updates, absent, strict=True):
+        row[list(nodes)] = 0
+    expected = retrain(network, 6, evaluate_on(network), updates=updates)
+    torch.testing.assert_close(torch.tensor(found["retrained"]), expected.float())
+    assert {one["name"] for one in found["estimates"]} >= {"whole-run at 0.6", "whole-run at 1", "truth, 1 hop"}
+    ranked = [one["lds"]["spearman"] for one in found["estimates"]]
+    assert ranked == sorted(ranked, reverse=True)
+    assert len(found["leave_one_out"]) == len(found["test"]["values"]) == 5
+    assert all(len(one["predicted"]) == 10 and one["trainings"] > 0 for one in found["estimates"])
+    assert all(sentence in out for sentence in found["findings"])
+    assert any(said.startswith("The full run's test accuracy is 0.") for said in found["findings"])
+    assert (folder / "validate" / "validate.png").read_bytes().startswith(b"\x89PNG")
+    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("whole-run"))
+
+
+def test_its_section_of_the_page(validate, folder, undrawn):
+    assert validate(*FEW, "--kinds", "first-order,truth", "--quiet")[:3] == (0, "", "")
+    (section,) = collect(folder)["sections"]
+    assert section["name"] == "validate"
+    assert section["columns"] == ["estimate", "LDS", "95 % interval", "Pearson", "cost in trainings"]
+    assert "LDS: rank correlation" in section["lead"]
+    clear(folder)
+    assert not (folder / "validate").exists()
+
+
+def test_samples(validate, folder, undrawn):
+    code, out, _, found = validate(*FEW, "--of", "samples", "--kinds", "whole-run,first-order", "--eval-samples", "20")
+    assert (code, found["of"], found["left_out"], found["eval_samples"]) == (0, "samples", None, 20)
+    assert "6 random subsets, each with 0.6 of 1442 samples" in out
+
+
+def test_an_interrupted_call_goes_on(validate, folder, undrawn, monkeypatch):
+    arguments = ["--subsets", "9", "--keep", "0.6", "--kinds", "first-order"]
+    calls = []
+    monkeypatch.setitem(idea.TOGETHER, "cpu", 4)
+
+    def stops(*args, **more):
+        calls.append(len(more["names"]))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return retrain(*args, **more)
+
+    monkeypatch.setattr(idea, "retrain", stops)
+    code, _, error, _ = validate(*arguments)
+    assert code == 130
+    assert "stopped; what was computed is kept in" in error
+    assert "The same command, without --overwrite, continues." in error
+    tensors, _ = files.read_tensors(folder / "validate" / KEPT, None)
+    assert len(tensors["subsets"]) == 4
+    monkeypatch.setattr(idea, "estimate", None)  # was computed
+    code, out, _, found = validate(*arguments)
+    assert code == 0
+    assert "about 6 trainings to do" in out
+    assert calls == [4, 4, 4, 1]
+    network = build(TINY)
+    again = retrain(network, 6, evaluate_on(network), updates=idea.distinct_subsets(5, 0.6, 9))
+    torch.testing.assert_close(torch.tensor(found["retrained"]), again.float())
+
+
+def test_results_are_added_to_and_of_other_settings_refused(validate, folder, undrawn, monkeypatch):
+    assert validate(*FEW, "--kinds", "first-order")[0] == 0
+    calls = []
+    monkeypatch.setattr(idea, "retrain", lambda *args, **more: calls.append(more["names"]) or retrain(*args, **more))
+    _, _, _, found = validate("--subsets", "8", "--keep", "0.6", "--kinds", "whole-run,first-order")
+    assert {one["name"] for one in found["estimates"]} == {"whole-run at 0.6", "first order, 1 hop"}
+    assert [len(names) for names in calls] == [2]
+    code, _, error, _ = validate("--subsets", "8", "--keep", "0.4")
+    assert code == 2
+    assert "holds results of other settings: keep is '0.6' there, '0.4' here. Choose another folder" in error
+    assert validate("--subsets", "8", "--keep", "0.4", "--kinds", "first-order", "--overwrite")[0] == 0
+    (folder / "validate" / KEPT).unlink()
+    code, _, error, _ = validate("--subsets", "8", "--keep", "0.4")
+    assert code == 2
+    assert "validate.json already exists. Replace it with --overwrite" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--keep", "1"], "--keep must be between 0 and 1, and neither of them; found 1."),
+        (["--keep", "-0.2"], "--keep must be between 0 and 1, and neither of them; found -0.2."),
+        (["--keep", "0.05"], "subsets must keep some of 5 and leave some out; keeping 0.05 leaves 0."),
+        (["--subsets", "3"], "--subsets must be at least 4; found 3."),
+        (["--eval-samples", "0"], "--eval-samples must be at least 1; found 0."),
+        (["--eval-samples", "9999"], "--eval-samples must be at most 355, the number of test samples; found 9999."),
+        (["--of", "sample"], "unknown thing to leave out 'sample'. Did you mean 'samples'?"),
+        (["--kinds", "truht"], "unknown estimate 'truht'. Did you mean 'truth'?"),
+        (["--of", "samples", "--kinds", "truth"], "the estimate 'truth' scores participants only."),
+        (["--of", "samples", "--leave-one-out"], "samples are too many to leave each of 1442 out in turn."),
+    ],
+)
+def test_mistakes(validate, folder, arguments, said):
+    code, out, error, _ = validate(*arguments)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (folder / "validate").exists()
+
+
+def test_a_run_with_a_rule_is_refused(validate, folder):
+    files.write_json(folder / "config.json", to_json(replace(TINY, rule="influence")))
+    code, _, error, _ = validate(*FEW)
+    assert code == 2
+    assert "networks trained again would average by the given W, not by the rule 'influence'" in error
+
+
+def test_a_run_that_diverges_fails(validate, folder, undrawn):
+    files.write_json(folder / "config.json", to_json(replace(TINY, lr=0.2, behaviours=("sign-flipper:0:1e30",))))
+    code, _, error, _ = validate(*FEW, "--kinds", "first-order")
+    assert code == 1
+    assert "became NaN or infinite in round" in error

@@ -1,0 +1,245 @@
+"""Estimates beside networks that were trained again: what is computed, what it says, and what is refused."""
+
+from math import comb, isnan, nan
+
+import pytest
+import torch
+from influence.cases import NODES, small
+
+from cascadice.applications.validate import idea
+from cascadice.applications.validate.advice import advise, trust
+from cascadice.applications.validate.estimates import KINDS, Setting, estimate, kinds_of, name_of
+from cascadice.applications.validate.idea import (
+    EACH,
+    SUBSETS,
+    Checked,
+    Results,
+    check,
+    compare,
+    distinct_subsets,
+    make_plan,
+    steps,
+    train,
+    validate,
+)
+from cascadice.engine import DivergedError, simulate
+from cascadice.influence import evaluate_on, first_order, shares, shares_of_samples, truth
+from cascadice.influence.retraining import Prediction, leave_one_out, retrain
+from cascadice.influence.whole_run import whole_run
+from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
+
+ROUNDS, SAMPLES = 6, 48
+
+
+def setting(*, samples=False, keep=0.5, rounds=ROUNDS, **options):
+    network = small(**options)
+    return Setting(network, rounds, evaluate_on(network), keep, samples)
+
+
+def checked(name, spearman, low, high, trainings=1.0):
+    return Checked(name, torch.zeros(8).double(), Prediction(spearman, low, high, spearman), None, trainings)
+
+
+def test_whole_run_estimates_are_those_of_the_library():
+    here = setting()
+    network, rounds, evaluation, *_ = here
+    expected = {
+        "whole-run": whole_run(network, rounds, evaluation, at=0.5).participants,
+        "whole-run-at-1": whole_run(network, rounds, evaluation).participants,
+        "whole-run-shares": contributions(network, rounds, evaluation),
+    }
+    for kind, scores in expected.items():
+        torch.testing.assert_close(estimate(kind, here), scores)
+    of_samples = setting(samples=True)
+    found = estimate("whole-run-shares", of_samples)
+    torch.testing.assert_close(found, whole_run_shares(network, rounds, evaluation).by_sample(SAMPLES))
+
+
+@pytest.mark.parametrize(("kind", "hops"), [("first-order", 1), ("truth", 1), ("shares", 4)])
+def test_estimates_of_rounds_are_summed_over_the_run(kind, hops):
+    here = setting()
+    network, rounds = here.network, list(simulate(here.network, ROUNDS))
+    function = {"first-order": first_order, "truth": truth, "shares": shares}[kind]
+    windows = [rounds[t : t + hops] for t in range(ROUNDS - hops + 1)]
+    each = [function(network, window, here.evaluation) for window in windows]
+    totals = [one if isinstance(one, torch.Tensor) else one.total for one in each]
+    torch.testing.assert_close(estimate(kind, here), torch.stack(totals).sum(0))
+
+
+def test_of_a_long_run_every_nth_round_stands_for_n(monkeypatch):
+    monkeypatch.setattr("cascadice.applications.validate.estimates.SCORED", 3)
+    here = setting()
+    rounds = list(simulate(here.network, ROUNDS))
+    each = [first_order(here.network, [rounds[t]], here.evaluation).total for t in (0, 2, 4)]
+    torch.testing.assert_close(estimate("first-order", here), 2 * torch.stack(each).sum(0))
+
+
+def test_samples_of_rounds_are_summed_over_the_run():
+    here = setting(samples=True)
+    rounds, expected = list(simulate(here.network, ROUNDS)), torch.zeros(SAMPLES).double()
+    for t in range(ROUNDS - 3):
+        found = shares_of_samples(here.network, rounds[t : t + 4], here.evaluation, 2)
+        expected.index_add_(0, rounds[t].draw.batch.reshape(-1), found.reshape(-1))
+    torch.testing.assert_close(estimate("shares", here), expected)
+
+
+def test_only_some_estimates_score_samples():
+    assert "truth" not in kinds_of(samples=True)
+    assert kinds_of(samples=False) == list(KINDS)
+    with pytest.raises(ValueError, match=r"'truth' scores participants only. For samples use any of whole-run, "):
+        estimate("truth", setting(samples=True))
+    with pytest.raises(ValueError, match=r"unknown estimate 'whole-runs'. Did you mean 'whole-run'"):
+        estimate("whole-runs", setting())
+
+
+@pytest.mark.parametrize(("size", "keep", "count"), [(16, 0.8, 48), (5, 0.8, 48), (6, 0.5, 19), (60, 0.5, 4)])
+def test_subsets_are_distinct_and_more_begin_with_the_same(size, keep, count):
+    subsets = distinct_subsets(size, keep, count)
+    assert len(subsets) == min(count, comb(size, round(keep * size))) == len(subsets.unique(dim=0))
+    assert bool((subsets.sum(1) == round(keep * size)).all())
+    torch.testing.assert_close(distinct_subsets(size, keep, 2 * count)[: len(subsets)], subsets)
+    assert not torch.equal(distinct_subsets(size, keep, count, seed=5), subsets)
+
+
+def test_subsets_that_cannot_be():
+    with pytest.raises(ValueError, match=r"subsets must keep some of 4 and leave some out; keeping 0.1 leaves 0"):
+        distinct_subsets(4, 0.1, 48)
+    with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3 that keep 0.67 of 3"):
+        distinct_subsets(3, 0.67, 48)
+
+
+def test_scores_that_are_right_have_an_lds_of_one():
+    subsets, scores = distinct_subsets(6, 0.5, 20), torch.tensor([3.0, -1.0, 4.0, -1.5, 5.0, -9.0]).double()
+    found = check("right", scores, 2.0, subsets, 1 + subsets @ scores, scores)
+    assert (found.lds.spearman, found.lds.pearson) == pytest.approx((1, 1))
+    assert (found.lds.low, found.leaving_out.spearman) == pytest.approx((1, 1))
+    assert check("wrong", -scores, 2.0, subsets, subsets @ scores).lds.high == pytest.approx(-1)
+    assert isnan(check("constant", torch.ones(6).double(), 1.0, subsets, subsets @ scores).lds.spearman)
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_it_is_what_retraining_and_estimates_give(samples):
+    here = setting(samples=samples)
+    kinds = ["first-order", "whole-run"]
+    found = {one.name: one for one in validate(here, subsets=5, kinds=kinds, leave_one_out=not samples, seed=3)}
+    subsets = distinct_subsets(here.size, 0.5, 5, seed=3)
+    weights = {"samples" if samples else "updates": subsets}
+    retrained = retrain(here.network, ROUNDS, here.evaluation, **weights)
+    left_out = None if samples else leave_one_out(here.network, ROUNDS, here.evaluation)
+    for kind in kinds:
+        expected = check(name_of(kind, here), estimate(kind, here), 1.0, subsets, retrained, left_out)
+        one = found[name_of(kind, here)]
+        torch.testing.assert_close(one.predicted, expected.predicted)
+        assert one.lds == pytest.approx(expected.lds, nan_ok=True)
+        assert (one.leaving_out is None) == samples
+        assert samples or one.leaving_out == pytest.approx(expected.leaving_out)
+        assert one.trainings > 0
+    assert name_of("whole-run", here) == "whole-run at 0.5"
+
+
+def test_the_best_comes_first_and_what_says_nothing_last():
+    here, trained = setting(), train(setting())
+    subsets = distinct_subsets(NODES, 0.5, 6)
+    worth = torch.tensor([1.0, 2.0, 4.0, 8.0]).double()
+    scores = {"truth": torch.ones(NODES).double(), "shares": -worth, "first-order": worth}
+    results = {SUBSETS: subsets @ worth, **scores}
+    results |= {f"{kind}: trainings": torch.tensor(1.0).double() for kind in scores}
+    plan = make_plan(here, subsets, list(scores), leave_one_out=False)
+    found = compare(here, plan, trained, results)
+    assert [one.name for one in found] == ["first order, 1 hop", "shares, 4 hops", "truth, 1 hop"]
+
+
+def test_it_goes_on_where_it_stopped(monkeypatch):
+    monkeypatch.setitem(idea.TOGETHER, "cpu", 2)
+    here = setting()
+    trained, plan = train(here), make_plan(here, distinct_subsets(NODES, 0.5, 5), ["first-order"], True)
+    whole, kept = Results(), Results()
+    said = list(steps(here, plan, trained, whole))
+    assert said[0] == "estimated first order, 1 hop"
+    assert said[1:4] == [f"trained {done} of 5 subsets" for done in (2, 4, 5)]
+    assert said[4:] == ["trained 2 of 4 with one left out", "trained 4 of 4 with one left out"]
+    stopped = steps(here, plan, trained, kept)
+    assert [next(stopped) for _ in range(3)] == said[:3]
+    counted = []
+    monkeypatch.setattr(idea, "retrain", lambda *args, **more: counted.append(more["names"]) or retrain(*args, **more))
+    monkeypatch.setattr(idea, "estimate", None)
+    assert list(steps(here, plan, trained, kept)) == said
+    assert [len(names) for names in counted] == [1, 2, 2]
+    for name in (SUBSETS, EACH):
+        torch.testing.assert_close(kept[name], whole[name])
+
+
+def test_one_training_is_the_run():
+    here = setting()
+    trained = train(here)
+    assert trained.value == pytest.approx(measured_at(here.network, ROUNDS, here.evaluation, 1.0))
+    assert trained.seconds > 0
+
+
+def test_what_cannot_be_planned():
+    here = setting(samples=True)
+    subsets = distinct_subsets(SAMPLES, 0.5, 4)
+    with pytest.raises(ValueError, match="samples are too many to leave each of 48 out in turn"):
+        make_plan(here, subsets, None, leave_one_out=True)
+    with pytest.raises(ValueError, match="there must be at least one estimate"):
+        make_plan(here, subsets, [], leave_one_out=False)
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (False, r"in the network without participants \d, \d, the loss of participant \d became NaN"),
+        (True, r"in the network of subset \d, without 24 of 48 samples, the loss of participant \d became NaN"),
+    ],
+)
+def test_a_subset_that_diverges_is_named(samples, said):
+    here = setting(samples=samples, lr=1e308, rounds=4)
+    plan = make_plan(here, distinct_subsets(here.size, 0.5, 4), ["whole-run"], leave_one_out=False)
+    results = {"whole-run": torch.zeros(here.size).double()}
+    with pytest.raises(DivergedError, match=said):
+        list(steps(here, plan, idea.Trained(here.network.initial, 0.0, 1.0), results))
+
+
+def test_a_final_loss_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setattr(idea, "retrain", lambda *args, **more: torch.tensor([1.0, nan, 1.0, 1.0]).double())
+    here = setting()
+    subsets = distinct_subsets(NODES, 0.5, 4)
+    plan = make_plan(here, subsets, ["whole-run"], leave_one_out=False)
+    absent = ", ".join(map(str, (subsets[1] == 0).nonzero().flatten().tolist()))
+    with pytest.raises(ArithmeticError, match=f"in the network without participants {absent}, the final loss is NaN"):
+        list(steps(here, plan, train(here), {"whole-run": torch.zeros(NODES).double()}))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            [checked("a", 0.93, 0.87, 0.97), checked("b", -0.41, -0.6, -0.2)],
+            "On your network, trust a (LDS 0.93, 0.87 to 0.97); b (-0.41) ranks subsets the wrong way round.",
+        ),
+        (
+            [checked("a", 0.2, -0.1, 0.5), checked("b", -0.4, -0.6, -0.2), checked("c", -0.5, -0.6, -0.2)],
+            "On your network, trust none of these estimates: the best is a (LDS 0.20, -0.10 to 0.50), and more "
+            "--subsets may tell; b (-0.40) and c (-0.50) rank subsets the wrong way round.",
+        ),
+        ([checked("a", 0.62, 0.4, 0.8)], "On your network, trust a most, but with care (LDS 0.62, 0.40 to 0.80)."),
+        ([checked("a", 0.9, 0.8, 1.0)], "On your network, trust a (LDS 0.90, 0.80 to 1.00)."),
+        (
+            [checked("a", nan, nan, nan)],
+            "No estimate tells one subset from another on your network, or all subsets gave the same loss.",
+        ),
+    ],
+)
+def test_the_advice_in_one_sentence(found, said):
+    assert trust(found) == said
+
+
+def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_network_is():
+    ones = [checked("a", 0.9, 0.05, 1.0, 4.0), checked("b", 0.85, 0.7, 1.0, 2.0), checked("c", 0.1, -0.2, 0.4)]
+    found = advise(ones, setting(), 0.31, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9, 0.8])))
+    assert found[1] == "Not clearly worse: b (0.85). b is cheaper: 2.0 trainings, not 4.0."
+    assert found[2] == "These subsets do not tell from guessing: c (0.10)."
+    assert "over 2 random subsets, each with 0.5 of 4 participants" in found[3]
+    assert found[4].startswith(
+        "The full run's test accuracy is 0.850 on average (0.800 to 0.900). Its mean test loss is"
+    )
