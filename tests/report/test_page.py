@@ -448,7 +448,9 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
     assert section["picture"].startswith("data:image/png;base64,")
     assert data["samples"]["kind"] == "whole-run shares"
-    assert [entry["name"] for entry in data["commands"]] == ["influence", "detect", "choose", "reward", "forget"]
+    assert [entry["name"] for entry in data["commands"]] == [
+        "influence", "detect", "choose", "reward", "forget", "validate",
+    ]  # fmt: skip
     assert data["influence"]["kinds"] == ["whole-run shares", "whole-run at 1"]
 
 

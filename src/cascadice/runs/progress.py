@@ -38,7 +38,7 @@ def track(
 
     `start` rounds were done before; `state()` says how things stand; `unit` is what is counted.
     """
-    with counting(total, console, doing, start=start, state=state) as count:
+    with counting(total, console, doing, start=start, state=state, unit=unit) as count:
         for round in rounds:
             yield round
             count(partial(done, round))
@@ -46,7 +46,7 @@ def track(
 
 @contextmanager
 def counting(
-    total: int, console: Console, doing: str, *, start: int = 0, state: Callable[[], str] = str
+    total: int, console: Console, doing: str, *, start: int = 0, state: Callable[[], str] = str, unit: str = "rounds"
 ) -> Iterator[Callable[[Callable[[], str]], None]]:
     """Show progress, as `track` does, of what cannot be yielded: call what you are given after each round.
 
