@@ -3,7 +3,7 @@
 Against exact Shapley values, against leaving participants out, and with one participant that cheats, or that alone
 holds a class.
 
-    python -m cascadice_experiments.incentives                      digits, some minutes on two cores
+    python -m cascadice_experiments.incentives                      digits, a few minutes on two cores
     python -m cascadice_experiments.incentives --quick              under a minute
     python -m cascadice_experiments.incentives --device cuda        CIFAR-10
 

@@ -51,7 +51,7 @@ def _draw_roles(axes: Any, result: Mapping[str, Any]) -> None:
         colour = "0.2" if place == 0 else SHADES[(place - 1) % len(SHADES)]
         axes.bar(centres, means, width, yerr=spreads, color=colour, ecolor="0.3", label=name)
     axes.axhline(100 / result["nodes"], color="0.2", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(cases)), cases, fontsize=8)
+    axes.set_xticks(range(len(cases)), [case.replace("-", "-\n").replace(" ", "\n") for case in cases], fontsize=8)
     axes.set(title="what participant 0 earns in each role\n(duplicator: both identities)", ylabel="% of the budget")
     axes.legend(frameon=False, fontsize=7, loc="upper left")
 

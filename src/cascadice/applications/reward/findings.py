@@ -172,7 +172,7 @@ def _gap(untrained: float, trained: float, gap: float) -> str:
     change, off = trained - untrained, f"{abs(gap):.4f} off ({abs(gap / (trained - untrained)):.1%})"
     return (
         f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
-        f"{change + gap:+.4f}, which is {off}; payments go by proportions, and more --points come nearer."
+        f"{change + gap:+.4f}, which is {off}; more --points and smooth activations come nearer."
     )
 
 
