@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from cascadice.applications.reward.payouts import shapley
-from cascadice.engine import Evaluation, Network
+from cascadice.engine import Evaluation, Network, Operator, simulate, with_weights
 from cascadice.influence.retraining import retrain
-from cascadice.influence.whole_run_shares import measured_at
 
 
 def coalitions(nodes: int) -> Tensor:
@@ -16,6 +15,7 @@ def coalitions(nodes: int) -> Tensor:
 
 def exact_shapley(network: Network, rounds: int, evaluation: Evaluation) -> Tensor:
     """Shapley values of the participants, from a training of every coalition. Negative helped."""
-    nobody = torch.tensor([measured_at(network, rounds, evaluation, 0.0)], dtype=torch.float64)
+    *_, untrained = simulate(with_weights(network, 0.0), rounds, window=0)
+    nobody = Operator(network).losses(evaluation, untrained.after, range(network.nodes)).mean(0, keepdim=True)
     others = retrain(network, rounds, evaluation, updates=coalitions(network.nodes)[1:])
-    return shapley(torch.cat([nobody, others]))
+    return shapley(torch.cat([nobody.double().cpu(), others]))

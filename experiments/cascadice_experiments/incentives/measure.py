@@ -136,22 +136,26 @@ def earnings(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]
 
     In the honest networks all are equals, and each should be paid the same.
     """
-    start, roles, count = time.perf_counter(), ["plain"] * setting.players, len(setting.seeds)
+    start, roles = time.perf_counter(), ["plain"] * setting.players
     networks = [make_network(setting, whole, clean, roles, seed, case) for case in CASES for seed in setting.seeds]
     truth = torch.stack([exact_shapley(one, setting.rounds, judge(one, setting)) for one in networks])
     contributed = {"Shapley values": truth, **ledgers(networks, setting)}
-    paid = {name: torch.stack([_pay(row) for row in value]).split(count) for name, value in contributed.items()}
+    paid = {name: _by_case(torch.stack([_pay(row) for row in value])) for name, value in contributed.items()}
     rows: dict[str, Any] = {}
-    for place, case in enumerate(CASES):
+    for case in CASES:
         who = [ACTOR, TWIN] if case == "duplicator" else [ACTOR]
-        rows[case] = {name: _spread(payment[place][:, who].sum(1)) for name, payment in paid.items()}
-    accuracy = accuracies(networks, setting).split(count)
+        rows[case] = {name: _spread(payment[case][:, who].sum(1)) for name, payment in paid.items()}
+    accuracy = _by_case(accuracies(networks, setting))
     return {
         "part": "roles", "nodes": setting.players, "rows": rows,
-        "equals": {name: _equals(payment[CASES.index("honest")]) for name, payment in paid.items()},
-        "test_accuracy": {case: _spread(row) for case, row in zip(CASES, accuracy, strict=True)},
+        "equals": {name: _equals(payment["honest"]) for name, payment in paid.items()},
+        "test_accuracy": {case: _spread(row) for case, row in accuracy.items()},
         "seconds": time.perf_counter() - start,
     }  # fmt: skip
+
+
+def _by_case(rows: Tensor) -> dict[str, Tensor]:
+    return dict(zip(CASES, rows.chunk(len(CASES)), strict=True))
 
 
 def _equals(payment: Tensor) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def _check_it_plays_again(recording: Recording) -> None:
     """The settings must draw what was drawn: a run that was continued may have had other learning rates."""
     t = recording.round_numbers[-1]
     then, now = next(iter(recording.load_rounds([t]))).draw, draw(recording.network, t)
-    rates = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
-    if not torch.equal(then.batch, now.batch) or not torch.allclose(*rates):
+    rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
+    if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
         raise ValueError(
             f"{recording.folder} cannot be played again: its settings give other batches or learning rates for round "
             f"{t} than were recorded. Train it with --record all."

@@ -1,6 +1,7 @@
 """`cascadice choose --by contribution`: whom to keep, by what everyone's data did to final models."""
 
 import argparse
+from typing import Any
 
 from torch import Tensor
 
@@ -64,7 +65,7 @@ def _results(writer: Writer, shares: Tensor, untrained: float, trained: float, o
     }
 
 
-def _sentences(rows: list[list[object]], whose: str, on: int | None) -> list[str]:
+def _sentences(rows: list[list[Any]], whose: str, on: int | None) -> list[str]:
     """Who helped most, whom to let go, and how much a participant did for itself."""
     kept, gone = ([row[0] for row in rows if row[3] == advice and row[0] != on] for advice in ("keep", "let go"))
     own = [f"Its own data did {row[2]:.1%} of what training did for it." for row in rows if row[0] == on]
