@@ -13,7 +13,7 @@ from cascadice.applications.reward.contributions import by_shares
 from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Behaviour, evaluate, simulate
 from cascadice.engine.fleets import by_network, fleet
-from cascadice.influence import whole_run_shares as whole_run
+from cascadice.influence.whole_run_shares import contributions
 from cascadice_experiments.drawing import save
 from cascadice_experiments.incentives import __main__ as command
 from cascadice_experiments.incentives.coalitions import coalitions, exact_shapley
@@ -119,7 +119,7 @@ def test_ledgers_of_a_fleet_are_those_of_its_networks(digits):
         slow = sum(by_shares(one, [done], evaluation).participants for done in simulate(one, SMALL.rounds))
         assert_close(mine, slow.double(), rtol=1e-3, atol=1e-6)
     for one, mine in zip(networks, found["whole-run shares"], strict=True):
-        slow = whole_run.contributions(one, SMALL.rounds, judge(one, SMALL))
+        slow = contributions(one, SMALL.rounds, judge(one, SMALL))
         assert_close(mine, slow, rtol=1e-3, atol=1e-6)
     assert found["samples held"].shape == by_network(fleet(networks).initial.theta[:, 0], 2).shape
 
