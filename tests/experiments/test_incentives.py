@@ -10,12 +10,14 @@ from torch.testing import assert_close
 
 from cascadice import data, influence
 from cascadice.applications.reward.contributions import by_shares
+from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Behaviour, evaluate, simulate
 from cascadice.engine.fleets import by_network, fleet
+from cascadice.influence.whole_run_shares import contributions
 from cascadice_experiments.drawing import save
 from cascadice_experiments.incentives import __main__ as command
-from cascadice_experiments.incentives.coalitions import coalitions, retrain
-from cascadice_experiments.incentives.measure import ledgers, pay_by_role
+from cascadice_experiments.incentives.coalitions import coalitions, exact_shapley
+from cascadice_experiments.incentives.measure import _equals, judge, ledgers, misplaced, pay_by_role
 from cascadice_experiments.incentives.picture import draw
 from cascadice_experiments.incentives.settings import (
     QUALITIES,
@@ -64,26 +66,43 @@ def test_every_quality_has_its_place():
     assert roles_of(6, 300) != roles_of(6, 301)
 
 
-def test_a_coalition_is_a_network_in_which_the_others_ride_free(digits):
-    """The fleet of all coalitions against networks with free-riders, trained one by one."""
+def test_shapley_values_are_those_of_networks_in_which_the_others_ride_free(digits):
+    """All coalitions side by side against networks with free-riders, trained one by one."""
     one = make_network(SMALL, *digits, roles_of(3, 300), 300)
-    found = retrain(one, coalitions(3), SMALL)
-    for number in range(8):
-        idle = tuple(j for j in range(3) if not number >> j & 1)
+    losses = []
+    for members in coalitions(3):
+        idle = tuple((members == 0).nonzero().flatten().tolist())
         alone = replace(one, behaviours=(Behaviour("free-rider", idle),) if idle else ())
         *_, last = simulate(alone, SMALL.rounds)
-        judged = evaluate(alone, last.after, one.data.test.subset(torch.arange(50)))
-        assert_close(found.loss[number], judged.loss.double().mean(), rtol=1e-5, atol=1e-6)
-        assert_close(found.accuracy[number], judged.accuracy.double().mean())
+        losses.append(evaluate(alone, last.after, one.data.test.subset(torch.arange(50))).loss.double().mean())
+    values = exact_shapley(one, SMALL.rounds, judge(one, SMALL))
+    assert_close(values, shapley(torch.stack(losses)), rtol=1e-4, atol=1e-6)
+    assert values.abs().min() > 1e-4
 
 
-def test_only_members_send_noise(digits):
-    one = make_network(SMALL, *digits, ["plain"] * 3, 300, "noise-sender")
-    quiet = make_network(SMALL, *digits, ["plain"] * 3, 300, "free-rider")
-    noisy, without = retrain(one, coalitions(3), SMALL), retrain(quiet, coalitions(3), SMALL)
-    absent = [number for number in range(8) if not number & 1]
-    assert_close(noisy.loss[absent], without.loss[absent])
-    assert not torch.isclose(noisy.loss[1::2], without.loss[1::2]).any()
+def test_a_sender_of_noise_is_worth_what_its_noise_does(digits):
+    """Who is left out sends none: its share is the effect of its noise on coalitions, that of a free-rider 0."""
+    noisy, idle = (make_network(SMALL, *digits, ["plain"] * 3, 300, case) for case in ("noise-sender", "free-rider"))
+    worth = [exact_shapley(one, SMALL.rounds, judge(one, SMALL))[0] for one in (noisy, idle)]
+    assert abs(worth[0]) > 1e-4
+    assert_close(worth[1], torch.zeros((), dtype=torch.float64), rtol=0, atol=1e-7)
+
+
+def test_a_unique_class_is_held_by_one_participant(digits):
+    whole, _ = digits
+    for seed in (300, 307):
+        one = make_network(SMALL, *digits, ["plain"] * 3, seed, "unique class")
+        first, *others = ((whole.train.y[part] == seed % 10).sum().item() for part in one.partition)
+        assert (first, others) == (32, [0, 0])
+        assert [len(part) for part in one.partition] == [64, 64, 64]
+        assert len(torch.cat(one.partition).unique()) == 3 * 64
+
+
+def test_a_label_flipper_is_the_only_one_with_wrong_labels(digits):
+    whole, clean = digits
+    one = make_network(SMALL, *digits, ["plain"] * 3, 300, "label-flipper")
+    wrong = [(whole.train.y[part] != clean.y[part % len(clean)]).float().mean() for part in one.partition]
+    assert (wrong[0] > 0.5, *wrong[1:]) == (True, 0, 0)
 
 
 def test_a_duplicator_holds_its_data_twice(digits):
@@ -99,6 +118,9 @@ def test_ledgers_of_a_fleet_are_those_of_its_networks(digits):
         evaluation = influence.evaluate_on(one, one.data.test.subset(torch.arange(50)))
         slow = sum(by_shares(one, [done], evaluation).participants for done in simulate(one, SMALL.rounds))
         assert_close(mine, slow.double(), rtol=1e-3, atol=1e-6)
+    for one, mine in zip(networks, found["whole-run shares"], strict=True):
+        slow = contributions(one, SMALL.rounds, judge(one, SMALL))
+        assert_close(mine, slow, rtol=1e-3, atol=1e-6)
     assert found["samples held"].shape == by_network(fleet(networks).initial.theta[:, 0], 2).shape
 
 
@@ -117,11 +139,13 @@ def test_a_small_study_is_printed_and_written(tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     told = json.loads(out.splitlines()[-1])
     assert json.loads((tmp_path / "result.json").read_text()) == told
-    assert [result["part"] for result in told["results"]] == ["Shapley values", "leaving one out", "cheats"]
+    assert [result["part"] for result in told["results"]] == ["Shapley values", "leaving one out", "roles"]
     assert out.count("test accuracy") == 3
     assert set(told["results"][0]["paid"]) == {"truth", *told["results"][0]["found"]}
     assert told["results"][2]["rows"]["free-rider"]["Shapley values"]["mean"] == pytest.approx(0, abs=1e-6)
-    assert told["results"][2]["rows"]["free-rider"]["horizon"]["mean"] == 0
+    for ledger in ("horizon", "whole-run shares"):
+        assert told["results"][2]["rows"]["free-rider"][ledger]["mean"] == 0
+    assert set(told["results"][2]["equals"]) == set(told["results"][2]["rows"]["honest"])
     from pyarrow import parquet
 
     points = parquet.read_table(tmp_path / "points.parquet")
@@ -138,6 +162,17 @@ def test_each_quality_is_paid_its_mean_part():
     assert paid["few samples"] == pytest.approx({"mean": 0.375, "std": 0.125 * 2**0.5})
     harmful = pay_by_role(names[:1], torch.ones(1, 3))
     assert harmful["plain"]["mean"] != harmful["plain"]["mean"]
+
+
+def test_what_is_misplaced_is_paid_to_others():
+    truth, paid = torch.tensor([[-1.0, -1.0, -2.0]]), torch.tensor([[-1.0, -3.0, 5.0]])
+    assert_close(misplaced(truth, paid), torch.tensor([0.5], dtype=torch.float64))
+    assert_close(misplaced(truth, 3 * truth), torch.tensor([0.0], dtype=torch.float64))
+
+
+def test_equals_are_compared_with_an_equal_share():
+    paid = _equals(torch.tensor([[0.5, 0.25, 0.25], [torch.nan] * 3]))
+    assert (paid["least"]["mean"], paid["most"]["mean"]) == (0.375, 0.75)
 
 
 def test_mistakes_end_with_a_line(capsys):

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from cascadice import data
-from cascadice.applications.reward.contributions import by_horizon, by_shares
-from cascadice.applications.reward.payouts import pay, shapley
+from cascadice.applications.reward.contributions import by_shares
+from cascadice.applications.reward.payouts import pay
 from cascadice.data import DataSet, Samples
-from cascadice.engine import Network, Round, by_network, fleet, simulate
-from cascadice.influence import evaluate_on, shares
+from cascadice.engine import Evaluation, Network, Round, by_network, evaluate, fleet, simulate
+from cascadice.influence import evaluate_on, leave_one_out, shares, whole_run, whole_run_shares
 from cascadice.influence.readings import agreement, summed
 from cascadice_experiments.data_sets import first
-from cascadice_experiments.incentives.coalitions import all_but_one, coalitions, retrain
+from cascadice_experiments.incentives.coalitions import exact_shapley
 from cascadice_experiments.incentives.settings import (
-    CHEAT,
-    CHEATS,
+    ACTOR,
+    CASES,
     QUALITIES,
     TWIN,
     Setting,
@@ -29,33 +29,47 @@ from cascadice_experiments.incentives.settings import (
 
 
 def measure(setting: Setting, source: str, root: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the three parts of the study: against Shapley values, against leaving one out, and what cheats earn."""
+    """Yield the parts of the study: against Shapley values, against leaving one out, and what each role earns."""
     clean = data.load(source, root)
     whole = with_wrong_labels(clean)
     for exact in (True, False):
         yield compare(setting, whole, clean.train, exact)
-    yield earnings_of_cheats(setting, whole, clean.train)
+    yield earnings(setting, whole, clean.train)
+
+
+def judge(network: Network, setting: Setting) -> Evaluation:
+    """The loss on the test samples by which everyone is paid."""
+    return evaluate_on(network, first(network.data.test, setting.judged))
 
 
 def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
     """Everyone's contribution by each ledger and by what people would pay by instead, `[networks, n]`."""
     together = fleet(networks)
-    evaluation = evaluate_on(together, first(together.data.test, setting.judged))
-    rounds = list(simulate(together, setting.rounds))
-    over_hops = {
-        f"shares, {hops} hop{'s' * (hops > 1)}": summed(
-            by_shares(together, window, evaluation).participants for window in _windows(rounds, hops)
-        )
-        for hops in setting.hops
-    }
+    evaluation, rounds = judge(together, setting), list(simulate(together, setting.rounds))
     contributed = {
-        **over_hops,
+        "whole-run shares": whole_run_shares(together, setting.rounds, evaluation, samples=False).participants,
+        "whole run at 0.5": whole_run(together, setting.rounds, evaluation, at=0.5, samples=False).participants,
+        "horizon": whole_run(together, rounds, evaluation, samples=False).participants,
+        **{f"shares, {hops} hop{'s' * (hops > 1)}": _over_hops(together, rounds, evaluation, hops)
+           for hops in setting.hops},
         "shares, 1 hop, and on oneself": summed(shares(together, [round_], evaluation) for round_ in rounds),
-        "horizon": summed(entry.participants for entry in by_horizon(together, reversed(rounds), evaluation)),
         "cosine to the mean update": -summed(_cosine(round_, len(networks)) for round_ in rounds),
         "samples held": -torch.tensor([float(len(part)) for part in together.partition or ()]),
-    }
+    }  # fmt: skip
     return {name: by_network(value.double().cpu(), len(networks)) for name, value in contributed.items()}
+
+
+def _over_hops(network: Network, rounds: Sequence[Round], evaluation: Evaluation, hops: int) -> Tensor:
+    windows = _windows(rounds, hops)
+    return summed(by_shares(network, window, evaluation).participants for window in windows)
+
+
+def accuracies(networks: Sequence[Network], setting: Setting) -> Tensor:
+    """The mean test accuracy of each network, as everyone takes part."""
+    together = fleet(networks)
+    *_, last = simulate(together, setting.rounds, window=0)
+    accuracy = evaluate(together, last.after, first(together.data.test, setting.judged)).accuracy
+    return by_network(accuracy.double().cpu(), len(networks)).mean(1)
 
 
 def _windows(rounds: Sequence[Round], size: int) -> Iterator[Sequence[Round]]:
@@ -74,22 +88,28 @@ def compare(setting: Setting, whole: DataSet, clean: Samples, exact: bool) -> di
     start, nodes = time.perf_counter(), setting.players if exact else setting.crowd
     roles = [roles_of(nodes, seed) for seed in setting.seeds]
     networks = [make_network(setting, whole, clean, own, seed) for own, seed in zip(roles, setting.seeds, strict=True)]
-    retrained = [retrain(one, coalitions(nodes) if exact else all_but_one(nodes), setting) for one in networks]
-    truth = torch.stack([shapley(r.loss) if exact else r.loss[0] - r.loss[1:] for r in retrained])
+    true_values = exact_shapley if exact else leave_one_out
+    truth = torch.stack([true_values(one, setting.rounds, judge(one, setting)) for one in networks])
     contributed = ledgers(networks, setting)
-    accuracy = torch.stack([r.accuracy[-1 if exact else 0] for r in retrained])
     return {
         "part": "Shapley values" if exact else "leaving one out", "nodes": nodes, "roles": roles,
         "truth": truth.tolist(), "found": {name: value.tolist() for name, value in contributed.items()},
         "rows": {name: _agreements(truth, value) for name, value in contributed.items()},
         "paid": {name: pay_by_role(roles, value) for name, value in {"truth": truth, **contributed}.items()},
-        "test_accuracy": _spread(accuracy), "seconds": time.perf_counter() - start,
+        "test_accuracy": _spread(accuracies(networks, setting)), "seconds": time.perf_counter() - start,
     }  # fmt: skip
 
 
 def _agreements(truth: Tensor, contributed: Tensor) -> dict[str, Any]:
     each = [agreement(true, value) for true, value in zip(truth, contributed, strict=True)]
-    return {name: _spread(torch.tensor([getattr(a, name) for a in each])) for name in ("spearman", "pearson")}
+    rows = {name: _spread(torch.tensor([getattr(a, name) for a in each])) for name in ("spearman", "pearson")}
+    return {**rows, "misplaced": _spread(misplaced(truth, contributed))}
+
+
+def misplaced(truth: Tensor, contributed: Tensor) -> Tensor:
+    """The share of each network's budget that goes to others than those whom the truth would pay."""
+    right, paid = (torch.stack([_pay(row) for row in value]) for value in (truth, contributed))
+    return (paid - right).abs().sum(1) / 2
 
 
 def pay_by_role(roles: Sequence[Sequence[str]], contributed: Tensor) -> dict[str, Any]:
@@ -108,25 +128,37 @@ def _spread(values: Tensor) -> dict[str, float]:
     return {"mean": float(finite.mean()), "std": float(finite.std()) if len(finite) > 1 else 0.0}
 
 
-def earnings_of_cheats(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]:
-    """The share of the budget that each cheat earns among plain participants; both identities of a duplicator."""
+def earnings(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]:
+    """The share of the budget that ACTOR earns in each role among plain participants; both identities of a duplicator.
+
+    In the honest networks all are equals, and each should be paid the same.
+    """
     start, roles = time.perf_counter(), ["plain"] * setting.players
-    networks = [make_network(setting, whole, clean, roles, seed, cheat) for cheat in CHEATS for seed in setting.seeds]
-    retrained = [retrain(one, coalitions(setting.players), setting) for one in networks]
-    contributed = {"Shapley values": torch.stack([shapley(r.loss) for r in retrained]), **ledgers(networks, setting)}
-    accuracy = torch.stack([r.accuracy[-1] for r in retrained]).view(len(CHEATS), -1)
-    rows = {}
-    for cheat, its_networks in zip(CHEATS, torch.arange(len(networks)).view(len(CHEATS), -1), strict=True):
-        who = [CHEAT, TWIN] if cheat == "duplicator" else [CHEAT]
-        rows[cheat] = {
-            name: _spread(torch.stack([_pay(value[i])[who].sum() for i in its_networks]))
-            for name, value in contributed.items()
-        }
+    networks = [make_network(setting, whole, clean, roles, seed, case) for case in CASES for seed in setting.seeds]
+    truth = torch.stack([exact_shapley(one, setting.rounds, judge(one, setting)) for one in networks])
+    contributed = {"Shapley values": truth, **ledgers(networks, setting)}
+    paid = {name: _by_case(torch.stack([_pay(row) for row in value])) for name, value in contributed.items()}
+    rows: dict[str, Any] = {}
+    for case in CASES:
+        who = [ACTOR, TWIN] if case == "duplicator" else [ACTOR]
+        rows[case] = {name: _spread(payment[case][:, who].sum(1)) for name, payment in paid.items()}
+    accuracy = _by_case(accuracies(networks, setting))
     return {
-        "part": "cheats", "nodes": setting.players, "rows": rows,
-        "test_accuracy": {cheat: _spread(row) for cheat, row in zip(CHEATS, accuracy, strict=True)},
+        "part": "roles", "nodes": setting.players, "rows": rows,
+        "equals": {name: _equals(payment["honest"]) for name, payment in paid.items()},
+        "test_accuracy": {case: _spread(row) for case, row in accuracy.items()},
         "seconds": time.perf_counter() - start,
     }  # fmt: skip
+
+
+def _by_case(rows: Tensor) -> dict[str, Tensor]:
+    return dict(zip(CASES, rows.chunk(len(CASES)), strict=True))
+
+
+def _equals(payment: Tensor) -> dict[str, Any]:
+    """What the least and the best paid of equals get, as multiples of an equal share; 0 where no one is paid."""
+    multiples = payment.nan_to_num() * payment.shape[1]
+    return {"least": _spread(multiples.amin(1)), "most": _spread(multiples.amax(1))}
 
 
 def _pay(contributed: Tensor) -> Tensor:

@@ -8,17 +8,18 @@ import numpy as np
 
 from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, panels, save
 
-SHADES = (HELPED, SKY, GREEN, HARMED, YELLOW, PINK)
+SHADES = (HELPED, SKY, GREEN, HARMED, YELLOW, PINK, GREY)
+UNDRAWN = ("samples held", "shares, 1 hop, and on oneself")
 
 
 def draw(study: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """Draw one panel per part of the study measured so far: rank correlations, or what cheats earn."""
+    """Draw one panel per part of the study measured so far: rank correlations, or what each role earns."""
     results = study["results"]
     figure, (places,) = panels(5.4 * len(results), 4.6, 1, len(results))
     for axes, result in zip(places, results, strict=True):
         hide_box(axes)
         axes.title.set_fontsize(11)
-        (_draw_ranks if "truth" in result else _draw_cheats)(axes, result)
+        (_draw_ranks if "truth" in result else _draw_roles)(axes, result)
     seeds = len(study["setting"]["seeds"])
     figure.suptitle(f"do ledgers pay those who deserve it? {study['data']}, {seeds} seeds")
     save(figure, path)
@@ -27,7 +28,7 @@ def draw(study: Mapping[str, Any], path: str | PathLike[str]) -> None:
 def _draw_ranks(axes: Any, result: Mapping[str, Any]) -> None:
     names = list(result["rows"])
     means, spreads = (np.array([result["rows"][name]["spearman"][key] for name in names]) for key in ("mean", "std"))
-    colours = [HELPED if name.startswith(("shares", "horizon")) else GREY for name in names]
+    colours = [HELPED if name.startswith(("whole", "shares", "horizon")) else GREY for name in names]
     axes.barh(range(len(names)), means, xerr=spreads, color=colours, ecolor="0.3")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.axvline(0, color="0.2", linewidth=0.8)
@@ -40,17 +41,17 @@ def _draw_ranks(axes: Any, result: Mapping[str, Any]) -> None:
     )
 
 
-def _draw_cheats(axes: Any, result: Mapping[str, Any]) -> None:
-    cheats = list(result["rows"])
-    names = [name for name in result["rows"][cheats[0]] if name != "samples held"]
+def _draw_roles(axes: Any, result: Mapping[str, Any]) -> None:
+    cases = list(result["rows"])
+    names = [name for name in result["rows"][cases[0]] if name not in UNDRAWN]
     width = 0.8 / len(names)
     for place, name in enumerate(names):
-        means, spreads = ([100 * result["rows"][cheat][name][key] for cheat in cheats] for key in ("mean", "std"))
-        centres = np.arange(len(cheats)) + (place - (len(names) - 1) / 2) * width
+        means, spreads = ([100 * result["rows"][case][name][key] for case in cases] for key in ("mean", "std"))
+        centres = np.arange(len(cases)) + (place - (len(names) - 1) / 2) * width
         colour = "0.2" if place == 0 else SHADES[(place - 1) % len(SHADES)]
         axes.bar(centres, means, width, yerr=spreads, color=colour, ecolor="0.3", label=name)
     axes.axhline(100 / result["nodes"], color="0.2", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(cheats)), cheats, fontsize=8)
+    axes.set_xticks(range(len(cases)), [case.replace("-", "-\n").replace(" ", "\n") for case in cases], fontsize=8)
     axes.set(title="what participant 0 earns in each role\n(duplicator: both identities)", ylabel="% of the budget")
     axes.legend(frameon=False, fontsize=7, loc="upper left")
 
@@ -58,21 +59,25 @@ def _draw_cheats(axes: Any, result: Mapping[str, Any]) -> None:
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """One part of the study as lines of text: mean ± standard deviation over seeds."""
     if "truth" in result:
-        yield f"\nagainst {result['part']}, {result['nodes']} participants  (Spearman, Pearson)"
+        what = "(Spearman, Pearson, part of the budget misplaced)"
+        yield f"\nagainst {result['part']}, {result['nodes']} participants  {what}"
         for name, row in result["rows"].items():
-            yield f"  {name:40}{_plus_minus(row['spearman']):>17}{_plus_minus(row['pearson']):>17}"
+            yield f"  {name:40}" + "".join(f"{_plus_minus(value):>17}" for value in row.values())
         roles = list(result["paid"]["truth"])
         yield f"  {'share of the budget per participant':40}" + "".join(f"{role:>17}" for role in roles)
         for name, paid in result["paid"].items():
             yield f"  {name:40}" + "".join(f"{_plus_minus(paid[role]):>17}" for role in roles)
         yield f"  test accuracy {_plus_minus(result['test_accuracy'])}, {result['seconds']:.0f} s"
         return
-    cheats = list(result["rows"])
-    yield f"\nshare of the budget, {result['nodes']} participants    " + "".join(f"{cheat:>17}" for cheat in cheats)
-    for name in result["rows"][cheats[0]]:
-        yield f"  {name:40}" + "".join(f"{_plus_minus(result['rows'][cheat][name]):>17}" for cheat in cheats)
-    accuracies = "".join(f"{_plus_minus(result['test_accuracy'][cheat]):>17}" for cheat in cheats)
+    cases = list(result["rows"])
+    yield f"\nshare of the budget, {result['nodes']} participants    " + "".join(f"{case:>17}" for case in cases)
+    for name in result["rows"][cases[0]]:
+        yield f"  {name:40}" + "".join(f"{_plus_minus(result['rows'][case][name]):>17}" for case in cases)
+    accuracies = "".join(f"{_plus_minus(result['test_accuracy'][case]):>17}" for case in cases)
     yield f"  {'test accuracy':40}{accuracies}, {result['seconds']:.0f} s"
+    yield f"\n{result['nodes']} honest equals, pay in equal shares" + f"{'least paid':>22}{'best paid':>17}"
+    for name, paid in result["equals"].items():
+        yield f"  {name:40}{_plus_minus(paid['least']):>17}{_plus_minus(paid['most']):>17}"
 
 
 def _plus_minus(spread: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Networks whose participants differ in the quality of their data, and cheats."""
+"""Networks whose participants differ in the quality of their data, or of which one plays a role."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,8 +56,9 @@ QUALITIES: Mapping[str, Quality] = {
     "two classes": Quality(classes=2),
 }
 WRONG = tuple(dict.fromkeys(quality.wrong for quality in QUALITIES.values()))
-CHEATS = ("honest", "free-rider", "noise-sender", "duplicator")
-CHEAT, TWIN = 0, 1  # the participant that cheats, and a duplicator's second identity
+CASES = ("honest", "label-flipper", "free-rider", "noise-sender", "duplicator", "unique class")
+ACTOR, TWIN = 0, 1  # the participant that plays a role, and a duplicator's second identity
+FLIPPED = "80 % wrong"  # the quality of a label-flipper's data
 
 
 def with_wrong_labels(clean: DataSet, seed: int = 0) -> DataSet:
@@ -73,9 +74,16 @@ def with_wrong_labels(clean: DataSet, seed: int = 0) -> DataSet:
     return replace(clean, train=train)
 
 
-def holdings(clean: Samples, qualities: Sequence[Quality], per_node: int, seed: int) -> list[Tensor]:
-    """Disjoint sets of samples of these qualities, as indices into the data that `with_wrong_labels` makes."""
+def holdings(
+    clean: Samples, qualities: Sequence[Quality], per_node: int, seed: int, unique: int | None = None
+) -> list[Tensor]:
+    """Disjoint sets of samples of these qualities, as indices into the data that `with_wrong_labels` makes.
+
+    Half of ACTOR's samples are of the class `unique`, which nobody else holds.
+    """
     order = torch.randperm(len(clean), generator=seeds.generator(seed, "holdings"))
+    own = clean.y[order] == (-1 if unique is None else unique)
+    rare, order = order[own][: per_node // 2], order[~own]
     parts = []
     for node, quality in enumerate(qualities):
         size = int(quality.share * per_node)
@@ -86,6 +94,7 @@ def holdings(clean: Samples, qualities: Sequence[Quality], per_node: int, seed: 
             chosen = order[torch.isin(clean.y[order], kinds[: quality.classes])][-size:]
         order = order[~torch.isin(order, chosen)]
         parts.append(chosen + WRONG.index(quality.wrong) * len(clean))
+    parts[ACTOR] = torch.cat([rare, parts[ACTOR][len(rare) :]])
     return parts
 
 
@@ -98,22 +107,24 @@ def roles_of(nodes: int, seed: int) -> list[str]:
 
 
 def make_network(
-    setting: Setting, whole: DataSet, clean: Samples, roles: Sequence[str], seed: int, cheat: str = ""
+    setting: Setting, whole: DataSet, clean: Samples, roles: Sequence[str], seed: int, case: str = "honest"
 ) -> Network:
-    """A network of participants with these qualities, in which participant CHEAT may cheat.
+    """A network of participants with these qualities, in which ACTOR plays a role.
 
     Args:
         whole: The data that `with_wrong_labels` makes of the `clean` training data.
-        cheat: One of CHEATS; empty for honest networks.
+        case: What ACTOR is, one of CASES.
     """
-    parts = holdings(clean, [QUALITIES[role] for role in roles], setting.per_node, seed)
-    if cheat == "duplicator":
-        parts[TWIN] = parts[CHEAT]
+    roles = [FLIPPED, *roles[1:]] if case == "label-flipper" else roles
+    unique = seed % len(whole.classes) if case == "unique class" else None
+    parts = holdings(clean, [QUALITIES[role] for role in roles], setting.per_node, seed, unique)
+    if case == "duplicator":
+        parts[TWIN] = parts[ACTOR]
     model = models.build("mlp", whole.train.shape, len(whole.classes), hidden=(setting.hidden,), seed=seed)
     size = sum(p.numel() for p in model.parameters())
     # noise about as long as an honest update, whatever the size of the model
-    noise = Behaviour("noise-sender", (CHEAT,), strength=0.25 / size)
-    behaviours = {"free-rider": [Behaviour("free-rider", (CHEAT,))], "noise-sender": [noise]}.get(cheat, [])
+    noise = Behaviour("noise-sender", (ACTOR,), strength=0.25 / size)
+    behaviours = {"free-rider": [Behaviour("free-rider", (ACTOR,))], "noise-sender": [noise]}.get(case, [])
     return network(
         model, whole, nodes=len(roles), partition=parts, batch_size=setting.batch_size, lr=setting.lr, seed=seed,
         behaviours=behaviours, device=setting.device, strategy="vmap",

@@ -8,6 +8,8 @@ import torch
 
 from cascadice import topology
 from cascadice.cli import main
+from cascadice.engine import evaluate_on
+from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs import store
 from cascadice.runs.folder import read_config
 from cascadice.runs.recording import open_recording
@@ -122,11 +124,39 @@ def test_results_are_replaced_only_if_asked(choose, undrawn):
     [
         (["--degree", "0"], "--degree must be at least 1; found 0."),
         (["--groups", "7"], "--groups must be in 1..6, the participants; found 7."),
+        (
+            ["--by", "contributions"],
+            "unknown criterion 'contributions'. Did you mean 'contribution'? Known: contribution, exchange.",
+        ),
+        (["--on", "1"], "--on is for contributions. Use --by contribution, or leave it out."),
+        (["--by", "contribution", "--degree", "2"], "--degree is for exchange. Use --by exchange, or leave it out."),
+        (["--by", "contribution", "--on", "6"], "--on must be a participant, from 0 to 5; found 6."),
     ],
 )
 def test_mistakes(choose, arguments, said):
     code, _, err = choose(*arguments)
     assert (code, err) == (2, f"cascadice: {said}\n")
+
+
+@pytest.mark.parametrize("on", [None, 2])
+def test_by_contribution_it_ranks_who_helped_a_final_model(choose, recorded, tmp_path, on):
+    code, out, err = choose("--by", "contribution", *([] if on is None else ["--on", str(on)]))
+    assert (code, err) == (0, "")
+    results = json.loads((tmp_path / "out" / "contribution.json").read_text())
+    network = open_recording(recorded).network
+    shares = whole_run_shares(network, 25, evaluate_on(network), on="all" if on is None else on, samples=False)
+    values = torch.tensor(results["contributions"], dtype=torch.float64)
+    torch.testing.assert_close(values, shares.participants, rtol=1e-3, atol=1e-5)
+    assert results["gap"] == pytest.approx(shares.gap, abs=1e-4)
+    rows = results["table"]["rows"]
+    assert [row[0] for row in rows] == values.argsort().tolist()
+    assert sum(row[2] for row in rows) == pytest.approx(1)
+    assert [row[0] for row in rows if row[3] == "let go"] == [4]
+    whose = "the final models" if on is None else "2's final model"
+    best = [row[0] for row in rows if row[0] != on][:3]
+    assert f"Most helpful to {whose}: {best[0]}, {best[1]}, {best[2]}." in out
+    assert ("Its own data did" in out) == (on is not None)
+    assert (tmp_path / "out" / results["figure"]).stat().st_size > 5_000
 
 
 def test_nothing_recorded(choose, tmp_path, undrawn):

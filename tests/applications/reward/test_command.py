@@ -9,12 +9,14 @@ import torch
 
 from cascadice import influence
 from cascadice.applications.reward.contributions import by_shares
-from cascadice.applications.reward.ledger import CHAIN, read_ledger, totals
+from cascadice.applications.reward.ledger import CHAIN, by_round, read_ledger, totals
 from cascadice.cli import main
 from cascadice.files import write_json
+from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs.recording import open_recording
 
 PREDECESSOR = Path(__file__).parents[2] / "predecessor" / "run-0.1.0"
+SHARES = ["--kind", "shares"]
 RUN = ["--nodes", "4", "--model-options", "hidden=[8]", "--per-node", "64", "--batch-size", "32", "--lr", "0.2"]
 
 
@@ -52,7 +54,7 @@ def results_in(folder):
 
 
 def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
-    code, out, err = reward("--hops", "2")
+    code, out, err = reward(*SHARES, "--hops", "2")
     assert (code, err) == (0, "")
     results = results_in(tmp_path / "out")
     assert {"command", "version", "run", "title", "findings", "table", "figure"} <= set(results)
@@ -81,6 +83,84 @@ def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
     torch.testing.assert_close(torch.tensor(results["payments"], dtype=torch.float64), 1000 * net / net.sum())
 
 
+def test_pays_by_whole_run_shares_unless_told_otherwise(reward, tmp_path, recorded, undrawn):
+    """The ledger holds the shares round by round, and the console says what they sum to."""
+    code, out, err = reward("--samples")
+    assert (code, err) == (0, "")
+    results, ledger = results_in(tmp_path / "out"), read_ledger(tmp_path / "ledger")
+    assert ledger.note["kind"] == "whole-run, 3 points, to the end of round 5"
+    network = open_recording(recorded).network
+    evaluation = influence.evaluate_on(network, network.data.test.subset(torch.arange(40)))
+    played = whole_run_shares(network, 6, evaluation)  # as trained, not as recorded
+    close = {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(by_round(ledger), played.by_round, **close)
+    samples = totals(ledger, "sample")
+    each = played.by_sample(len(network.data.train))[samples["sample"]]
+    torch.testing.assert_close(torch.tensor(samples["value"]), each, **close)
+    assert sum(results["payments"]) == pytest.approx(1000)
+    assert results["payments"][2] == 0
+    assert results["trained"] == pytest.approx(played.value, rel=1e-5)
+    assert results["gap"] == pytest.approx(played.gap, abs=1e-5)
+    total = sum(map(sum, results["contributions"]))
+    assert total - results["gap"] == pytest.approx(results["trained"] - results["untrained"])
+    assert f"from {results['untrained']:.4f} to {results['trained']:.4f}. Contributions sum to {total:+.4f}" in out
+
+
+def test_a_whole_run_is_played_again_where_rounds_are_missing(reward, recorded, tmp_path, undrawn):
+    assert reward()[0] == 0
+    complete = results_in(tmp_path / "out")
+    run = tmp_path / "gaps"
+    shutil.copytree(recorded, run)
+    for t in (0, 3):
+        next((run / "rounds").glob(f"*{t}.safetensors")).unlink()
+    assert reward("--ledger", str(tmp_path / "again"), "--overwrite", run=run)[0] == 0
+    played = results_in(tmp_path / "out")
+    assert played["rounds"] == complete["rounds"] == [0, 1, 2, 3, 4, 5]
+    assert played["payments"] == pytest.approx(complete["payments"], rel=1e-3)
+    assert played["gap"] == pytest.approx(complete["gap"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rule": "influence"}, "are not all there: round 3 is missing, and a run with the mixing rule 'influence'"),
+        ({"lr": 0.1}, "cannot be played again: its settings give other batches or learning rates for round 5"),
+    ],
+)
+def test_a_whole_run_that_cannot_be_played_again_is_refused(reward, recorded, tmp_path, change, message):
+    run = tmp_path / "gaps"
+    shutil.copytree(recorded, run)
+    next((run / "rounds").glob("*3.safetensors")).unlink()
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | change))
+    code, out, err = reward(run=run)
+    assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_a_recorded_rule_need_not_be_played(reward, tmp_path, undrawn, monkeypatch):
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+    run = tmp_path / "ruled"
+    arguments = ["run", *RUN, "--rounds", "4", "--rule", "influence", "--record", "all", "--quiet", "--out", str(run)]
+    assert main(arguments) == 0
+    assert reward(run=run)[0] == 0
+    results = results_in(tmp_path / "out")
+    recording = open_recording(run)
+    evaluation = influence.evaluate_on(recording.network, recording.network.data.test.subset(torch.arange(40)))
+    whole = whole_run_shares(recording.network, list(recording.load_rounds()), evaluation, samples=False)
+    torch.testing.assert_close(torch.tensor(results["contributions"], dtype=torch.float64), whole.by_round)
+    assert results["gap"] == pytest.approx(whole.gap, abs=1e-6)
+
+
+def test_a_ledger_goes_on_in_its_own_kind(reward, tmp_path, undrawn):
+    assert reward("--kind", "horizon")[0] == 0
+    assert reward("--overwrite")[0] == 0
+    assert read_ledger(tmp_path / "ledger").note["kind"] == "horizon, to the end of round 5"
+    code, _, err = reward("--overwrite", "--kind", "whole-run")
+    assert code == 2
+    assert "is the ledger of other settings: its kind is 'horizon, to the end of round 5', not 'whole-run, 3" in err
+
+
 def test_a_ledger_of_the_predecessor_is_read_and_continued(tmp_path, capsys, undrawn):
     """Recorded by version 0.1.0, whose header names settings at their defaults."""
     run = tmp_path / "run"
@@ -99,33 +179,48 @@ def test_a_ledger_of_the_predecessor_is_read_and_continued(tmp_path, capsys, und
     assert lines[:-1] == kept
     assert json.loads(lines[-1])["round"] == json.loads(last)["round"] == 2
     assert results_in(run / "reward")["payments"] == pytest.approx(before["payments"], rel=1e-4)
-    assert main(["reward", str(run), "--budget", "100", "--overwrite", "--ledger", str(tmp_path / "new")]) == 0
+    assert (
+        main(
+            [
+                "reward",
+                str(run),
+                "--budget",
+                "100",
+                "--overwrite",
+                "--ledger",
+                str(tmp_path / "new"),
+                "--kind",
+                "shares",
+            ]
+        )
+        == 0
+    )
     again, expected = (torch.tensor(results["contributions"]) for results in (results_in(run / "reward"), before))
     torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-7)
 
 
 def test_what_is_missing_is_appended_and_nothing_else(reward, tmp_path, undrawn):
-    assert reward("--hops", "1", "--every", "3")[0] == 0
+    assert reward(*SHARES, "--hops", "1", "--every", "3")[0] == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "ledger").glob("part-*")}
     assert sorted(before) == ["part-00000000.parquet", "part-00000003.parquet"]
-    code, _, err = reward("--hops", "1")
+    code, _, err = reward(*SHARES, "--hops", "1")
     assert code == 2
     assert "reward.json already exists" in err
-    code, out, _ = reward("--hops", "1", "--overwrite")
+    code, out, _ = reward(*SHARES, "--hops", "1", "--overwrite")
     assert code == 0
     assert "4/4" in out
     ledger = read_ledger(tmp_path / "ledger")
     assert [line.round for line in ledger.chain] == [0, 3, 1, 2, 4, 5]
     assert all((tmp_path / "ledger" / name).read_bytes() == content for name, content in before.items())
-    assert "entered round" not in reward("--hops", "1", "--overwrite")[1]
+    assert "entered round" not in reward(*SHARES, "--hops", "1", "--overwrite")[1]
 
 
 def test_a_truncated_part_is_named_and_entered_again(reward, tmp_path, undrawn):
-    assert reward("--hops", "1", "--quiet")[:2] == (0, "")
+    assert reward(*SHARES, "--hops", "1", "--quiet")[:2] == (0, "")
     before = results_in(tmp_path / "out")["contributions"]
     path = tmp_path / "ledger" / "part-00000003.parquet"
     path.write_bytes(path.read_bytes()[:50])
-    code, out, _ = reward("--hops", "1", "--overwrite")
+    code, out, _ = reward(*SHARES, "--hops", "1", "--overwrite")
     assert code == 0
     assert "part-00000003.parquet is truncated: 50 of" in out
     assert results_in(tmp_path / "out")["contributions"] == before
@@ -153,9 +248,14 @@ def test_the_horizon_with_samples_floor_and_clawback(reward, tmp_path, undrawn):
         (["--kind", "share"], "unknown kind 'share'. Did you mean 'shares'?"),
         (["--payout", "equl"], "unknown payout rule 'equl'. Did you mean 'equal'?"),
         (["--every", "0"], "--every must be at least 1; found 0"),
-        (["--kind", "horizon", "--hops", "2"], "--hops is for shares"),
+        (
+            ["--kind", "horizon", "--hops", "2"],
+            "--hops is for shares; contributions are scored by horizon. Use --kind s",
+        ),
+        (["--every", "2"], "--every is for shares; contributions are scored by whole-run. Use --kind shares."),
+        ([*SHARES, "--points", "2"], "--points is for whole-run; contributions are scored by shares. Use --kind whole"),
         (["--eval-samples", "100000"], "--eval-samples must be at most"),
-        (["--hops", "7"], "7 hops need 7 consecutive recorded rounds"),
+        ([*SHARES, "--hops", "7"], "7 hops need 7 consecutive recorded rounds"),
     ],
 )
 def test_mistakes_are_told_in_a_line(reward, tmp_path, arguments, message):
@@ -167,9 +267,9 @@ def test_mistakes_are_told_in_a_line(reward, tmp_path, arguments, message):
 
 
 def test_a_ledger_of_another_run_or_of_other_settings_is_refused(reward, recorded, tmp_path, undrawn):
-    assert reward("--hops", "1")[0] == 0
+    assert reward(*SHARES, "--hops", "1")[0] == 0
     kept = (tmp_path / "out" / "reward.json").read_bytes()
-    code, _, err = reward("--hops", "2", "--overwrite")
+    code, _, err = reward(*SHARES, "--hops", "2", "--overwrite")
     assert code == 2
     assert "is the ledger of other settings: its kind is 'shares, 1 hop', not 'shares, 2 hops'" in err
     other = tmp_path / "other"
@@ -177,7 +277,7 @@ def test_a_ledger_of_another_run_or_of_other_settings_is_refused(reward, recorde
     (other / "rounds").symlink_to(recorded / "rounds")
     config = json.loads((recorded / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"seed": 1}))
-    code, _, err = reward("--hops", "1", "--overwrite", run=other)
+    code, _, err = reward(*SHARES, "--hops", "1", "--overwrite", run=other)
     assert code == 2
     assert "is the ledger of another run" in err
     assert (tmp_path / "out" / "reward.json").read_bytes() == kept

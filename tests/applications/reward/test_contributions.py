@@ -7,7 +7,7 @@ from influence.cases import CLOSE, data, small, smooth
 from torch.testing import assert_close
 
 from cascadice import influence, topology
-from cascadice.applications.reward.contributions import by_horizon, by_shares
+from cascadice.applications.reward.contributions import by_horizon, by_shares, by_whole_run
 from cascadice.applications.reward.ledger import by_round, enter, read_ledger
 from cascadice.engine import Behaviour, Operator, mix, simulate
 from cascadice.engine.networks import draw
@@ -58,6 +58,22 @@ def test_efficiency_of_a_run_work_and_gossip_add_up_to_the_change_of_the_loss(tm
     assert gossip.abs() > 1e-4
 
 
+def test_efficiency_of_a_whole_run_entries_sum_to_what_training_changed():
+    network = small()
+    evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 4))
+    untrained = rounds[0].before
+    for round_ in rounds:
+        untrained = mix(round_.W, untrained)
+    change = mean_loss(network, evaluation, rounds[-1].after) - mean_loss(network, evaluation, untrained)
+    for given in (4, rounds):
+        entries = by_whole_run(network, given, evaluation, points=6, samples=True)
+        assert [entry.round for entry in entries] == [0, 1, 2, 3]
+        assert_close(sum(entry.participants for entry in entries).sum(), change, rtol=1e-5, atol=0)
+        for entry, round_ in zip(entries, rounds, strict=True):
+            assert_close(entry.samples.sum(1), entry.participants, **CLOSE)
+            assert torch.equal(entry.draw, round_.draw.batch.flatten(1))
+
+
 def test_it_is_shares_without_what_a_step_does_to_oneself_before_gossip():
     network = small()
     evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 5))[2:]
@@ -88,8 +104,8 @@ def test_symmetry_the_same_data_at_the_same_place_in_the_graph_earn_the_same():
     assert_close(a, c, **CLOSE)
     assert_close(b, d, **CLOSE)
     assert abs(a - b) > 1e-4
-    first = [*by_horizon(network, reversed(rounds), evaluation)][-1].participants
-    assert_close(first[0], first[2], **CLOSE)
+    for first in ([*by_horizon(network, reversed(rounds), evaluation)][-1], by_whole_run(network, 4, evaluation)[0]):
+        assert_close(first.participants[0], first.participants[2], **CLOSE)
 
 
 def test_null_player_a_free_rider_is_entered_with_nothing(tmp_path):
@@ -97,7 +113,8 @@ def test_null_player_a_free_rider_is_entered_with_nothing(tmp_path):
     evaluation, rounds = influence.evaluate_on(network), list(simulate(network, 3))
     enter(tmp_path / "shares", NOTE, [by_shares(network, rounds, evaluation, samples=True)])
     enter(tmp_path / "horizon", NOTE, by_horizon(network, reversed(rounds), evaluation, samples=True))
-    for folder in ("shares", "horizon"):
+    enter(tmp_path / "whole-run", NOTE, by_whole_run(network, 3, evaluation, samples=True))
+    for folder in ("shares", "horizon", "whole-run"):
         rows = read_ledger(tmp_path / folder).rows
         own = rows["value"][rows["participant"] == 2]
         assert len(own) > 4

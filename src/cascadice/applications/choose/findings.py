@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cascadice import files
-from cascadice.applications.choose import picture
+from cascadice.applications.choose import contributors, picture
 from cascadice.applications.choose.balance import Advice, advise
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
@@ -15,6 +15,7 @@ from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.flags import open_from
 from cascadice.runs.recording import Recording
@@ -37,6 +38,11 @@ SECTION = Section(
 
 def run(args: argparse.Namespace) -> None:
     """Advise as the flags ask."""
+    if lookup({"exchange": False, "contribution": True}, args.by, "criterion"):
+        contributors.run(args)
+        return
+    if args.on is not None:
+        raise ValueError("--on is for contributions. Use --by contribution, or leave it out.")
     if args.degree is not None and args.degree < 1:
         raise ValueError(f"--degree must be at least 1; found {args.degree}.")
     recording = open_from(args)

@@ -33,6 +33,16 @@ def plot(results: Mapping[str, Any], path: Folder) -> None:
     save(figure, path)
 
 
+def plot_contributions(results: Mapping[str, Any], path: Folder) -> None:
+    """Plot how much each participant lowered the loss of the final models, over the whole run, as PNG or SVG."""
+    lowered, (figure, axes) = -np.array(results["contributions"]), panels(1, (6.4, 4.8))
+    axes.barh(range(len(lowered)), lowered, color=[HELPED if value > 0 else HARMED for value in lowered])
+    axes.axvline(0, color="0.2", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.set(title=results["title"], xlabel="harmed  <  loss lowered by  >  helped", ylabel="participant")
+    save(figure, path)
+
+
 def _plot_groups(axes: Any, results: Mapping[str, Any]) -> None:
     groups, influence = np.array(results["groups"]), np.array(results["influence"])
     order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last

@@ -1,6 +1,6 @@
-"""What every participant contributed, round by round: two ways to score it. Negative contributions helped."""
+"""What every participant contributed, round by round: three ways to score it. Negative contributions helped."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float, Int
@@ -12,10 +12,13 @@ from cascadice.influence.full_horizon import full_horizon
 from cascadice.influence.readings import samples_of
 from cascadice.influence.reverse_gossip import by_participant, by_sample
 from cascadice.influence.shares import mean_adjoint
+from cascadice.influence.whole_run import Rounds
+from cascadice.influence.whole_run_shares import whole_run_shares
 
 CONTRIBUTIONS: Mapping[str, str] = {
+    "whole-run": "shares of what the whole run did to the loss of the final models",
     "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
-    "horizon": "effect on the loss of the final models, to first order",
+    "horizon": "what a little less of each update would do to the loss of the final models",
 }
 
 
@@ -26,6 +29,39 @@ class Entry(NamedTuple):
     participants: Float[Tensor, " n"]
     samples: Float[Tensor, "n samples"] | None = None
     draw: Int[Tensor, "n samples"] | None = None
+
+
+def by_whole_run(
+    network: Network,
+    rounds: Rounds,
+    evaluation: Evaluation,
+    *,
+    points: int = 3,
+    samples: bool = False,
+    played: Callable[[], None] | None = None,
+) -> list[Entry]:
+    """Share what the whole run did to the final models, among participants and rounds.
+
+    These are `influence.whole_run_shares`: over all rounds they sum to f(1) − f(0), up to the error of the quadrature.
+    Cost: `points` × (a run with smaller learning rates, a sweep backwards).
+
+    Args:
+        rounds: How many rounds were trained, to play them again; or all rounds of a recording.
+        points: Of the quadrature over the learning rate.
+        samples: Whether to score each sample too.
+        played: Called after each round that was played or scored.
+
+    Returns:
+        An entry for each round.
+
+    Example:
+        >>> [entry.participants for entry in by_whole_run(network, 100, evaluate_on(network))]
+    """
+    shares = whole_run_shares(network, rounds, evaluation, points=points, samples=samples, played=played)
+    return [
+        Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))
+        for t, row in enumerate(shares.by_round)
+    ]
 
 
 def by_shares(

@@ -2,17 +2,26 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
-
-import torch
 
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
-from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares
-from cascadice.applications.reward.ledger import CHAIN, Ledger, by_round, check_free, enter, read_ledger, totals
+from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, by_whole_run
+from cascadice.applications.reward.ledger import (
+    CHAIN,
+    Ledger,
+    by_round,
+    check_free,
+    enter,
+    note_of,
+    read_ledger,
+    totals,
+)
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
+from cascadice.applications.whole_runs import before_and_after, evaluation_of, whole_run_of
 from cascadice.applications.writer import Section, Writer, open_writer
-from cascadice.engine import evaluate_on
+from cascadice.engine import Evaluation
 from cascadice.names import lookup
 from cascadice.runs.ask import Question, start_rounds
 from cascadice.runs.flags import open_from
@@ -20,7 +29,8 @@ from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
 
-HOPS = 4
+POINTS, HOPS = 3, 4
+FLAGS = {"points": "whole-run", "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 COLUMNS = ("participant", "payment", "credit", "helped by", "harmed by", "injected")
 SECTION = Section(
     "What should each participant be paid?",
@@ -33,11 +43,14 @@ SECTION = Section(
 
 def run(args: argparse.Namespace) -> None:
     """Enter what the ledger lacks and pay, as the flags ask."""
+    folder = Path(args.ledger or Path(args.run) / "ledger")
+    begun = (folder / CHAIN).exists()
+    args.kind = args.kind or (note_of(folder)["kind"].partition(",")[0] if begun else "whole-run")
     _check_kind(args)
     recording = open_from(args)
     check_terms(recording.network.nodes, args.budget, args.floor, args.clawback, args.payout)
-    folder, note = Path(args.ledger or recording.folder / "ledger"), _note(args, recording)
-    if not (begun := (folder / CHAIN).exists()):
+    note = _note(args, recording)
+    if not begun:
         check_free(folder)
     ledger = read_ledger(folder, note) if begun else None
     writer = open_writer(args, recording, "reward")
@@ -50,12 +63,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_kind(args: argparse.Namespace) -> None:
     lookup(CONTRIBUTIONS, args.kind, "kind")
-    for name in ("hops", "every", "eval_samples"):
-        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+    for name in (*FLAGS, "eval_samples"):
+        flag, value, kind = f"--{name.replace('_', '-')}", getattr(args, name), FLAGS.get(name, args.kind)
         if value is not None and value < 1:
             raise ValueError(f"{flag} must be at least 1; found {value}.")
-        if value is not None and args.kind == "horizon" and name != "eval_samples":
-            raise ValueError(f"{flag} is for shares; horizon follows every round to the end. Leave it out.")
+        if value is not None and args.kind != kind:
+            raise ValueError(f"{flag} is for {kind}; contributions are scored by {args.kind}. Use --kind {kind}.")
 
 
 def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
@@ -63,11 +76,16 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     available, asked = len(recording.network.data.test), args.eval_samples
     if (asked or 0) > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {asked}.")
-    hops = args.hops or HOPS
-    shares, horizon = f"{hops} hop{'s' * (hops > 1)}", f"to the end of round {recording.round_numbers[-1]}"
+    hops, points = args.hops or HOPS, args.points or POINTS
+    end = f"to the end of round {recording.round_numbers[-1]}"
+    kinds = {
+        "whole-run": f"{points} point{'s' * (points > 1)}, {end}",
+        "shares": f"{hops} hop{'s' * (hops > 1)}",
+        "horizon": end,
+    }
     return {
         "run": recording.fingerprint,
-        "kind": f"{args.kind}, {shares if args.kind == 'shares' else horizon}",
+        "kind": f"{args.kind}, {kinds[args.kind]}",
         "samples": str(args.samples).lower(),
         "eval-samples": "all" if asked is None else str(asked),
     }
@@ -78,7 +96,7 @@ def _enter_missing(
 ) -> None:
     """Enter the rounds that the ledger lacks, and those whose parts are damaged."""
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entries, total = _missing_entries(writer.recording, set(ledger.rounds if ledger else ()), args)
+    entries, total = _missing_entries(writer, set(ledger.rounds if ledger else ()), args)
     if total:
         shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
         try:
@@ -87,11 +105,14 @@ def _enter_missing(
             raise KeyboardInterrupt("stopped. Rounds entered so far are kept; the same command continues.") from None
 
 
-def _missing_entries(recording: Recording, entered: set[int], args: argparse.Namespace) -> tuple[Iterator[Entry], int]:
+def _missing_entries(writer: Writer, entered: set[int], args: argparse.Namespace) -> tuple[Iterator[Entry], int]:
     """The entries that the ledger lacks, and their number."""
-    network = recording.network
-    index = torch.arange(args.eval_samples or len(network.data.test))
-    evaluation = evaluate_on(network, network.data.test.subset(index))
+    recording = writer.recording
+    network, evaluation = recording.network, evaluation_of(recording, args.eval_samples)
+    if args.kind == "whole-run":
+        missing = sorted(set(range(recording.round_numbers[-1] + 1)) - entered)
+        shared = _of_the_whole_run(writer, evaluation, args) if missing else []
+        return (entry for entry in shared if entry.round in missing), len(missing)
     if args.kind == "horizon":
         span = recording.consecutive_rounds()
         entries = by_horizon(network, recording.load_rounds(span[::-1]), evaluation, samples=args.samples)
@@ -103,13 +124,31 @@ def _missing_entries(recording: Recording, entered: set[int], args: argparse.Nam
     return (by_shares(network, window, evaluation, samples=args.samples) for window in windows), len(missing)
 
 
+def _of_the_whole_run(writer: Writer, evaluation: Evaluation, args: argparse.Namespace) -> list[Entry]:
+    rounds, points, done = whole_run_of(writer.recording), args.points or POINTS, count(1)
+    with writer.console.status(f"training again at {points} learning rates, and following each run backwards") as bar:
+        return by_whole_run(
+            writer.recording.network, rounds, evaluation, points=points, samples=args.samples,
+            played=lambda: bar.update(f"training at {points} learning rates and back: {next(done)} rounds"),
+        )  # fmt: skip
+
+
 def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Namespace) -> Json:
     injected = injected_faults(writer.recording.network)
     order = payout.payment.argsort(descending=True, stable=True).tolist()
     rows = [[k, *(round(float(column[k]), 6) for column in payout), injected.get(k, "")] for k in order]
     title = f"{args.budget:g} shared among {writer.recording.network.nodes} participants"
+    sentences, measured = _sentences(writer, ledger, payout, injected, args), {}
+    if args.kind == "whole-run":
+        untrained, trained = _before_and_after(writer.recording, args)
+        measured = {
+            "untrained": untrained,
+            "trained": trained,
+            "gap": float(by_round(ledger).sum()) - trained + untrained,
+        }
+        sentences.insert(2, _gap(**measured))
     results = {
-        **writer.header(title, _sentences(writer, ledger, payout, injected, args), COLUMNS, rows),
+        **writer.header(title, sentences, COLUMNS, rows),
         **{name: getattr(args, name) for name in ("budget", "floor", "clawback", "payout")},
         "ledger": str(ledger.folder),
         "note": ledger.note,
@@ -117,10 +156,24 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Name
         "rounds": ledger.rounds,
         "payments": payout.payment.tolist(),
         "contributions": by_round(ledger).tolist(),
+        **measured,
     }
     if args.samples:
         results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
     return results
+
+
+def _before_and_after(recording: Recording, args: argparse.Namespace) -> tuple[float, float]:
+    return before_and_after(recording, whole_run_of(recording), evaluation_of(recording, args.eval_samples))
+
+
+def _gap(untrained: float, trained: float, gap: float) -> str:
+    """What training did as a whole, and by how much contributions miss it."""
+    change, off = trained - untrained, f"{abs(gap):.4f} off ({abs(gap / (trained - untrained)):.1%})"
+    return (
+        f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
+        f"{change + gap:+.4f}, which is {off}; more --points and smooth activations come nearer."
+    )
 
 
 def _sentences(

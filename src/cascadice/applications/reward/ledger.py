@@ -78,7 +78,7 @@ def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry
     Args:
         folder: An empty or new folder, or one that holds a ledger of the same note.
         note: What the ledger is of; at least "run" and "kind".
-        entries: From `contributions.by_shares` or `by_horizon`; all finite.
+        entries: From `contributions.by_whole_run`, `by_shares` or `by_horizon`; all finite.
 
     Example:
         >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
@@ -109,6 +109,11 @@ def check_free(folder: files.Folder) -> None:
         raise ValueError(f"{folder} is a file; a ledger needs a folder. Choose another (--ledger).")
     if folder.exists() and any(not path.name.startswith(".tmp-") for path in folder.iterdir()):  # drafts may stay
         raise ValueError(f"{folder} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
+
+
+def note_of(folder: files.Folder) -> dict[str, str]:
+    """What the ledger in a folder is of, from its header alone."""
+    return {**NOTE_DEFAULTS, **_read_chain(Path(folder) / CHAIN)[0]}
 
 
 def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, seal: str | None = None) -> Ledger:
@@ -267,6 +272,6 @@ def totals(ledger: Ledger, *by: str) -> Columns:
 
 
 def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
-    """Everyone's contribution in every round of the ledger: what `idea.pay` takes."""
+    """Everyone's contribution in every round of the ledger: what `payouts.pay` takes."""
     values = totals(ledger, "round", "participant")["value"]
     return torch.from_numpy(values).view(len(ledger.rounds), -1)

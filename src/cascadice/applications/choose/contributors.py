@@ -1,0 +1,76 @@
+"""`cascadice choose --by contribution`: whom to keep, by what everyone's data did to final models."""
+
+import argparse
+from typing import Any
+
+from torch import Tensor
+
+from cascadice.applications.choose import picture
+from cascadice.applications.plain import Json
+from cascadice.applications.whole_runs import before_and_after, evaluation_of, whole_run_of
+from cascadice.applications.writer import Writer, comma_separated, open_writer
+from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.runs.flags import open_from
+from cascadice.runs.summary import injected_faults
+
+COLUMNS = ("participant", "lowered the loss by", "part", "advice", "injected")
+MOST_HELPFUL = 3  # participants that are named
+
+
+def run(args: argparse.Namespace) -> None:
+    """Rank participants by their whole-run shares, on the final model of one of them or of all."""
+    for flag, given in {"--groups": args.groups, "--degree": args.degree, "--new-links": args.new_links}.items():
+        if given:
+            raise ValueError(f"{flag} is for exchange. Use --by exchange, or leave it out.")
+    recording = open_from(args)
+    if args.on is not None and not 0 <= args.on < (nodes := recording.network.nodes):
+        raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
+    writer = open_writer(args, recording, "contribution")
+    rounds, evaluation, on = whole_run_of(recording), evaluation_of(recording), "all" if args.on is None else args.on
+    with writer.console.status("training again at 3 learning rates, and following each run backwards"):
+        shares = whole_run_shares(recording.network, rounds, evaluation, on=on, samples=False).participants
+        untrained, trained = before_and_after(recording, rounds, evaluation, on)
+    results = _results(writer, shares, untrained, trained, args.on)
+    writer.write(results, picture.plot_contributions)
+    rows = [[node, f"{lowered:+.4f}", f"{part:.1%}", *more] for node, lowered, part, *more in results["table"]["rows"]]
+    writer.print_table(COLUMNS, rows, right=2)
+    writer.print_files()
+
+
+def _results(writer: Writer, shares: Tensor, untrained: float, trained: float, on: int | None) -> Json:
+    injected, total = injected_faults(writer.recording.network), float(shares.sum())
+    order, whose = shares.argsort(stable=True).tolist(), "the final models" if on is None else f"{on}'s final model"
+    rows = [
+        [
+            k,
+            0.0 - float(shares[k]),
+            float(shares[k]) / total + 0.0,
+            "keep" if shares[k] < 0 else "let go",
+            injected.get(k, ""),
+        ]
+        for k in order
+    ]
+    sentences = [
+        *_sentences(rows, whose, on),
+        f"Training took the loss of {whose} from {untrained:.4f} to {trained:.4f}; the shares of participants in that "
+        f"sum to {total:+.4f} (whole-run shares, 3 points).",
+    ]
+    return {
+        **writer.header(f"Who helped {whose}", sentences, COLUMNS, rows),
+        "on": on,
+        "contributions": shares.tolist(),
+        "untrained": untrained,
+        "trained": trained,
+        "gap": total - trained + untrained,
+    }
+
+
+def _sentences(rows: list[list[Any]], whose: str, on: int | None) -> list[str]:
+    """Who helped most, whom to let go, and how much a participant did for itself."""
+    kept, gone = ([row[0] for row in rows if row[3] == advice and row[0] != on] for advice in ("keep", "let go"))
+    own = [f"Its own data did {row[2]:.1%} of what training did for it." for row in rows if row[0] == on]
+    return [
+        *([f"Most helpful to {whose}: {comma_separated(kept[:MOST_HELPFUL])}."] if kept else []),
+        *([f"Let go, because they did not help it: {comma_separated(gone)}."] if gone else []),
+        *own,
+    ]
