@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from cascadice.engine.evaluation import Evaluation, evaluate_on
 from cascadice.engine.exchange.rules import RULES
-from cascadice.engine.networks import Network
+from cascadice.engine.networks import Network, draw
 from cascadice.files import Folder
+from cascadice.influence.whole_run_shares import measured_at
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.config import Config, build, length, override
@@ -32,6 +36,16 @@ class Playable:
     rounds: int
     recorded: RecordedRounds | None
 
+    def evaluation(self, samples: int | None = None) -> Evaluation:
+        """The loss on the first `samples` test samples, or on all of them."""
+        test = self.network.data.test
+        return evaluate_on(self.network, test.subset(torch.arange(samples or len(test))))
+
+    def before_and_after(self, evaluation: Evaluation, on: str | int = "all") -> tuple[float, float]:
+        """f(0) and f(1): the loss of models that only gossip, and of the final models."""
+        untrained = measured_at(self.network, self.rounds, evaluation, 0.0, on=on)
+        return untrained, measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, on=on)
+
     def rounds_at(self, at: float) -> int | RecordedRounds:
         """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
         return self.recorded if at == 1 and self.recorded is not None else self.rounds
@@ -54,21 +68,44 @@ def open_playable(run: Folder, settings: Mapping[str, Any] | None = None, *, qui
     folder = Path(run)
     config = read_run_config(folder)
     _check_rule(config, folder)
-    network = build(override(config, settings or {}), quiet=quiet)
-    rounds = _rounds(folder, config, network)
-    saved = set(store.saved_rounds(folder))
+    return playable(folder, config, build(override(config, settings or {}), quiet=quiet))
+
+
+def playable(folder: Path, config: Config, network: Network) -> Playable:
+    """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
+    _check_rule(config, folder)
+    rounds, saved = _rounds(folder, config, network), set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
-    recorded = RecordedRounds(folder, range(rounds), network) if missing is None else None
+    if missing is None:
+        recorded = RecordedRounds(folder, range(rounds), network)
+        averaged = recorded[-1].rule is None  # gossip in an order that a recording cannot repeat is read as a rule
+        return Playable(folder, config, _as_drawn(network, folder), rounds, recorded if averaged else None)
     if config.rule is not None:
-        if recorded is None:
-            raise ValueError(
-                f"the rule {config.rule!r} chose who listens to whom as the run went, so every round must be recorded; "
-                f"{folder} lacks round {missing}. Train it again with --record all."
-            )
-        network = replace(network, mixing=partial(store.load_mixing, folder))
-    elif recorded is not None and recorded[-1].rule is not None:  # gossip in an order that a recording cannot repeat
-        recorded = None
-    return Playable(folder, config, network, rounds, recorded)
+        raise ValueError(
+            f"the rule {config.rule!r} chose who listens to whom as the run went, so every round must be recorded; "
+            f"{folder} lacks round {missing}. Train it again with --record all."
+        )
+    _check_draws(folder, network, max((t for t in saved if t < rounds), default=None))
+    return Playable(folder, config, network, rounds, None)
+
+
+def _as_drawn(network: Network, folder: Path) -> Network:
+    """The network that draws what was recorded, whatever its settings say now."""
+    known = lru_cache(maxsize=4)(partial(store.load_draw, folder))
+    return replace(network, batches=lambda t: known(t).batch, mixing=lambda t: known(t).W, lr=lambda t: known(t).lr)
+
+
+def _check_draws(folder: Path, network: Network, t: int | None) -> None:
+    """The settings must draw what was drawn: a run that was continued may have had other learning rates."""
+    if t is None:
+        return
+    then, now = store.load_draw(folder, t), draw(network, t)
+    rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
+    if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
+        raise ValueError(
+            f"{folder} cannot be played again: its settings give other batches or learning rates for round "
+            f"{t} than were recorded. Train it with --record all."
+        )
 
 
 def _check_rule(config: Config, folder: Path) -> None:

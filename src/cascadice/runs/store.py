@@ -10,7 +10,7 @@ those of another model are refused.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +27,12 @@ from cascadice.topology.matrices import from_links
 
 __all__ = [
     "CHECKPOINT", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "delete_rounds", "from_tensors", "layout",
-    "load_checkpoint", "load_mixing", "load_round", "load_rounds", "read_metrics", "rounds_to_keep",
+    "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics", "rounds_to_keep",
     "save_checkpoint", "save_round", "saved_rounds", "to_tensors", "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
+DRAWN = ("batch", "W", "lr", "conduct")  # names of tensors, up to the first dot
 
 
 def layout(model: nn.Module) -> str:
@@ -124,12 +125,9 @@ def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str
         raise FileNotFoundError(f"round {t} was not recorded in {folder}; found {span}. Train with --record all.")
     tensors, metadata = read_tensors(path, layout)
     moved = {name: tensor.to(device) for name, tensor in tensors.items()}
-    conduct: Any = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
-    lr = moved["lr"] if "lr" in moved else float(metadata["lr"])
-    W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
-    draw = Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
-    half = from_tensors("half.", moved)
-    after = from_tensors("after.", moved) if "after" in metadata else mix(W, half)
+    draw, half = _draw_from(metadata, tensors), from_tensors("half.", moved)
+    draw = draw._replace(lr=moved["lr"]) if "lr" in moved else draw
+    after = from_tensors("after.", moved) if "after" in metadata else mix(draw.W, half)
     rule = unrecorded_rule if "after" in metadata else None
     return Round(draw, from_tensors("before.", moved), half, after, moved["loss"], (), rule)
 
@@ -139,18 +137,25 @@ def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torc
     return (load_round(folder, t, layout=layout, device=device) for t in saved_rounds(folder))
 
 
-def load_mixing(folder: Folder, t: int) -> Tensor:
-    """Load W of round `t` without its parameters, which may be a thousand times as large."""
+def load_draw(folder: Folder, t: int) -> Draw:
+    """Load what was drawn in round `t` without its parameters, which may be a thousand times as large."""
     from safetensors import SafetensorError, safe_open
 
     path = _round_path(folder, t)
     try:
         with safe_open(path, "pt") as file:
-            nodes = int(json.loads(file.metadata()["cascadice"])["nodes"])
-            names = [name for name in file.keys() if name.split(".")[0] == "W"]  # noqa: SIM118
-            return _matrix_from_tensors({name: file.get_tensor(name) for name in names}, nodes)
+            metadata = json.loads(file.metadata()["cascadice"])
+            names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
+            return _draw_from(metadata, {name: file.get_tensor(name) for name in names})
     except SafetensorError as error:
         raise damaged(path, " ".join(str(error).split())) from None
+
+
+def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:
+    conduct: Any = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
+    lr = tensors["lr"] if "lr" in tensors else float(metadata["lr"])
+    W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
+    return Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
 
 
 def delete_rounds(folder: Folder, rounds: Sequence[int]) -> None:
@@ -181,7 +186,7 @@ def _round_path(folder: Folder, t: int) -> Path:
     return Path(folder) / "rounds" / f"{t:06d}.safetensors"
 
 
-def _matrix_from_tensors(tensors: Tensors, nodes: int) -> Tensor:
+def _matrix_from_tensors(tensors: Mapping[str, Tensor], nodes: int) -> Tensor:
     if "W" in tensors:
         return tensors["W"]
     receivers = torch.arange(nodes).repeat_interleave(tensors["W.starts"].diff())

@@ -123,7 +123,10 @@ def test_a_whole_run_is_played_again_where_rounds_are_missing(reward, recorded, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rule": "influence"}, "are not all there: round 3 is missing, and a run with the mixing rule 'influence'"),
+        (
+            {"rule": "influence"},
+            "the rule 'influence' chose who listens to whom as the run went, so every round must be recorded",
+        ),
         ({"lr": 0.1}, "cannot be played again: its settings give other batches or learning rates for round 5"),
     ],
 )

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from cascadice.applications.choose import picture
 from cascadice.applications.plain import Json
-from cascadice.applications.whole_runs import before_and_after, evaluation_of, whole_run_of
 from cascadice.applications.writer import Writer, comma_separated, open_writer
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs.flags import open_from
+from cascadice.runs.playing import playable
 from cascadice.runs.summary import injected_faults
 
 COLUMNS = ("participant", "lowered the loss by", "part", "advice", "injected")
@@ -26,10 +26,11 @@ def run(args: argparse.Namespace) -> None:
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.nodes):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
-    rounds, evaluation, on = whole_run_of(recording), evaluation_of(recording), "all" if args.on is None else args.on
+    run, on = playable(recording.folder, recording.config, recording.network), "all" if args.on is None else args.on
+    evaluation = run.evaluation()
     with writer.console.status("training again at 3 learning rates, and following each run backwards"):
-        shares = whole_run_shares(recording.network, rounds, evaluation, on=on, samples=False).participants
-        untrained, trained = before_and_after(recording, rounds, evaluation, on)
+        shares = whole_run_shares(run.network, run.rounds, evaluation, on=on, samples=False).participants
+        untrained, trained = run.before_and_after(evaluation, on)
     results = _results(writer, shares, untrained, trained, args.on)
     writer.write(results, picture.plot_contributions)
     rows = [[node, f"{lowered:+.4f}", f"{part:.1%}", *more] for node, lowered, part, *more in results["table"]["rows"]]

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
+import torch
+
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, by_whole_run
@@ -19,12 +21,12 @@ from cascadice.applications.reward.ledger import (
     totals,
 )
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
-from cascadice.applications.whole_runs import before_and_after, evaluation_of, whole_run_of
 from cascadice.applications.writer import Section, Writer, open_writer
-from cascadice.engine import Evaluation
+from cascadice.engine import Evaluation, evaluate_on
 from cascadice.names import lookup
 from cascadice.runs.ask import Question, start_rounds
 from cascadice.runs.flags import open_from
+from cascadice.runs.playing import Playable, playable
 from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
@@ -108,10 +110,12 @@ def _enter_missing(
 def _missing_entries(writer: Writer, entered: set[int], args: argparse.Namespace) -> tuple[Iterator[Entry], int]:
     """The entries that the ledger lacks, and their number."""
     recording = writer.recording
-    network, evaluation = recording.network, evaluation_of(recording, args.eval_samples)
+    network, test = recording.network, recording.network.data.test
+    evaluation = evaluate_on(network, test.subset(torch.arange(args.eval_samples or len(test))))
     if args.kind == "whole-run":
-        missing = sorted(set(range(recording.round_numbers[-1] + 1)) - entered)
-        shared = _of_the_whole_run(writer, evaluation, args) if missing else []
+        run = _playable(recording)
+        missing = sorted(set(range(run.rounds)) - entered)
+        shared = _of_the_whole_run(writer, run, evaluation, args) if missing else []
         return (entry for entry in shared if entry.round in missing), len(missing)
     if args.kind == "horizon":
         span = recording.consecutive_rounds()
@@ -124,11 +128,11 @@ def _missing_entries(writer: Writer, entered: set[int], args: argparse.Namespace
     return (by_shares(network, window, evaluation, samples=args.samples) for window in windows), len(missing)
 
 
-def _of_the_whole_run(writer: Writer, evaluation: Evaluation, args: argparse.Namespace) -> list[Entry]:
-    rounds, points, done = whole_run_of(writer.recording), args.points or POINTS, count(1)
+def _of_the_whole_run(writer: Writer, run: Playable, evaluation: Evaluation, args: argparse.Namespace) -> list[Entry]:
+    points, done = args.points or POINTS, count(1)
     with writer.console.status(f"training again at {points} learning rates, and following each run backwards") as bar:
         return by_whole_run(
-            writer.recording.network, rounds, evaluation, points=points, samples=args.samples,
+            run.network, run.rounds, evaluation, points=points, samples=args.samples,
             played=lambda: bar.update(f"training at {points} learning rates and back: {next(done)} rounds"),
         )  # fmt: skip
 
@@ -140,7 +144,8 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Name
     title = f"{args.budget:g} shared among {writer.recording.network.nodes} participants"
     sentences, measured = _sentences(writer, ledger, payout, injected, args), {}
     if args.kind == "whole-run":
-        untrained, trained = _before_and_after(writer.recording, args)
+        run = _playable(writer.recording)
+        untrained, trained = run.before_and_after(run.evaluation(args.eval_samples))
         measured = {
             "untrained": untrained,
             "trained": trained,
@@ -163,8 +168,8 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Name
     return results
 
 
-def _before_and_after(recording: Recording, args: argparse.Namespace) -> tuple[float, float]:
-    return before_and_after(recording, whole_run_of(recording), evaluation_of(recording, args.eval_samples))
+def _playable(recording: Recording) -> Playable:
+    return playable(recording.folder, recording.config, recording.network)
 
 
 def _gap(untrained: float, trained: float, gap: float) -> str:

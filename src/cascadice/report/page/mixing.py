@@ -64,7 +64,7 @@ def _mixing_matrices(folder: Path, config: Config) -> Callable[[int], Tensor]:
 
     def W(t: int) -> Tensor:
         try:
-            return store.load_mixing(folder, t) if t in recorded else planned(t)
+            return store.load_draw(folder, t).W if t in recorded else planned(t)
         except FileNotFoundError:  # a run in progress may keep only its last rounds
             return planned(t)
 
