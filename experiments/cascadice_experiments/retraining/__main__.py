@@ -1,9 +1,11 @@
 """The command of the study: prints each case as it is measured, and with --out keeps the results."""
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ FLAGS: study.Flags = {
     "--subsets": {"type": int, "metavar": "N", "help": "subsets in each condition"},
     "--together": {"type": int, "metavar": "N", "help": "networks to retrain side by side"},
     "--limit": {},
+    "--show": {"type": Path, "metavar": "DIR", "help": "measure nothing: print the results in this folder"},
     "--out": {"help": "folder for a JSON file for each case"},
 }
 
@@ -34,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(args: Namespace) -> dict[str, Any]:
+    if args.show:
+        kept = [json.loads(path.read_text()) for path in sorted(args.show.glob("*.json"))]
+        for result in kept:
+            print(*lines(result), "", sep="\n")
+        return {"cases": kept}
     torch.set_float32_matmul_precision("high")
     source, root = ("digits", None) if args.quick else find(args.data_root)
     names = list(CASES) if args.case == "all" else (args.case or "mlp").split(",")

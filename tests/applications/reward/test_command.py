@@ -125,7 +125,7 @@ def test_a_whole_run_is_played_again_where_rounds_are_missing(reward, recorded, 
     [
         (
             {"rule": "influence"},
-            "the rule 'influence' chose who listens to whom as the run went, so every round must be recorded",
+            "chose who listens to whom as the run went, so every round must be recorded",
         ),
         ({"lr": 0.1}, "cannot be played again: its settings give other batches or learning rates for round 5"),
     ],

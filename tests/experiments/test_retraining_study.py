@@ -1,0 +1,61 @@
+"""The retraining study: a small one runs, and its page says what its results say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cascadice_experiments.retraining import __main__ as command
+from cascadice_experiments.retraining.settings import CASES, load, make_networks
+from cascadice_experiments.retraining.table import lines
+from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
+
+DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = sorted((DOCS / "results" / "retraining").glob("*.json"))
+
+
+def test_a_small_study_runs(capsys):
+    assert command.main(["--quick", "--rounds", "6", "--subsets", "4", "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "mlp (test accuracy" in out
+    row = next(line for line in out.splitlines() if line.startswith("| whole-run at 0.9"))
+    assert row.count("±") == 6
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_the_page_shows_the_results(path):
+    page = (DOCS / "retraining.md").read_text().splitlines()
+    title, *table = lines(json.loads(path.read_text()))
+    missing = [line for line in table if line not in page]
+    assert missing == []
+    assert any(title.partition("(")[2].rstrip(")") in line for line in page if line.startswith("## "))
+
+
+def test_there_are_results_of_five_seeds():
+    assert len(RESULTS) >= 4
+    assert all(len(json.loads(path.read_text())["accuracy"]) == 5 for path in RESULTS)
+
+
+def test_results_are_shown(capsys):
+    assert command.main(["--show", str(DOCS / "results" / "retraining")]) == 0
+    assert "| whole-run shares |" in capsys.readouterr().out
+
+
+def test_text_of_several_kinds():
+    data, (held,) = domains(8)
+    assert len(held) == 8
+    assert sorted(i for part in held for i in part.tolist()) == list(range(len(data.train)))
+    assert data.train.x.shape[1] == CONTEXT
+    assert int(data.train.x.max()) < LETTERS
+    assert (data.train.x[:, 1:] == data.train.y[:, :-1]).all()
+
+
+def test_seeds_have_data_of_their_own():
+    case = CASES["mlp"]
+    small = type(case)(**{**case.__dict__, "nodes": 4, "batch": 8, "seeds": (0, 1), "options": (("hidden", (4,)),)})
+    whole, held = load(small, "digits", None)
+    one, other = make_networks(small, whole, held, "cpu")
+    assert one.data.train.mean is whole.train.mean
+    sizes = [sum(map(len, own)) for own in held]
+    assert sizes == [len(whole.train) // 2] * 2
+    assert int(min(part.min() for part in other.partition)) >= sizes[0]
