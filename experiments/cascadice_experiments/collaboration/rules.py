@@ -51,12 +51,19 @@ def side_by_side(rules: Sequence[MixingRule], size: int) -> MixingRule:
         for i, one in enumerate(rules):
             rows = slice(i * size, (i + 1) * size)
             its_before, its_half = tree_map(lambda leaf, rows=rows: leaf[rows], (before, half))
-            result = one(draw._replace(W=draw.W[rows, rows]), its_before, its_half)
+            result = one(_part_of(draw, rows), its_before, its_half)
             mixed.append(result if isinstance(result, Participants) else mix(result, its_half))
         together: Participants = tree_map(lambda *leaves: torch.cat(leaves), *mixed)
         return together._replace(state=half.state)
 
     return rule
+
+
+def _part_of(draw: Draw, rows: slice) -> Draw:
+    """What was drawn for these participants."""
+    lr = draw.lr[rows] if isinstance(draw.lr, Tensor) else draw.lr
+    conduct = (draw.conduct[0][rows], draw.conduct[1][rows]) if draw.conduct else ()
+    return draw._replace(W=draw.W[rows, rows], batch=draw.batch[rows], lr=lr, conduct=conduct)
 
 
 def with_noise(rule: MixingRule, senders: Sequence[int], seed: int) -> MixingRule:
