@@ -92,13 +92,12 @@ def watch(
 
 def _strengths(evidence: Evidence, networks: int, allowance: float | None, unlike: bool) -> Float[Tensor, "n n"]:
     """The strengths of a fleet; an allowance that is measured is that of each network by itself."""
-    size = len(evidence.weight) // networks
-    each = []
+    size, strength = len(evidence.weight) // networks, torch.zeros_like(evidence.weight)
     for rows in (slice(i * size, (i + 1) * size) for i in range(networks)):
         one = Evidence(*(part[..., rows, rows] for part in evidence))
         allowed = lasting_spread(one).clamp_min(ALLOWANCE) if allowance is None else allowance
-        each.append(strengths(one, RATE, allowed, unlike))
-    return torch.block_diag(*each)
+        strength[rows, rows] = strengths(one, RATE, allowed, unlike)
+    return strength
 
 
 def table_of(watched: Watched, networks: Fleet, nodes: int) -> dict[str, Tensor]:

@@ -122,8 +122,9 @@ def _over_all(network: Network, rounds: list[Round], evaluation: Evaluation, net
         scores = whole_run(replace(network, q=on), rounds, evaluation, samples=False).participants
         for first in range(0, network.nodes, size):
             total[first + place, first : first + size] = scores[first : first + size]
-    apart = torch.block_diag(*[torch.ones(size, size).to(total)] * networks) - torch.eye(len(total)).to(total)
-    return trust._replace(total=total * apart, weight=apart, trusted=(total < 0) | (apart == 0))
+    places = torch.arange(network.nodes)
+    others = (places[:, None] // size == places // size) & (places[:, None] != places)
+    return trust._replace(total=total * others, weight=others.to(total), trusted=(total < 0) | ~others)
 
 
 def _own(network: Network, samples: int | None) -> Evaluation:
