@@ -11,8 +11,8 @@ import torch
 import cascadice as cd
 from cascadice.applications.choose.groups import find_groups
 from cascadice.engine.exchange import robust
+from cascadice.engine.exchange.cosine_trust import cosine_trust
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.exchange.influence_aware import influence_aware
 from cascadice.engine.rounds import MixingRule
 
 NODES, SECOND = 12, (1, 2, 5, 7, 8, 11)  # the second group calls a nine zero, an eight one, and so on
@@ -36,7 +36,7 @@ def accuracy(rule: MixingRule | None = None) -> float:
     return float(torch.where(group == 0, first, second).mean())
 
 
-chooser = influence_aware(network)
+chooser = cosine_trust(network)
 print(f"everyone averages with its neighbours  {accuracy():.3f}")
 print(f"everyone trains alone                  {accuracy(robust.alone):.3f}")
 print(f"everyone chooses by influence          {accuracy(chooser):.3f}")

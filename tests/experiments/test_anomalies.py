@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from cascadice import data
 from cascadice.applications.detect.signals import SIGNALS
 from cascadice_experiments import data_sets
 from cascadice_experiments.anomalies import __main__ as command
+from cascadice_experiments.anomalies.ablation import lines
 from cascadice_experiments.anomalies.measure import SCORES, measure, summary
 from cascadice_experiments.anomalies.picture import draw
 from cascadice_experiments.anomalies.settings import (
@@ -23,6 +25,8 @@ from cascadice_experiments.anomalies.settings import (
     fleets_of,
     honest_network,
     name_of,
+    on_digits,
+    rounds_of,
 )
 from cascadice_experiments.roc import auroc
 
@@ -66,6 +70,26 @@ def test_points_are_the_links_of_honest_receivers(digits):
     assert found["flagged"]["1"]["mean"] <= found["flagged"]["0.5"]["mean"], "more is allowed for"
     assert found["delay"] < 60
     assert 0.5 < found["accuracy"]["mean"] < 1
+
+
+def test_the_ablation_has_a_row_for_each_signal_left_out_and_alone(digits):
+    setting = SETTINGS["noise-16-0.1"]
+    rows = measure(setting, replace(SMALL, epochs=2.0), digits, {})
+    found = summary("noise-16-0.1", setting, rows)
+    ablation, seeds = found["ablation"], rows["seed"].unique().tolist()
+    assert list(ablation)[:5] == ["all four", *(f"without {name}" for name in SIGNALS)]
+    assert list(ablation)[5:] == [f"{name} alone" for name in SCORES]
+    assert statistics.fmean(ablation["all four"]["auroc"]) == pytest.approx(found["auroc"]["detector"]["mean"])
+    assert ablation["all four"]["flagged"] == pytest.approx(found["flagged"]["0.5"]["mean"])
+    assert statistics.fmean(ablation["distance alone"]["auroc"]) == pytest.approx(found["auroc"]["distance"]["mean"])
+    others = [name for name in SIGNALS if name != "size"]
+    for seed, area in zip(seeds, ablation["without size"]["auroc"], strict=True):
+        one = rows["seed"] == seed
+        assert area == pytest.approx(auroc(torch.stack([rows[n][one] for n in others]).amax(0), rows["attacks"][one]))
+    printed = lines([found])
+    assert printed[2].strip() == "the paper's nine"
+    assert [row[:30].strip() for row in printed[3:]][:2] == ["all four", "without influence"]
+    assert len(printed) == 3 + len(ablation)
 
 
 def test_one_batch_is_judged_in_its_round_alone(digits):
@@ -120,7 +144,7 @@ def test_settings_are_the_papers_nine_and_more():
         "flip-128-0.1", "flip-64-0.1", "flip-16-0.1", "flip-128-0.01", "flip-64-0.01", "flip-16-0.01",
         "noise-128-0.1", "noise-64-0.01", "noise-16-0.1",
     ]  # fmt: skip
-    assert len(SETTINGS) == 9 + 12 + 9 + 10
+    assert len(SETTINGS) == 9 + 12 + 9 + 10 + 5
     assert set(FEW) <= set(SETTINGS)
     assert len({place for _, place in fleets_of(NINE[0], Plan())[0]}) == 8
 
@@ -133,10 +157,11 @@ def test_the_study_prints_and_writes_setting_by_setting(tmp_path, monkeypatch, c
     tiny = {"flip": Setting("flip-labels", 32, 0.1), "honest": Setting("", 32, 0.1), "late": Setting("", 32, 0.1)}
     monkeypatch.setattr(command, "SETTINGS", tiny)
     assert command.main(["flip", "honest", "--quick", "--json", "--first-seed", "3", "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[-3:-1]] == ["flip", "honest"]
-    assert len(json.loads(lines[-1])["results"]) == 2
-    assert lines[1].split("(least)")[1].split()[:6] == ["influence", "direction", "norm", "Krum", "own", "cos"]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[2:4]] == ["flip", "honest"]
+    assert "AUROC: mean (worst seed), flagged, false alarms at allowance 0.5" in printed
+    assert len(json.loads(printed[-1])["results"]) == 2
+    assert printed[1].split("(least)")[1].split()[:6] == ["influence", "direction", "norm", "Krum", "own", "cos"]
     written = json.loads((tmp_path / "result.json").read_text())
     assert (written["plan"]["nodes"], written["plan"]["first_seed"]) == (8, 3)
     assert list(written["results"][0]["auroc"]) == ["detector", *SCORES]
@@ -148,6 +173,13 @@ def test_the_study_prints_and_writes_setting_by_setting(tmp_path, monkeypatch, c
     assert "stopped before flip: the time limit of 0 s has passed." in capsys.readouterr().out
 
 
+def test_on_digits_batches_are_the_same_share_of_what_everyone_holds():
+    plan, chosen = on_digits(Plan(), {"flip-128-0.1": SETTINGS["flip-128-0.1"], "flip-16-0.1": SETTINGS["flip-16-0.1"]})
+    assert [one.batch_size for one in chosen.values()] == [16, 2]
+    assert (plan.per_node, plan.hidden, plan.epochs) == (None, (32,), 20)
+    assert rounds_of(chosen["flip-128-0.1"], plan, 1437 // 32) == 40
+
+
 def test_an_attack_that_breaks_the_network_does_not_stop_the_study(monkeypatch, capsys):
     monkeypatch.setattr(data_sets, "find", lambda root: ("digits", None))
     tiny = {"nodes": 8, "hidden": (8,), "epochs": 2.0, "seeds": 1, "places": 1, "samples": 16}
@@ -157,7 +189,7 @@ def test_an_attack_that_breaks_the_network_does_not_stop_the_study(monkeypatch, 
     assert command.main(["wild", "calm", "--quick"]) == 0
     printed = capsys.readouterr().out
     assert "wild: the loss of participant" in printed
-    assert printed.splitlines()[-1].startswith("calm")
+    assert printed.splitlines()[3].startswith("calm")
 
 
 def test_data_that_are_unlike_are_still_enough_for_every_batch():

@@ -22,10 +22,10 @@ PLAIN = {
     for names in (
         "files names seeds models optimizers losses learning_rates",
         "data.batches data.corruption data.partition",
-        "engine.exchange.geometry engine.exchange.influence_aware engine.exchange.robust",
+        "engine.exchange.geometry engine.exchange.cosine_trust engine.exchange.robust",
         "influence.cascade influence.measures influence.proximity influence.readings influence.retraining",
         "influence.estimators influence.reverse_gossip influence.tables influence.whole_run influence.whole_run_shares",
-        "engine.backwards",
+        "engine.backwards influence.trust",
         "runs.config runs.folder runs.recipes runs.train",
         "applications.detect.evidence applications.detect.signals applications.choose.groups",
         "applications.reward.contributions applications.reward.payouts",

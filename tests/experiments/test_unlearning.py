@@ -2,18 +2,22 @@
 
 import json
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
+import torch
 from pyarrow import parquet
 
 from cascadice import data
 from cascadice.applications.forget.idea import forget
 from cascadice.applications.forget.removals import forgotten_samples
 from cascadice.applications.forget.traces import distance, trace
-from cascadice.engine import simulate
+from cascadice.engine import Operator, fleet, simulate
+from cascadice.influence import evaluate_on, own_data
 from cascadice_experiments import study
 from cascadice_experiments.unlearning import __main__ as command
 from cascadice_experiments.unlearning.__main__ import DISTANCES
+from cascadice_experiments.unlearning.baselines import ROLLBACK, ascended, baselines
 from cascadice_experiments.unlearning.measure import measure
 from cascadice_experiments.unlearning.settings import LEVELS, Setting, cases, make_network
 
@@ -26,7 +30,7 @@ def points():
 
 
 def test_there_is_a_point_for_each_case_level_and_seed(points):
-    assert len(points) == 6 * 2 * (1 + len(LEVELS) + 4)
+    assert len(points) == 6 * 2 * (1 + len(LEVELS) + 4) + 2 * 3  # and three baselines of one case
     assert {(p["kind"], p["span"]) for p in points} == {
         (kind, span) for kind in ("sample", "batch", "participant") for span in ("short", "long")
     }
@@ -60,12 +64,14 @@ def test_a_network_of_the_fleet_is_as_alone(points):
 
 
 def test_everything_is_printed_and_written(points, tmp_path, monkeypatch, capsys):
-    by_case = [points[i : i + len(points) // 6] for i in range(0, len(points), len(points) // 6)]
-    monkeypatch.setattr(command, "measure", lambda setting: iter(by_case))
+    by_case = [list(group) for _, group in groupby(points, key=lambda p: (p["kind"], p["span"]))]
+    monkeypatch.setattr(command, "measure", lambda setting, kind: iter(by_case))
     monkeypatch.setattr(command, "_settings", lambda args: [TINY])
     assert command.main(["--out", str(tmp_path), "--json"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert sum(line.startswith(("sample, ", "batch, ", "participant, ")) for line in said) == 6
+    table = said[next(i for i, line in enumerate(said) if line.startswith("against training without it")) + 1 :]
+    assert {"replay", "rollback", "gradient ascent, repaired"} <= {line[:34].strip() for line in table[:13]}
     printed, written = json.loads(said[-1]), json.loads((tmp_path / "result.json").read_text())
     assert printed["results"] == written["results"]
     assert len(written["results"]) == len(points) // TINY.seeds
@@ -79,10 +85,41 @@ def test_everything_is_printed_and_written(points, tmp_path, monkeypatch, capsys
 
 
 def test_a_limit_stops_it_with_what_it_has(points, monkeypatch, capsys):
-    monkeypatch.setattr(command, "measure", lambda setting: iter([points[: len(points) // 6]] * 6))
+    monkeypatch.setattr(command, "measure", lambda setting, kind: iter([points[: len(points) // 6]] * 6))
     monkeypatch.setattr(command, "_settings", lambda args: [TINY, TINY])
     assert command.main(["--limit", "0"]) == 0
     assert capsys.readouterr().out.count("stopped: the time limit of 0 s has passed") == 1
+
+
+def test_gradient_ascent_moves_the_participant_alone_and_no_further_than_its_ball():
+    networks = [make_network(TINY, data.digits(), seed) for seed in (100, 101)]
+    together = fleet(networks)
+    *_, last = simulate(together, TINY.rounds)
+    climbed = ascended(together, last.after, (1, 6), TINY)
+    moved = (climbed.theta != last.after.theta).any(1).nonzero().flatten().tolist()
+    assert moved == [1, 6]
+    centre = last.after.theta[[0, 2, 3]].mean(0)
+    own = evaluate_on(together, own_data(together, 300))
+    assert (climbed.theta[1] - centre).norm() <= (networks[0].initial.theta[1] - centre).norm() / 3 * 1.001
+    before, after = (Operator(together).losses(own, one, range(8))[1] for one in (last.after, climbed))
+    assert after > before
+
+
+def test_rollback_is_a_replay_of_the_second_half(points):
+    network = make_network(TINY, data.digits(), 101)
+    rounds = list(simulate(network, TINY.rounds))
+    every = cases([network], rounds, replace(TINY, seeds=1))
+    case = next(case for case in every if case[:2] == ("participant", "long"))
+    late = replace(case.removal, rounds=range(2, 4))
+    expected = forget(network, rounds[2:], late).participants
+    found = baselines(network, case, replace(TINY, seeds=1))[ROLLBACK]
+    assert torch.equal(found.theta, expected.theta)
+    (point,) = [p for p in points if (p["level"], p["seed"]) == (ROLLBACK, 101)]
+    assert 0.2 < point["distance"] < 0.9
+
+
+def test_one_kind_alone():
+    assert {(p["kind"], p["span"]) for case in measure(TINY, "batch") for p in case} == {("batch", "long")}
 
 
 def test_quick_is_small_and_cuda_is_cifar(monkeypatch):

@@ -8,13 +8,23 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cascadice.applications.detect.evidence import Evidence, accumulate, deviations, no_evidence, strengths, threshold
+from cascadice.applications.detect.evidence import (
+    ALLOWANCE,
+    Evidence,
+    accumulate,
+    deviations,
+    lasting_spread,
+    no_evidence,
+    strengths,
+    threshold,
+)
 from cascadice.applications.detect.signals import RIVALS, SIGNALS, signal_scores
 from cascadice.data import DataSet
 from cascadice.engine import Network, evaluate, fleet, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence import Evaluation, evaluate_on, own_data
 from cascadice.influence.proximity import in_turn
+from cascadice_experiments.anomalies.ablation import ablate
 from cascadice_experiments.anomalies.settings import (
     Fleet,
     Plan,
@@ -27,13 +37,14 @@ from cascadice_experiments.anomalies.settings import (
 from cascadice_experiments.roc import auroc
 
 RATE = 0.01
-# (allowance, unlike) by name: the default 0.5, a smaller and larger allowances, and `--unlike` of `cascadice detect`
-TERMS: Mapping[str, tuple[float, bool]] = {
+# (allowance, unlike) by name; "measured" is the default of `cascadice detect`, "unlike" its --unlike
+TERMS: Mapping[str, tuple[float | None, bool]] = {
     "0.25": (0.25, False),
     "0.5": (0.5, False),
     "0.7": (0.7, False),
     "1": (1.0, False),
     "unlike": (0.5, True),
+    "measured": (None, False),
 }
 SCORES = {**SIGNALS, **RIVALS}
 DETECTOR = "detector"
@@ -59,8 +70,10 @@ class Watched(NamedTuple):
     accuracy: Float[Tensor, " n"]
 
 
-def watch(network: Network, rounds: int, evaluation: Evaluation, samples: int, once: bool = False) -> Watched:
-    """Train and accumulate evidence on every link, over all rounds, or in the last round alone if `once`."""
+def watch(
+    network: Network, rounds: int, evaluation: Evaluation, samples: int, networks: int, once: bool = False
+) -> Watched:
+    """Train a fleet and accumulate evidence on every link, over all rounds, or in the last round alone if `once`."""
     heard, deviation = neighbours(network.mixing(0)).T.to(network.device), []
     source, receiver = heard.nonzero().unbind(1)
     evidence: Evidence | None = None
@@ -72,9 +85,19 @@ def watch(network: Network, rounds: int, evaluation: Evaluation, samples: int, o
         deviation.append(deviations(evidence)[:, source, receiver].abs().float())
     assert evidence is not None  # there is a last round
     by_signals = evidence._replace(total=evidence.total[: len(SIGNALS)], latest=evidence.latest[: len(SIGNALS)])
-    flagged = torch.stack([strengths(by_signals, RATE, *terms)[source, receiver] > 1 for terms in TERMS.values()])
+    flagged = torch.stack([_strengths(by_signals, networks, *terms)[source, receiver] > 1 for terms in TERMS.values()])
     accuracy = evaluate(network, round_.after).accuracy
     return Watched(torch.stack(deviation).cpu(), flagged.cpu(), source.cpu(), receiver.cpu(), accuracy.cpu())
+
+
+def _strengths(evidence: Evidence, networks: int, allowance: float | None, unlike: bool) -> Float[Tensor, "n n"]:
+    """The strengths of a fleet; an allowance that is measured is that of each network by itself."""
+    size, strength = len(evidence.weight) // networks, torch.zeros_like(evidence.weight)
+    for rows in (slice(i * size, (i + 1) * size) for i in range(networks)):
+        one = Evidence(*(part[..., rows, rows] for part in evidence))
+        allowed = lasting_spread(one).clamp_min(ALLOWANCE) if allowance is None else allowance
+        strength[rows, rows] = strengths(one, RATE, allowed, unlike)
+    return strength
 
 
 def table_of(watched: Watched, networks: Fleet, nodes: int) -> dict[str, Tensor]:
@@ -93,7 +116,7 @@ def table_of(watched: Watched, networks: Fleet, nodes: int) -> dict[str, Tensor]
         "seed": seed, "attacker": place, "source": source, "receiver": receiver, "attacks": source == place,
         DETECTOR: strength[-1], **{name: watched.deviation[-1, i] for i, name in enumerate(SCORES)},
         **{_flagged(terms): watched.flagged[i] for i, terms in enumerate(TERMS)},
-        "ever": (strength > 1).any(0), "delay": len(strength) - stood + 1,
+        "degree": torch.full_like(source, degree), "ever": (strength > 1).any(0), "delay": len(strength) - stood + 1,
         "accuracy": watched.accuracy[watched.receiver],
     }  # fmt: skip
     return {name: column[receiver != place] for name, column in columns.items()}
@@ -115,7 +138,7 @@ def measure(setting: Setting, plan: Plan, dataset: DataSet, evaluations: dict[An
         if key not in evaluations:
             evaluations[key] = own_evaluation([honest[seed] for seed, _ in networks], together)
         samples = min(plan.samples, len(evaluations[key].y[0]))
-        watched = watch(together, rounds, evaluations[key], samples, setting.once)
+        watched = watch(together, rounds, evaluations[key], samples, len(networks), setting.once)
         tables.append(table_of(watched, networks, plan.nodes))
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
 
@@ -130,7 +153,7 @@ def summary(name: str, setting: Setting, rows: Mapping[str, Tensor]) -> dict[str
         "name": name, **setting._asdict(), "networks": len(networks),
         "points": len(attackers), "accuracy": _spread([float(one["accuracy"].mean()) for one in per_seed]),
         "false_alarms": {terms: _share_flagged(per_seed, terms, False) for terms in TERMS},
-        "false_alarms_ever": float(rows["ever"][honest].double().mean()),
+        "false_alarms_ever": float(rows["ever"][honest].double().mean()), "ablation": ablate(per_seed, RATE),
     }  # fmt: skip
     if not setting.kind:
         return result

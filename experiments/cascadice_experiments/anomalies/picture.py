@@ -39,13 +39,13 @@ def _draw_score(axes: Any, label: str, areas: Sequence[Mapping[str, float]], pla
 
 HEADER = (
     "AUROC, mean over seeds       detector (least)  influence direction  norm   Krum  own cos  loss   delay  "
-    "flagged and false alarms at allowance 0.25, 0.5, 0.7, 1, and if unlike (ever)  test accuracy    s"
+    "flagged and false alarms at allowance 0.25, 0.5, 0.7, 1, if unlike, and measured (ever)  test accuracy    s"
 )
 
 
 def line(result: Mapping[str, Any]) -> str:
     """One setting as a line under `HEADER`."""
-    areas, flags, delay = " " * 66, " " * 24, " " * 5
+    areas, flags, delay = " " * 66, " " * 29, " " * 5
     if "auroc" in result:
         first, *others = result["auroc"].values()
         areas = f"{first['mean']:.3f}  ({first['least']:.3f})     " + "   ".join(f"{one['mean']:.3f}" for one in others)

@@ -75,9 +75,16 @@ OTHERS = tuple(
         ("noise-sender", 1e-8),
     )
 )  # fmt: skip
-ALL: Sequence[Setting] = (*NINE, *HONEST, *(setting._replace(once=True) for setting in NINE), *OTHERS)
+UNLIKE = tuple(setting._replace(partition="dirichlet") for setting in (NINE[1], NINE[6], *OTHERS[1:4]))
+ALL: Sequence[Setting] = (*NINE, *HONEST, *(setting._replace(once=True) for setting in NINE), *OTHERS, *UNLIKE)
 SETTINGS = {name_of(setting): setting for setting in ALL}
 FEW = ("flip-128-0.1", "noise-128-0.1", "flip-128-0.1-once", "honest-128-0.1")
+
+
+def on_digits(plan: Plan, settings: Mapping[str, Setting]) -> tuple[Plan, dict[str, Setting]]:
+    """Plan and settings scaled to digits, of which each of 32 holds 44: small models, batches an eighth as large."""
+    smaller = {name: one._replace(batch_size=max(1, one.batch_size // 8)) for name, one in settings.items()}
+    return replace(plan, per_node=None, hidden=(32,), epochs=4 * plan.epochs), smaller
 
 
 def honest_network(setting: Setting, plan: Plan, dataset: DataSet, seed: int) -> Network:

@@ -12,45 +12,49 @@ from cascadice.applications.choose.groups import find_groups, rand_index
 from cascadice.data import DataSet
 from cascadice.data.batches import rounds_per_epoch
 from cascadice.engine import Network, Participants, blocks, by_network, evaluate, fleet, simulate
+from cascadice.engine.exchange.cosine_trust import TrustRule, cosine_trust
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.exchange.influence_aware import InfluenceAware, influence_aware
-from cascadice_experiments.collaboration.rules import rules_of, side_by_side, with_noise
-from cascadice_experiments.collaboration.settings import GROUPS, Setting, make_network, strangers
+from cascadice.influence.trust import proximal_trust
+from cascadice_experiments.collaboration.rules import rules_of, side_by_side, with_mimicry, with_noise
+from cascadice_experiments.collaboration.settings import GROUPS, MIMIC, Setting, make_network, strangers
 from cascadice_experiments.study import clock
 
 SMALLEST_GAP = 0.01  # between uniform mixing and the oracle; a share of a smaller gap is noise
 
 
 def measure(
-    setting: Setting, dataset: DataSet, numbers: Sequence[int], hidden: Sequence[int] | None = None
+    setting: Setting, dataset: DataSet, numbers: Sequence[int], hidden: Sequence[int] | None = None, every: int = 0
 ) -> dict[str, Any]:
     """Train every rule on the networks with these seeds, side by side.
 
     Args:
         numbers: The seeds.
         hidden: Widths of the MLP's hidden layers, if not the model's own.
+        every: Rounds between the sweeps of whole-run trust; 0 leaves it out.
 
     Returns:
-        The setting, accuracies by rule and seed, which links influence-aware rules kept, and how well the groups they
+        The setting, accuracies by rule and seed, which links the trust rules kept, and how well the groups they
         find agree with the planted ones.
     """
     start = time.perf_counter()
     networks = [make_network(setting, dataset, seed, hidden) for seed in numbers]
     offsets = range(0, len(numbers) * setting.nodes, setting.nodes)
     bad = [by + k for by, seed in zip(offsets, numbers, strict=True) for k in strangers(setting, seed)]
-    rules = rules_of(setting, fleet(networks), bad, len(networks))
+    rules = rules_of(setting, fleet(networks), bad, len(networks), every)
     size = len(numbers) * setting.nodes
     everything = fleet(networks * len(rules))
     rule = side_by_side(list(rules.values()), size)
     if setting.attack == "noise":
         rule = with_noise(rule, [i * size + k for i in range(len(rules)) for k in bad], numbers[0])
+    if setting.attack == MIMIC:
+        rule = with_mimicry(rule, [i * size + k for i in range(len(rules)) for k in bad])
     assert networks[0].partition is not None
     rounds = round(setting.epochs * rounds_per_epoch(networks[0].partition, setting.batch_size))
     for round_ in simulate(everything, rounds, rule=rule):
         last = round_.after
     odd = torch.zeros(size, dtype=torch.bool).index_fill_(0, torch.tensor(bad, dtype=torch.int64), True)
     accuracy = _accuracies(setting, everything, last, odd.repeat(len(rules)), len(rules) * len(numbers))
-    aware = {name: one for name, one in rules.items() if isinstance(one, InfluenceAware)}
+    aware = {name: one for name, one in rules.items() if isinstance(one, TrustRule)}
     return {
         **asdict(setting), "data": dataset.name, "parameters": networks[0].learner.size, "rounds": rounds,
         "seeds": list(numbers), "accuracy": dict(zip(rules, accuracy.view(len(rules), -1).tolist(), strict=True)),
@@ -71,7 +75,7 @@ def _accuracies(setting: Setting, network: Network, last: Participants, odd: Ten
     return by_network(torch.where(odd, mirrored.double().cpu(), accuracy), count).mean(1)
 
 
-def _links(rule: InfluenceAware, W: Tensor, odd: Tensor, setting: Setting) -> dict[str, float]:
+def _links(rule: TrustRule, W: Tensor, odd: Tensor, setting: Setting) -> dict[str, float]:
     """The share of wrong links kept in the end and of right ones dropped, among the receivers that count."""
     heard, trusted = neighbours(W), rule.trust.trusted
     wrong = odd[:, None] != odd[None] if setting.attack == GROUPS else odd[None].expand_as(heard)
@@ -80,7 +84,7 @@ def _links(rule: InfluenceAware, W: Tensor, odd: Tensor, setting: Setting) -> di
     return {name: float((among & which).sum() / among.sum().clamp(min=1)) for name, (among, which) in parts.items()}
 
 
-def _rand_indices(aware: Mapping[str, InfluenceAware], odd: Tensor, count: int) -> dict[str, list[float]]:
+def _rand_indices(aware: Mapping[str, TrustRule], odd: Tensor, count: int) -> dict[str, list[float]]:
     """Adjusted Rand index of the groups that each network's influence shows against the planted ones."""
     planted = by_network(odd.long(), count)
     return {
@@ -89,16 +93,16 @@ def _rand_indices(aware: Mapping[str, InfluenceAware], odd: Tensor, count: int) 
     }
 
 
-def cost(setting: Setting, dataset: DataSet, rounds: int = 30) -> float:
-    """The extra time of influence-aware gossip, as a fraction of a training round."""
-    seconds = []
-    for make in (lambda network: None, influence_aware):
+def costs(setting: Setting, dataset: DataSet, rounds: int = 30) -> dict[str, float]:
+    """The extra time of each trust rule, as a fraction of a training round."""
+    seconds = {}
+    for name, make in (("", lambda network: None), ("cosine trust", cosine_trust), ("proximal trust", proximal_trust)):
         network = make_network(setting, dataset, 0)
         for round_ in simulate(network, rounds, rule=make(network), window=0):
             if round_.t == rounds // 3:
                 began = clock(network.device)
-        seconds.append(clock(network.device) - began)
-    return seconds[1] / seconds[0] - 1
+        seconds[name] = clock(network.device) - began
+    return {name: value / seconds[""] - 1 for name, value in seconds.items() if name}
 
 
 def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:

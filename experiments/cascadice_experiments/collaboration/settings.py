@@ -13,6 +13,8 @@ from cascadice.engine import Network
 
 CLIP = 5.0  # gradients are clipped, or ascent would end in NaN
 ATTACKS = ("random labels", "mirrored labels", "sign flipped x3", "noise")
+MIMIC, SLEEPER = "mimicry", "turncoat"
+ADAPTIVE = (MIMIC, SLEEPER)  # these know the rules: how to look helpful, and that an update may be twice as large
 GROUPS, NOBODY = "two groups", "nobody"
 
 
@@ -36,13 +38,21 @@ def settings() -> list[Setting]:
     exponential = [Setting(attack, fraction) for fraction in (0.25, 0.4) for attack in ATTACKS]
     regular = [Setting(attack, 0.4, "random-regular") for attack in ATTACKS]
     first = [Setting(GROUPS, 0.5), Setting(NOBODY, 0.0)]
-    return [*first, *exponential, Setting(GROUPS, 0.5, "random-regular"), *regular]
+    adaptive = [Setting(attack, fraction) for attack in ADAPTIVE for fraction in (0.25, 0.4)]
+    return [*first, *exponential, Setting(GROUPS, 0.5, "random-regular"), *regular, *adaptive]
 
 
 def quick_settings() -> list[Setting]:
-    """Three small settings."""
+    """Small settings: a known attack, two groups, nobody, and the attackers that know the rules."""
     small = Setting(ATTACKS[2], 0.25, nodes=12, per_node=96, batch_size=16, epochs=6)
-    return [small, replace(small, attack=GROUPS, fraction=0.5), replace(small, attack=NOBODY, fraction=0.0)]
+    others = [replace(small, attack=GROUPS, fraction=0.5), replace(small, attack=NOBODY, fraction=0.0)]
+    return [small, *others, *(replace(small, attack=attack) for attack in ADAPTIVE)]
+
+
+def title(setting: Setting) -> str:
+    """The name of a setting, such as `noise-40-random-regular`."""
+    graph = "" if setting.graph == "exponential" else f"-{setting.graph}"
+    return f"{setting.attack.replace(' ', '-')}-{100 * setting.fraction:.0f}{graph}"
 
 
 def strangers(setting: Setting, seed: int) -> tuple[int, ...]:
@@ -54,13 +64,16 @@ def strangers(setting: Setting, seed: int) -> tuple[int, ...]:
 def make_network(setting: Setting, dataset: DataSet, seed: int, hidden: Sequence[int] | None = None) -> Network:
     """One network of the setting; senders of noise do no work here, and `rules.with_noise` adds the noise."""
     bad, corruptions, behaviours = strangers(setting, seed), [], []
-    kinds = {"random labels": "permute-labels", "mirrored labels": "mirror-labels", GROUPS: "mirror-labels"}
+    kinds = {"random labels": "permute-labels", **dict.fromkeys(("mirrored labels", GROUPS, MIMIC), "mirror-labels")}
     if setting.attack in kinds:
         corruptions = [cd.Corruption(kinds[setting.attack], bad)]
     elif setting.attack == "sign flipped x3":
         behaviours = [cd.Behaviour("sign-flipper", bad, strength=3.0)]
     elif setting.attack == "noise":
         behaviours = [cd.Behaviour("free-rider", bad)]
+    elif setting.attack == SLEEPER:  # helps for half of the rounds, then undoes what two honest updates do
+        half = round(setting.epochs * (setting.per_node // setting.batch_size)) // 2
+        behaviours = [cd.Behaviour("sign-flipper", bad, range(half, 2**31), strength=2.0)]
     graph_options: dict[str, Any] = {"degree": 6} if setting.graph == "random-regular" else {}
     model_options: dict[str, Any] = {} if hidden is None else {"hidden": tuple(hidden)}
     return cd.network(

@@ -14,9 +14,11 @@ from cascadice_experiments.unlearning.measure import deviation, mean, measure, s
 from cascadice_experiments.unlearning.picture import draw
 from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, SETTINGS, TRAINED, Setting
 
+KINDS = ("sample", "batch", "participant")
 FLAGS: study.Flags = {
     "--quick": {"help": "two small settings: less than a minute on two cores"},
     "--device": {"help": "cpu: digits; cuda: CIFAR-10 where it is found [cpu]"},
+    "--kind": {"choices": KINDS, "help": "only what is forgotten over all rounds, of this kind"},
     "--seeds": {"help": "networks in a fleet [5]"},
     "--first-seed": {"help": "seed of the first network [0]"},
     "--limit": {},
@@ -39,9 +41,9 @@ def _measured(args: Namespace) -> dict[str, Any]:
     began, points = time.perf_counter(), list[dict[str, Any]]()
     for setting in _settings(args):
         print(f"\n{title(setting)}\n{HEADER}", flush=True)
-        for case in measure(setting):
+        for case in measure(setting, args.kind):
             points += case
-            print(line(case), flush=True)
+            print(line(case), *against_retraining(case), sep="\n", flush=True)
             if late := time.perf_counter() - began > args.limit:
                 print(f"stopped: the time limit of {args.limit:g} s has passed", flush=True)
                 break
@@ -77,6 +79,20 @@ def line(points: Sequence[Mapping[str, Any]]) -> str:
     cost = ", ".join(f"{mean(by_level[name], 'times_replay'):.2g}" for name in DISTANCES[:4])
     name = f"{points[0]['kind']}, {points[0]['span']}"
     return f"{name:18} {' '.join(left[:4])} | {' '.join(left[4:])} | {auc:>21} | {loss:>21} | {cost}"
+
+
+def against_retraining(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where a participant was forgotten over all rounds: every way to do so beside training again without it."""
+    if (points[0]["kind"], points[0]["span"]) != ("participant", "long"):
+        return []
+    keys = {"distance left": "distance", "test loss": "eval_loss", "loss of its data": "forgotten_loss",
+            "membership AUC": "membership"}  # fmt: skip
+    lines = ["", f"{'against training without it':34}" + "".join(f"{name:>18}" for name in keys)]
+    for level in dict.fromkeys(point["level"] for point in points):
+        own = [point for point in points if point["level"] == level]
+        cells = (f"{mean(own, key):.3f} ± {deviation(own, key):.3f}" for key in keys.values())
+        lines.append(f"{level:34}" + "".join(f"{cell:>18}" for cell in cells))
+    return [*lines, ""]
 
 
 def title(setting: Setting, accuracy: float | None = None) -> str:

@@ -18,6 +18,7 @@ from cascadice.data import DataSet, load
 from cascadice.engine import Network, Participants, Round, by_network, evaluate, fleet, simulate
 from cascadice_experiments.data_sets import first
 from cascadice_experiments.study import clock
+from cascadice_experiments.unlearning.baselines import baselines
 from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, TRAINED, Case, Setting, cases, make_network
 
 OFF = ("eval_loss", "membership")  # also reported as differences from the replayed models of the same seed
@@ -27,14 +28,19 @@ MEASURED = (
 )  # fmt: skip
 
 
-def measure(setting: Setting) -> Iterator[list[dict[str, Any]]]:
-    """Train a fleet and forget each case by each level: yields the points of one case, a point per level and seed."""
+def measure(setting: Setting, kind: str | None = None) -> Iterator[list[dict[str, Any]]]:
+    """Train a fleet and forget each case by each level: yields the points of one case, a point per level and seed.
+
+    With `kind`, only what is forgotten over all rounds, of this kind.
+    """
     data = _load_once(setting.data, setting.data_root, setting.device)
     networks = [make_network(setting, data, setting.first_seed + seed) for seed in range(setting.seeds)]
     together = fleet(networks)
     rounds = list(simulate(together, setting.rounds))
     _warm_up(together, rounds)
     for case in cases(networks, rounds, setting):
+        if kind is not None and (case.kind, case.span) != (kind, "long"):
+            continue
         yield [{**asdict(setting), **point} for point in _points(together, case, setting)]
 
 
@@ -85,6 +91,8 @@ def _forget_by_each_level(
     as_trained = corrected["replay"]._replace(participants=people[TRAINED])
     for name, start in {TRAINED: as_trained, **{name: corrected[name] for name in REPAIRED}}.items():
         people[f"{name}, repaired"] = repair(network, start, case.removal, setting.repairs).participants
+    if (case.kind, case.span) == ("participant", "long"):
+        people |= baselines(network, case, setting)
     return people, seconds
 
 

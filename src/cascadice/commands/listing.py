@@ -62,7 +62,7 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "partitions": partial(_entries, "data.partition", "PARTITIONS"),
     "corruptions": partial(_entries, "data.corruption", "CORRUPTIONS"),
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
-    "rules": partial(_entries, "engine.exchange.rules", "RULES"),
+    "rules": partial(_entries, "influence.trust", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
     "kinds": lambda: {
         name: text for table in ("WHOLE_RUN", "ESTIMATORS") for name, text in _entries(KINDS, table).items()

@@ -64,7 +64,7 @@ class Config:
         (), "corrupted data, kind:nodes[:strength][@from-to], e.g. flip-labels:3:0.5@10-20"
     )
     behaviours: tuple[str, ...] = _setting((), "misbehaving participants, in the same form, e.g. free-rider:0,1")
-    rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. influence (none: the given W)")
+    rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. cosine-trust (none: the given W)")
     seed: int = _setting(0, "seed of everything random")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")

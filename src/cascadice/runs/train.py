@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from cascadice import files
-from cascadice.engine.exchange.rules import RULES
-from cascadice.engine.exchange.rules import build as build_rule
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.engine.simulation import simulate
+from cascadice.influence.trust import RULES
+from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer

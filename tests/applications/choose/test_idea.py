@@ -5,7 +5,7 @@ from torch.testing import assert_close
 
 from cascadice import topology
 from cascadice.applications.choose.idea import suggest_mixing
-from cascadice.engine.exchange.influence_aware import Trust
+from cascadice.engine.exchange.cosine_trust import Trust
 
 
 def test_a_suggested_w_may_have_new_links():

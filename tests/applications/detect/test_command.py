@@ -1,6 +1,7 @@
 """`cascadice detect` over a small recorded run: what it finds, says and refuses."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -79,6 +80,42 @@ def test_prints_its_findings(recorded, tmp_path, capsys):
     assert "on 20 of its own samples in each of 30 rounds" in printed
     assert f"detect.json, detect.png in {tmp_path / 'there'}" in printed
     assert json.loads((tmp_path / "there" / "detect.json").read_text())["memory"] == 8
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("skewed") / "run"
+    changes = {"partition": "dirichlet", "alpha": 0.2, "behaviours": (), "corruptions": ()}
+    run(replace(CONFIG, nodes=16, topology="exponential", rounds=40, **changes), folder, quiet=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], r"False-alarm rate: about 1 % per link and check; honest-looking participants' long-run scores differ by "
+             r"up to \d\.\d\d, more than the usual 0\.5, and that is allowed for\."),
+        (["--allowance", "0.5"], r"more than 1 % per link and check, because honest-looking .* beyond the allowance of "
+                                 r"0\.5\. Leave out --allowance, or use --unlike, to keep the rate\."),
+        (["--unlike"], r"about 1 % per link and check, by the spread of each receiver's own neighbours \(--unlike\)"),
+    ],
+)  # fmt: skip
+def test_says_whether_the_rate_is_kept_where_data_differ(skewed, options, said, tmp_path):
+    assert main(["detect", str(skewed), "--out", str(tmp_path / "out"), "--quiet", *options]) == 0
+    result = json.loads((tmp_path / "out" / "detect.json").read_text())
+    assert re.search(said, result["findings"][-1])
+    assert max(result["spread"].values()) > 0.5
+
+
+def test_points_to_unlike_when_somebody_unexpected_is_flagged(skewed, recorded, tmp_path, capsys):
+    line = "Being unlike the others may be honest: very different data, or much smaller batches; --unlike allows"
+    for name, folder, options, printed in (
+        ("a stranger", skewed, ["--allowance", "0", "--rate", "0.5"], True),
+        ("asked for", skewed, ["--allowance", "0", "--rate", "0.5", "--unlike"], False),
+        ("injected alone", recorded, [], False),
+    ):
+        assert main(["detect", str(folder), "--out", str(tmp_path / name), *options]) == 0
+        assert (line in " ".join(capsys.readouterr().out.split())) == printed, name
 
 
 def test_where_two_are_heard_nobody_can_tell(tmp_path):

@@ -13,9 +13,17 @@ from influence import cases
 from torch.testing import assert_close
 
 from cascadice import data, models, topology
-from cascadice.applications.detect.evidence import accumulate, deviations, no_evidence, strengths, threshold
+from cascadice.applications.detect.evidence import (
+    accumulate,
+    deviations,
+    lasting_spread,
+    no_evidence,
+    strengths,
+    threshold,
+)
 from cascadice.applications.detect.idea import Verdict, detect, votes
 from cascadice.applications.detect.signals import RIVALS, SIGNALS, Signal, signal_scores
+from cascadice.data import partition as partitions
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, module_of, network, simulate
 from cascadice.engine.exchange.geometry import neighbours
@@ -145,6 +153,44 @@ def test_unlike_neighbours_are_flagged_no_more_often_than_the_rate(lasting):
     assert lasting < 1 or alike > 2 * rate, "differences that were not allowed for"
 
 
+@pytest.mark.parametrize("lasting", [0.0, 1.0, 2.0])
+def test_the_spread_that_all_receivers_see_keeps_the_rate_and_one_number_does_not(lasting):
+    rate, (evidence, heard) = 0.05, honest_evidence(lasting, nodes=320)
+    spread = lasting_spread(evidence)
+    fixed, measured = ((strengths(evidence, rate, a)[heard] > 1).double().mean() for a in (0.2, spread))
+    assert measured <= 1.25 * rate
+    assert lasting < 1 or fixed > 2 * rate
+    # z is in units of the mean difference within a round, here √(2/π (1 + lasting²)), less the outliers' own part of it
+    assert bool((spread < 0.25).all() if lasting == 0 else ((spread > 0.8) & (spread < 1.4)).all())
+
+
+def test_attackers_on_a_fifth_of_the_links_do_not_widen_the_spread():
+    scores, _ = drawn(rounds=80, nodes=30)
+    heard = torch.stack([~torch.eye(30, dtype=torch.bool)] * 80)
+    honest = lasting_spread(evidence_of(scores, heard))
+    scores[:, :, :6] += 100
+    assert (lasting_spread(evidence_of(scores, heard)) < honest + 0.05).all()
+
+
+def test_nobody_sees_a_spread_among_two():
+    heard = torch.eye(8, dtype=torch.bool).roll(1, 0) | torch.eye(8, dtype=torch.bool).roll(-1, 0)
+    scores, _ = drawn(nodes=8)
+    assert lasting_spread(evidence_of(scores, [heard] * 6)).tolist() == [0, 0]
+
+
+def test_data_that_differ_raise_the_allowance(one_thread):
+    parts = partitions.build("dirichlet", data.digits().train.y, 16, alpha=0.3, minimum=32, seed=1)
+    flags = {}
+    for name, options in (("alike", {}), ("differ", {"partition": parts})):
+        net = small_attack(nodes=16, **options)
+        own, rounds = evaluate_on(net, own_data(net, 32)), list(simulate(net, 40))
+        for allowance in (0.5, None):
+            *_, last = detect(net, rounds, own, allowance=allowance)
+            flags[name, allowance] = int(last.flagged.sum()), float(last.spread.max())
+    assert flags["differ", None][1] > 0.8 > flags["alike", None][1]
+    assert flags["differ", 0.5][0] > 4 * max(1, flags["differ", None][0])
+
+
 def test_unlike_neighbours_hide_no_one_who_is_far_out(one_thread):
     net = small_attack(behaviours=[Behaviour("sign-flipper", (3,), strength=3.0)], mixing="complete")
     own = evaluate_on(net, own_data(net, 40))
@@ -160,9 +206,9 @@ def test_of_two_nobody_knows_the_odd_one():
     assert votes(last).isnan().all()
 
 
-def small_attack(corruptions=(), behaviours=(), mixing="exponential", **options):
+def small_attack(corruptions=(), behaviours=(), mixing="exponential", nodes=8, **options):
     """Eight participants read digits; enough to tell an honest from a false update."""
-    nodes = {"nodes": 8} if isinstance(mixing, str) else {}
+    nodes = {"nodes": nodes} if isinstance(mixing, str) else {}
     digits = data.digits()
     model = models.build("mlp", digits.train.shape, 10, hidden=(16,))
     usual = {"batch_size": 32, "lr": 0.1, "mixing": mixing, "corruptions": corruptions, "behaviours": behaviours}
@@ -207,7 +253,8 @@ def test_a_receiver_knows_its_own_data_and_what_it_heard_and_no_more():
     net = cases.small(mixing=cases.directed(2, 6, density=0.9), nodes=None)
     sets = own_data(net, 8)
     others = [sets[0], *own_data(cases.small(mixing=cases.directed(2, 6, density=0.9), nodes=None, seed=8), 8)[1:]]
-    (*_, mine), (*_, theirs) = (detect(net, simulate(net, 4), evaluate_on(net, chosen)) for chosen in (sets, others))
+    both = (evaluate_on(net, chosen) for chosen in (sets, others))
+    (*_, mine), (*_, theirs) = (detect(net, simulate(net, 4), own, allowance=0.5) for own in both)
     assert torch.equal(mine.deviation[:, :, 0], theirs.deviation[:, :, 0])
     assert not torch.equal(mine.deviation, theirs.deviation)
 
@@ -218,7 +265,7 @@ def test_networks_side_by_side_are_judged_as_if_alone(one_thread):
     sets = [own_data(net, 16) for net in apiece]
 
     def last(net, samples):
-        *_, found = detect(net, simulate(net, 6), evaluate_on(net, samples))
+        *_, found = detect(net, simulate(net, 6), evaluate_on(net, samples), allowance=0.5)
         return found
 
     found = last(fleet(apiece), [*sets[0], *sets[1]])
@@ -277,7 +324,7 @@ def test_who_could_not_tell_has_no_vote():
     strength = torch.zeros(4, 4).double()
     strength[1, 0] = strength[1, 3] = 2
     since = torch.full((4, 4), -1)
-    assert votes(Verdict(0, strength[None], strength, since, known)).tolist() == [0, 0.5, 0, 0]
+    assert votes(Verdict(0, strength[None], strength, since, known, strength[0])).tolist() == [0, 0.5, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Forgetting is training again without; estimates of it are derivatives of training, or exact where nothing bends."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from cascadice import learning_rates, optimizers
 from cascadice.applications.forget.idea import LEVELS, Removal, forget, repair
 from cascadice.applications.forget.removals import part_of
 from cascadice.applications.forget.traces import distance, membership_auc, sample_losses
-from cascadice.engine import Behaviour, Participants, evaluate, load, mix, module_of, simulate
+from cascadice.engine import Behaviour, Operator, Participants, evaluate, load, mix, module_of, simulate
+from cascadice.engine.exchange.stacked import Averaging
 
 ROUNDS = 3
 ESTIMATES = ("gossip", "first-order", "path-integrated")
@@ -148,6 +150,37 @@ def test_gossip_is_products_of_w():
     torch.testing.assert_close(corrected.participants.theta, rounds[-1].after.theta - off, **CLOSE)
 
 
+class Counted:
+    """The exchange in memory, counting its calls."""
+
+    def __init__(self):
+        self.inner, self.calls = Averaging(), Counter()
+
+    def __getattr__(self, name):
+        def call(*args):
+            self.calls[name] += 1
+            return getattr(self.inner, name)(*args)
+
+        return call
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_corrections_go_through_the_exchange_of_the_operator(level):
+    network = small()
+    rounds, exchange = window(network, ROUNDS), Counted()
+    operator = Operator(network, exchange)
+    corrected = forget(network, rounds, PARTICIPANT, level, operator=operator)
+    expected = {"replay": {"apply"}, "gossip": {"push"}, "first-order": {"push"}, "path-integrated": {"push", "apply"}}
+    assert set(exchange.calls) == expected[level]
+    assert min(exchange.calls.values()) >= ROUNDS
+    torch.testing.assert_close(
+        corrected.participants, forget(network, rounds, PARTICIPANT, level).participants, **CLOSE
+    )
+    before = exchange.calls["apply"]
+    repair(network, corrected, PARTICIPANT, 2, operator=operator)
+    assert exchange.calls["apply"] == before + 2
+
+
 def test_gossip_of_whole_updates_needs_no_data():
     network = small(optimizer="momentum")
     rounds = window(network, ROUNDS)
@@ -155,7 +188,7 @@ def test_gossip_of_whole_updates_needs_no_data():
     unreadable = replace(network.data.train, x=torch.full_like(network.data.train.x, torch.nan))
     blind = replace(network, data=replace(network.data, train=unreadable))
     parts = ((round_, part_of(PARTICIPANT, round_.draw, NODES)) for round_ in rounds)
-    torch.testing.assert_close(LEVELS["gossip"].correct(blind, parts, 1), corrected, **CLOSE)
+    torch.testing.assert_close(LEVELS["gossip"].correct(Operator(blind), parts, 1), corrected, **CLOSE)
     # that the rounds are this network's is looked at once, with data
     with pytest.raises(ValueError, match="made again, must end where it did"):
         forget(blind, rounds, PARTICIPANT, "gossip")

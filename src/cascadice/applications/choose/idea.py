@@ -9,9 +9,9 @@ from torch import Tensor
 
 from cascadice.applications.choose.balance import Balance, balance_over_time
 from cascadice.engine import Evaluation, Network, Round
-from cascadice.engine.exchange import influence_aware
+from cascadice.engine.exchange import cosine_trust
+from cascadice.engine.exchange.cosine_trust import Trust, most_helpful
 from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.exchange.influence_aware import Trust, most_helpful
 from cascadice.influence.proximity import Proximity, in_turn, proximity
 
 LITTLE = 0.05  # of the greatest weight of evidence: below it, k knows too little of j
@@ -41,14 +41,14 @@ def observe(
         >>> seen = observe(network, cascadice.simulate(network, 50), own, samples=64)
         >>> suggest_mixing(seen.trust, seen.W)
     """
-    count, trust = 0, influence_aware.initial_trust(network.initial.theta)
-    fading, everyone = influence_aware.epoch_fading(network), ~torch.eye(network.nodes, dtype=torch.bool)
+    count, trust = 0, cosine_trust.initial_trust(network.initial.theta)
+    fading, everyone = cosine_trust.epoch_fading(network), ~torch.eye(network.nodes, dtype=torch.bool)
     total = torch.zeros(network.nodes, network.nodes, dtype=torch.float64)
 
     def proximities() -> Iterator[Proximity]:
         nonlocal trust, count
         for round_ in rounds:
-            trust, count = influence_aware.learn(trust, round_.update, everyone, fading), count + 1
+            trust, count = cosine_trust.learn(trust, round_.update, everyone, fading), count + 1
             total.add_(round_.W.to_dense().cpu())
             yield proximity(network, round_, in_turn(evaluation, round_.t, samples))
 
@@ -75,7 +75,7 @@ def suggest_mixing(
     if not new_links:
         kept = most_helpful(helps & heard, trust.influence, degree)
         strangers = most_helpful(helps & ~heard, trust.influence, 1) & ~kept.any(1, keepdim=True)
-        return influence_aware.reweighted(W, kept, strangers)
+        return cosine_trust.reweighted(W, kept, strangers)
     most = degree or max(1, int(heard.sum(1).max()))
     chosen = most_helpful(helps, trust.influence, most).to(W) + torch.eye(len(W)).to(W)
     return chosen / chosen.sum(1, keepdim=True)

@@ -5,8 +5,9 @@
     D[j, k] = (M[j, k] − median) / max(1.4826 MAD, √(π/2 · m/(m − 1) / N + allowance²))
 
 In one round nobody counts for more than m, the number of neighbours, however large its update. The noise of z averages
-out over N rounds; the lasting differences between honest participants, whose data differ, are covered by `allowance`.
-Column k depends on k's own data and on what k received, on nothing else.
+out over N rounds; the lasting differences between honest participants, whose data differ, are covered by `allowance`:
+a number, or the spread that all receivers see together (`lasting_spread`). With a number, column k depends on k's own
+data and on what k received, on nothing else.
 """
 
 import math
@@ -20,6 +21,12 @@ from torch import Tensor
 from cascadice import seeds
 
 LEAST = 3  # neighbours: of two that differ, nobody knows which is the odd one out
+ALLOWANCE = 0.5  # the least, where it is measured
+HONEST = 2 / 3  # share of the links, those that differ least, by which the spread is measured: the rest may attack
+
+
+Allowance = float | Float[Tensor, " signals"]
+"""How much honest neighbours may differ for good: one number, or one for each signal."""
 
 
 class Evidence(NamedTuple):
@@ -54,18 +61,39 @@ def accumulate(
     return Evidence(weight, squares, keep * evidence.total + z, latest)
 
 
-def deviations(evidence: Evidence, allowance: float = 0.5) -> Float[Tensor, "signals n n"]:
+def deviations(evidence: Evidence, allowance: Allowance = ALLOWANCE) -> Float[Tensor, "signals n n"]:
     """D, in robust standard deviations; 0 where k heard nothing from j, or knows fewer than three neighbours."""
     offset, spread = _offsets(evidence)
+    allowed = torch.as_tensor(allowance, dtype=offset.dtype, device=offset.device).reshape(-1, 1, 1)
+    return offset / torch.maximum(spread, (_noise(evidence) + allowed.square()).sqrt())
+
+
+def lasting_spread(evidence: Evidence) -> Float[Tensor, " signals"]:
+    """The standard deviation of the lasting differences between honest neighbours, by each signal.
+
+    That of Gaussian differences with the 2/3 quantile of |M − median| over the links of all receivers, less the noise
+    of N rounds: attackers on up to a third of the links cannot raise it beyond the honest ones'. It takes the whole
+    network's links, or what each receiver tells of its own; 0 where nobody knows three neighbours.
+    """
+    offset, _ = _offsets(evidence)
+    counts = (evidence.weight > 0).sum(0)
+    able = (evidence.weight > 0) & (counts >= LEAST)
+    if not bool(able.any()):
+        return offset.new_zeros(len(offset))
+    unit = torch.tensor([_usual_offset(count) for count in counts.tolist()]).to(offset)
+    spread = (offset.abs() / unit)[:, able].quantile(HONEST, dim=1)
+    return (spread.square() - _noise(evidence)[able].median()).clamp_min(0).sqrt()
+
+
+def _noise(evidence: Evidence) -> Float[Tensor, "n n"]:
+    """The variance that chance leaves in M after N rounds, of Gaussian scores (within 5 %)."""
     neighbours = (evidence.weight > 0).sum(0)
     rounds = evidence.weight.square() / evidence.squares.clamp_min(1e-24)
-    noise = math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1)  # of Gaussian scores, within 5 %
-    floor = (noise / rounds.clamp_min(1e-12) + allowance**2).sqrt()
-    return offset / torch.maximum(spread, floor)
+    return math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1) / rounds.clamp_min(1e-12)
 
 
 def strengths(
-    evidence: Evidence, rate: float = 0.01, allowance: float = 0.5, unlike: bool = False
+    evidence: Evidence, rate: float = 0.01, allowance: Allowance = ALLOWANCE, unlike: bool = False
 ) -> Float[Tensor, "n n"]:
     """The largest |D| of all signals divided by its threshold: above 1, k flags j. For the options, see `detect`."""
     counts, share = (evidence.weight > 0).sum(0).tolist(), rate / len(evidence.total)
@@ -87,13 +115,26 @@ def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
     """
     if neighbours < LEAST:
         return math.inf
-    generator = seeds.generator(0, "anomaly threshold", neighbours)
-    sets = max(2**12, 2**18 // neighbours)
-    means = torch.randn(1, neighbours, sets, generator=generator, dtype=torch.float64)
-    known = torch.ones(neighbours, sets, dtype=torch.bool)
-    offset = (means - _median(means, known)).abs()
-    deviation = (offset / (1.4826 * _median(offset, known)).clamp_min(1e-12 if measured else 1)).flatten()
+    offset = _gaussian_offsets(neighbours)
+    spread = 1.4826 * _median(offset, torch.ones_like(offset[0], dtype=torch.bool))
+    deviation = (offset / spread.clamp_min(1e-12 if measured else 1)).flatten()
     return float(deviation.kthvalue(math.ceil(len(deviation) * (1 - rate))).values)
+
+
+@lru_cache(maxsize=256)
+def _usual_offset(neighbours: int) -> float:
+    """The `HONEST` quantile of |x − median| among so many standard Gaussian numbers; 1 below three."""
+    if neighbours < LEAST:
+        return 1.0
+    offset = _gaussian_offsets(neighbours).flatten()
+    return float(offset.kthvalue(math.ceil(len(offset) * HONEST)).values)
+
+
+def _gaussian_offsets(neighbours: int) -> Float[Tensor, "1 neighbours sets"]:
+    """|x − median| of many sets of so many standard Gaussian numbers."""
+    generator = seeds.generator(0, "anomaly threshold", neighbours)
+    means = torch.randn(1, neighbours, max(2**12, 2**18 // neighbours), generator=generator, dtype=torch.float64)
+    return (means - _median(means, torch.ones_like(means[0], dtype=torch.bool))).abs()
 
 
 def _offsets(evidence: Evidence) -> tuple[Float[Tensor, "signals n n"], Float[Tensor, "signals 1 n"]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cascadice.applications.detect import picture
+from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
 from cascadice.applications.plain import Json, plain
@@ -20,7 +21,7 @@ from cascadice.runs.summary import injected_faults
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
 HONEST = (
-    "Being unlike the others may be honest: very different data, or much smaller batches; --unlike allows for both."
+    "Being unlike the others may be honest: very different data, or much smaller batches; --unlike allows for more."
 )
 COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "because")
 SECTION = Section(
@@ -70,7 +71,7 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
         *_suspicions(verdict, rows, suspects),
         *([HONEST] if unknown else []),
         *_injected(injected, suspects),
-        _terms(len(votes), options),
+        _terms(len(votes), options, verdict),
     ]
     return {
         **writer.header("Who is unlike the others", sentences, COLUMNS, rows),
@@ -78,6 +79,7 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
         "rounds": list(writer.recording.round_numbers),
         "votes": plain(votes.tolist()),
         **{name: getattr(verdict, name).tolist() for name in ("strength", "heard", "since")},
+        "spread": dict(zip(SIGNALS, verdict.spread.tolist(), strict=True)),
         "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
         "known": {str(node): kind for node, kind in injected.items()},
     }
@@ -138,11 +140,24 @@ def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]
     return [f"Injected: {names}. {flagged}; {others}."]
 
 
-def _terms(rounds: int, options: Json) -> str:
+def _terms(rounds: int, options: Json, verdict: Verdict) -> str:
     """On which terms participants were flagged: samples, rounds, and the false-alarm rate."""
-    rate, allowance = f"{100 * options['rate']:g} % per link and check", options["allowance"]
-    alike = f"{rate}, as long as honest participants' long-run scores differ by less than {allowance:g} (--allowance)"
-    condition = f"about {rate}, however much honest participants differ (--unlike)" if options["unlike"] else alike
     on = f"on {options['samples']} of its own samples in each of {rounds} rounds"
+    rate = f"{100 * options['rate']:g} % per link and check"
     votes = "Votes count all receivers; no participant sees them alone."
-    return f"Each participant evaluated its neighbours' updates {on}. False-alarm rate: {condition}. {votes}"
+    return f"Each participant evaluated its neighbours' updates {on}. {_rate(rate, options, verdict)} {votes}"
+
+
+def _rate(rate: str, options: Json, verdict: Verdict) -> str:
+    """The false-alarm rate, and what was allowed for the lasting differences between honest participants."""
+    spread, allowance = max(verdict.spread.tolist()), options["allowance"]
+    if options["unlike"]:
+        return f"False-alarm rate: about {rate}, by the spread of each receiver's own neighbours (--unlike)."
+    differ = f"honest-looking participants' long-run scores differ by up to {spread:.2f}"
+    if allowance is None and spread > ALLOWANCE:
+        return f"False-alarm rate: about {rate}; {differ}, more than the usual {ALLOWANCE:g}, and that is allowed for."
+    if allowance is None or spread <= allowance:
+        allowed = ALLOWANCE if allowance is None else allowance
+        return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
+    kept = "Leave out --allowance, or use --unlike, to keep the rate"
+    return f"False-alarm rate: more than {rate}, because {differ}, beyond the allowance of {allowance:g}. {kept}."

@@ -8,7 +8,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cascadice.applications.detect.evidence import LEAST, Evidence, accumulate, deviations, no_evidence, strengths
+from cascadice.applications.detect.evidence import (
+    ALLOWANCE,
+    LEAST,
+    Evidence,
+    accumulate,
+    deviations,
+    lasting_spread,
+    no_evidence,
+    strengths,
+)
 from cascadice.applications.detect.signals import SIGNALS, Signal, signal_scores
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.exchange.geometry import neighbours
@@ -25,6 +34,7 @@ class Verdict(NamedTuple):
         strength: The largest |deviation| divided by its threshold; above 1, k flags j.
         since: The round since which k has flagged j without a break; −1 if it does not.
         heard: Whether k has ever heard j.
+        spread: How much honest-looking neighbours differ for good by each signal, over all receivers.
     """
 
     t: int
@@ -32,6 +42,7 @@ class Verdict(NamedTuple):
     strength: Float[Tensor, "n n"]
     since: Int[Tensor, "n n"]
     heard: Bool[Tensor, "n n"]
+    spread: Float[Tensor, " signals"]
 
     @property
     def flagged(self) -> Bool[Tensor, "n n"]:
@@ -49,7 +60,7 @@ def detect(
     evaluation: Evaluation,
     *,
     rate: float = 0.01,
-    allowance: float = 0.5,
+    allowance: float | None = None,
     memory: float = math.inf,
     samples: int | None = None,
     unlike: bool = False,
@@ -63,6 +74,8 @@ def detect(
             evenly between the signals. It holds as long as the lasting differences between honest neighbours have a
             standard deviation of at most `allowance`.
         allowance: How much honest neighbours may differ for good, in units of their mean difference within a round.
+            By default as much as they are seen to (`Verdict.spread`), and at least 0.5; receivers must then tell one
+            another how their neighbours differ. With a number, k uses its own data and what it received, nothing else.
         memory: Rounds over which evidence is forgotten; 1 looks at each round by itself.
         samples: Samples of each participant's own to evaluate on in a round, taken in turn; all by default.
         unlike: Keep the rate however much honest neighbours differ: j must also be far out by the spread of k's other
@@ -81,16 +94,18 @@ def detect(
         scores = signal_scores(network, round_, now, signals)
         heard = neighbours(round_.W).T.to(scores.device)
         evidence = accumulate(evidence or no_evidence(scores), scores, heard, 1 - 1 / memory)
-        strength = strengths(evidence, rate, allowance, unlike)
+        spread = lasting_spread(evidence)
+        allowed = spread.clamp_min(ALLOWANCE) if allowance is None else allowance
+        strength = strengths(evidence, rate, allowed, unlike)
         since = torch.where(strength > 1, torch.where(since < 0, round_.t, since), -1)
-        yield Verdict(round_.t, deviations(evidence, allowance), strength, since, evidence.weight > 0)
+        yield Verdict(round_.t, deviations(evidence, allowed), strength, since, evidence.weight > 0, spread)
 
 
-def check(rate: float, allowance: float = 0.5, memory: float = math.inf) -> None:
+def check(rate: float, allowance: float | None = None, memory: float = math.inf) -> None:
     """Raise a ValueError unless these are options of `detect`."""
     if not 1e-4 <= rate <= 0.5:
         raise ValueError(f"rate must be a probability from 0.0001 to 0.5; found {rate}.")
-    if not 0 <= allowance < math.inf:
+    if allowance is not None and not 0 <= allowance < math.inf:
         raise ValueError(f"allowance must be at least 0 and finite; found {allowance}.")
     if not memory >= 1:
         raise ValueError(f"memory must be at least one round; found {memory}.")

@@ -15,18 +15,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.applications.forget.removals import Part
-from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights, rates, taken
 from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Adjoint, Draw, Round, rows_of
+from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
 
 Parts = Iterator[tuple[Round, Part]]
 """Rounds as they are read, with what of each is to be forgotten."""
 
-Correct = Callable[[Network, Parts, int], Participants]
-"""(network, parts, points) -> the participants after the last round without those parts, or nearly so."""
+Correct = Callable[[Operator, Parts, int], Participants]
+"""(operator, parts, points) -> the participants after the last round without those parts, or nearly so."""
 
 
 class _Trajectory(NamedTuple):
@@ -46,8 +45,8 @@ Push = Callable[[Operator, Round, Part, Participants, _Trajectory, list[int]], t
 def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Correct:
     """θ(1) − Σ weight · dθ/dα(α): the trajectories of all points are followed side by side."""
 
-    def correct(network: Network, parts: Parts, points: int) -> Participants:
-        nobody, operator = torch.zeros(network.nodes, dtype=torch.bool), Operator(network)
+    def correct(operator: Operator, parts: Parts, points: int) -> Participants:
+        network, nobody = operator.network, torch.zeros(operator.network.nodes, dtype=torch.bool)
         trained, still = network.initial, _bare(tree_map(torch.zeros_like, network.initial))
         trajectories = [_Trajectory(alpha, weight, None, still, nobody) for alpha, weight in places(points)]
         for round_, part in parts:
@@ -70,10 +69,16 @@ def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajec
         return trajectory
     at = round_.before if trajectory.at is None else trajectory.at
     half, tangent = push(operator, round_, part, at, trajectory, _places(reached))
+    exchange = operator.exchange(round_)
+    nodes = reached.nonzero().flatten().to(tangent.theta.device)
+    sent = Perturbation(nodes, torch.zeros_like(nodes), *rows_of(tangent, nodes)[:2])
+    change = exchange.push(round_, None, None, sent)
     return trajectory._replace(
-        at=None if trajectory.alpha == 1 else mix(round_.W, half),
-        tangent=mix(round_.W, tangent),
-        reached=_heard(round_.W, reached, bool(tangent.state)),
+        at=None if trajectory.alpha == 1 else exchange.apply(round_, half),
+        tangent=_put(
+            tree_map(torch.zeros_like, tangent), Participants(change.theta, change.state, {}), change.nodes.tolist()
+        ),
+        reached=torch.zeros_like(reached).index_fill_(0, change.nodes.cpu(), True),
     )
 
 
@@ -133,14 +138,15 @@ def _steps_without_gradient(network: Network, drawn: Draw, change: Participants)
     return Participants(theta, state, {})
 
 
-def replayed(network: Network, parts: Parts, points: int) -> Participants:
+def replayed(operator: Operator, parts: Parts, points: int) -> Participants:
     """θ(0), by training again: those it has reached work again, the others have done so. Cost: a step a row."""
-    operator, now, reached = Operator(network), network.initial, torch.zeros(network.nodes, dtype=torch.bool)
+    now, reached = operator.network.initial, torch.zeros(operator.network.nodes, dtype=torch.bool)
     for round_, part in parts:
         at = now if bool(reached.any()) else round_.before
         reached = reached | part.nodes
         if bool(reached.any()):
-            now = mix(round_.W, work_without(operator, round_.draw, at, part, _places(reached), round_.half))
+            half = work_without(operator, round_.draw, at, part, _places(reached), round_.half)
+            now = operator.exchange(round_).apply(round_, half)
             reached = _heard(round_.W, reached, bool(now.state))
         else:
             now = round_.after

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cascadice.applications.forget.corrections import Correct, along, coasted, pushed, replayed, work_without
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
-from cascadice.engine import Network, Operator, Participants, Round, draw, mix
+from cascadice.engine import Network, Operator, Participants, Round, draw
 from cascadice.influence.checks import check_form, check_replays, check_samples_are_separate
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.names import lookup
@@ -42,7 +42,13 @@ class Corrected(NamedTuple):
 
 
 def forget(
-    network: Network, rounds: Iterable[Round], removal: Removal, level: str = "replay", points: int = 2
+    network: Network,
+    rounds: Iterable[Round],
+    removal: Removal,
+    level: str = "replay",
+    points: int = 2,
+    *,
+    operator: Operator | None = None,
 ) -> Corrected:
     """Correct everyone's model after the last of these rounds, as if what is removed had not been used in them.
 
@@ -55,6 +61,7 @@ def forget(
         rounds: Consecutive rounds, recorded or from `simulate`; read once, one at a time.
         level: A name in `LEVELS`.
         points: Of the quadrature, for path-integrated.
+        operator: The operator to use, where its exchange is not the one in memory. Corrections travel as parameters do.
 
     Example:
         >>> rounds = list(cd.simulate(network, 30))
@@ -80,14 +87,14 @@ def forget(
             span.append(round_.t)
             yield round_, part
 
-    participants = correct(network, parts(), points)
+    participants = correct(operator or Operator(network), parts(), points)
     _check_end(removal, span, int(updates + uses.sum()))
     return Corrected(level, span[-1] + 1, participants, int(updates), uses)
 
 
 def _check_next(network: Network, removal: Removal, round_: Round, span: Sequence[int]) -> None:
     check_form(network, round_)
-    if round_.rule is not None:  # corrections are exchanged as parameters are: by W
+    if round_.rule is not None:  # whom a change has reached is known from W
         wrong = f"round {round_.t} was mixed by a rule that does not average; forgetting follows rounds that W mixed"
         raise ValueError(f"{wrong}. Train again without the data.")
     if span and round_.t != span[-1] + 1:
@@ -107,7 +114,9 @@ def _check_end(removal: Removal, span: Sequence[int], uses: int) -> None:
         raise ValueError(f"{who} any of these samples in rounds {rounds[0]} to {rounds[-1]}: nothing to forget.")
 
 
-def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int) -> Corrected:
+def repair(
+    network: Network, corrected: Corrected, removal: Removal, rounds: int, *, operator: Operator | None = None
+) -> Corrected:
     """Train on without what was removed, which mends part of the error of a rough correction.
 
     The rounds are those that would have followed, with their batches, mixing matrices and learning rates. Removed
@@ -119,11 +128,13 @@ def repair(network: Network, corrected: Corrected, removal: Removal, rounds: int
     """
     if rounds < 0:
         raise ValueError(f"rounds to repair must be at least 0; found {rounds}.")
-    now, everyone, operator = corrected.participants, list(range(network.nodes)), Operator(network)
+    now, everyone, operator = corrected.participants, list(range(network.nodes)), operator or Operator(network)
     for t in range(corrected.t, corrected.t + rounds):
         drawn = draw(network, t)
         part = part_of(replace(removal, rounds=None), drawn, network.nodes)
-        now = mix(drawn.W, work_without(operator, drawn, now, part, everyone, now))
+        half = work_without(operator, drawn, now, part, everyone, now)
+        round_ = Round(drawn, now, half, half, half.theta.new_zeros(network.nodes))
+        now = operator.exchange(round_).apply(round_, half)
     return corrected._replace(participants=now, t=corrected.t + rounds)
 
 

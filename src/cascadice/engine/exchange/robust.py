@@ -1,4 +1,4 @@
-"""Mixing rules that guard gossip against attackers by looking at the models alone; rivals of influence-aware gossip.
+"""Mixing rules that guard gossip against attackers by looking at the models alone; rivals of trust by cosine.
 
 `simulate(network, rounds, rule=krum())` uses one. Of the neighbours that a participant hears, at most the part `share`,
 in [0, 0.5), may be false: f of them.

@@ -1,13 +1,12 @@
-"""The mixing rules that a run's configuration can name."""
+"""The mixing rules that need nothing but what was sent; `cascadice.influence.trust.RULES` has these and more."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cascadice.engine.exchange import robust
-from cascadice.engine.exchange.influence_aware import influence_aware
+from cascadice.engine.exchange.cosine_trust import cosine_trust
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import MixingRule
-from cascadice.names import lookup
 
 
 class NamedRule(NamedTuple):
@@ -27,17 +26,13 @@ class NamedRule(NamedTuple):
 
 
 RULES: Mapping[str, NamedRule] = {
-    "influence": NamedRule(
-        influence_aware, True, True, "listen to those whose updates help on the receiver's own data"
+    "cosine-trust": NamedRule(
+        cosine_trust, True, True, "listen to those whose recent updates point the way the receiver's own do"
     ),
+    "influence": NamedRule(cosine_trust, True, True, "the former name of cosine-trust"),
     "clipping": NamedRule(lambda _: robust.clipping(), True, False, "self-centred clipping of models that are far off"),
     "krum": NamedRule(lambda _: robust.krum(), True, False, "adopt the model nearest to most of those received"),
     "trimmed-mean": NamedRule(
         lambda _: robust.trimmed_mean(), False, False, "mean of each coordinate without the extreme values"
     ),
 }
-
-
-def build(name: str, network: Network) -> MixingRule:
-    """Make the named rule for a run of this network; an unknown name raises ValueError and lists the known ones."""
-    return lookup(RULES, name, "rule").make(network)

@@ -1,4 +1,4 @@
-"""Influence-aware gossip: its numbers against a loop over pairs, and what it does to attackers and to the honest."""
+"""Trust by cosine: its numbers against a loop over pairs, and what it does to attackers and to the honest."""
 
 import pytest
 import torch
@@ -8,18 +8,18 @@ from torch.testing import assert_close
 
 import cascadice as cd
 from cascadice import topology
-from cascadice.engine.exchange import rules
-from cascadice.engine.exchange.geometry import neighbours
-from cascadice.engine.exchange.influence_aware import (
+from cascadice.engine.exchange.cosine_trust import (
+    cosine_trust,
     epoch_fading,
-    influence_aware,
     initial_trust,
     learn,
     most_helpful,
     oversized,
     reweighted,
 )
+from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.fleets import fleet
+from cascadice.influence import trust
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NODES = 8
@@ -87,7 +87,7 @@ def test_trust_is_what_a_loop_over_pairs_finds(memory):
 def test_for_sgd_it_is_the_influence_on_ones_own_batches():
     """−⟨D_k, D_j⟩ is lr times the first-order influence of D_j on the sum of k's batch losses."""
     net = digits()
-    rule = influence_aware(net, fading=0.0, explore=False)
+    rule = cosine_trust(net, fading=0.0, explore=False)
     (done,) = cd.simulate(net, 1, rule=rule)
     from engine.rows import gradients as slopes
 
@@ -114,7 +114,7 @@ def test_for_sgd_it_is_the_influence_on_ones_own_batches():
 )
 def test_attackers_are_dropped_and_the_honest_are_not(attack):
     net = digits(**attack)
-    rule = influence_aware(net)
+    rule = cosine_trust(net)
     *_, done = cd.simulate(net, 40, rule=rule, window=0)
     honest = [k for k in range(NODES) if k not in (1, 4)]
     heard = neighbours(net.mixing(0))
@@ -126,19 +126,19 @@ def test_attackers_are_dropped_and_the_honest_are_not(attack):
 @pytest.mark.parametrize("attack", ["sign-flipper", "noise-sender"])
 def test_what_is_plainly_wrong_is_kept_out_in_the_very_first_round_and_later_after_a_while(attack):
     net = digits(behaviours=[cd.Behaviour(attack, (3,), range(10, 99), strength=30.0)])
-    first = {done.t: done.W for done in cd.simulate(net, 45, rule=influence_aware(net), window=0)}
+    first = {done.t: done.W for done in cd.simulate(net, 45, rule=cosine_trust(net), window=0)}
     hears = neighbours(net.mixing(0))[:, 3]
     assert (first[9][hears, 3] > 0).all()
     assert not first[44][hears, 3].any()
     net = digits(behaviours=[cd.Behaviour(attack, (3,), strength=30.0)])
-    (at_once,) = cd.simulate(net, 1, rule=influence_aware(net))
+    (at_once,) = cd.simulate(net, 1, rule=cosine_trust(net))
     assert not at_once.W[hears, 3].any()
 
 
 def test_a_turncoat_that_blows_up_its_updates_is_not_let_in():
     attack = [cd.Behaviour("sign-flipper", (3,), range(10, 99), strength=30.0)]
     net = digits(behaviours=attack, mixing="complete")
-    W = {done.t: done.W for done in cd.simulate(net, 12, rule=influence_aware(net), window=0)}
+    W = {done.t: done.W for done in cd.simulate(net, 12, rule=cosine_trust(net), window=0)}
     honest = [k for k in range(NODES) if k != 3]
     assert (W[9][honest, 3] > 0).all()
     assert not W[10][honest, 3].any()
@@ -150,7 +150,7 @@ def test_a_turncoat_that_blows_up_its_updates_is_not_let_in():
 def test_groups_part():
     odd = (1, 2, 5, 7)
     net = digits(corruptions=[cd.Corruption("mirror-labels", odd)], mixing="complete")
-    *_, done = cd.simulate(net, 60, rule=influence_aware(net), window=0)
+    *_, done = cd.simulate(net, 60, rule=cosine_trust(net), window=0)
     group = torch.tensor([k in odd for k in range(NODES)])
     assert torch.equal(done.W > 0, group[:, None] == group[None])
 
@@ -160,8 +160,8 @@ def test_nobody_is_left_alone_when_it_may_explore():
     ring = topology.uniform(topology.ring(6))
     attack = [cd.Behaviour("sign-flipper", (1, 5), strength=2.0)]
     left = digits(nodes=None, mixing=ring, behaviours=attack)
-    *_, alone = cd.simulate(left, 30, rule=influence_aware(left, explore=False), window=0)
-    *_, found = cd.simulate(left, 30, rule=influence_aware(left), window=0)
+    *_, alone = cd.simulate(left, 30, rule=cosine_trust(left, explore=False), window=0)
+    *_, found = cd.simulate(left, 30, rule=cosine_trust(left), window=0)
     assert alone.W[0].tolist() == [1, 0, 0, 0, 0, 0]
     assert not found.W[0, [1, 5]].any()
     assert float(found.W[0, [2, 3, 4]].sum()) == pytest.approx(0.5)
@@ -169,19 +169,19 @@ def test_nobody_is_left_alone_when_it_may_explore():
 
 def test_degree_is_a_limit():
     net = digits(mixing="complete")
-    *_, done = cd.simulate(net, 5, rule=influence_aware(net, degree=2), window=0)
+    *_, done = cd.simulate(net, 5, rule=cosine_trust(net, degree=2), window=0)
     assert (neighbours(done.W).sum(1) <= 2).all()
     topology.check(done.W)
 
 
 def test_a_fleet_is_its_networks():
     alone = [digits(seed, behaviours=[cd.Behaviour("sign-flipper", (seed,))]) for seed in (1, 2)]
-    rules = [influence_aware(net, explore=False) for net in alone]
+    rules = [cosine_trust(net, explore=False) for net in alone]
     apart = [list(cd.simulate(net, 12, rule=rule))[-1].W for net, rule in zip(alone, rules, strict=True)]
     both = fleet(alone)
-    together = list(cd.simulate(both, 12, rule=influence_aware(both, explore=False, networks=2)))[-1].W
+    together = list(cd.simulate(both, 12, rule=cosine_trust(both, explore=False, networks=2)))[-1].W
     assert_close(together, torch.block_diag(*apart), **EXACT)
-    exploring = influence_aware(both, networks=2)
+    exploring = cosine_trust(both, networks=2)
     for t in range(20):
         k, j = exploring._strangers(t, 2 * NODES).nonzero().T
         assert len(k) == 2 * NODES
@@ -190,7 +190,7 @@ def test_a_fleet_is_its_networks():
 
 def test_a_single_participant_has_nobody_to_hear():
     net = digits(nodes=1, mixing="alone")
-    *_, done = cd.simulate(net, 3, rule=influence_aware(net))
+    *_, done = cd.simulate(net, 3, rule=cosine_trust(net))
     assert done.W.tolist() == [[1.0]]
 
 
@@ -233,16 +233,26 @@ def test_the_best_of_each_row():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        influence_aware(digits(), **options)
+        cosine_trust(digits(), **options)
 
 
 def test_rules_have_names():
     net = digits()
-    for name, kind in rules.RULES.items():
-        *_, done = cd.simulate(net, 2, rule=rules.build(name, net))
+    for name, kind in trust.RULES.items():
+        *_, done = cd.simulate(net, 2, rule=trust.build(name, net))
         assert kind.averages == torch.allclose(done.W @ done.half.theta, done.after.theta)
     with pytest.raises(ValueError, match=r"unknown rule 'krumm'\. Did you mean 'krum'"):
-        rules.build("krumm", net)
+        trust.build("krumm", net)
+
+
+def test_the_former_name_is_the_same_rule():
+    from cascadice.engine.exchange.influence_aware import influence_aware
+
+    net = digits()
+    last = [list(cd.simulate(net, 3, rule=rule))[-1].after.theta for rule in (
+        cosine_trust(net), influence_aware(net), trust.build("influence", net), trust.build("cosine-trust", net),
+    )]  # fmt: skip
+    assert all(torch.equal(last[0], other) for other in last[1:])
 
 
 def test_updates_fade_over_an_epoch():
