@@ -1,4 +1,4 @@
-"""What influence costs: in training rounds, against captum and kronfluence, against replay, and by number of hops.
+"""What influence costs: in training rounds and runs, against captum and kronfluence, against replay, and by hops.
 
     python benchmarks/influence.py                       # this machine's CPU
     python benchmarks/influence.py --device cuda --precision high
@@ -195,6 +195,29 @@ def replay(model: str, device: str, repeats: int, batch: int) -> dict[str, Any]:
     return {"model": model, "nodes": NODES, "batch": batch, "in_truths": rows}
 
 
+def whole_run(model: str, device: str, repeats: int, batch: int, rounds: int = 64) -> dict[str, Any]:
+    """What whole-run influence costs, in trainings of the same run."""
+    network = build(model, NODES, batch, "auto", device)
+    evaluation, kept = evaluation_of(network, batch), list(cd.simulate(network, rounds))
+    call = partial(cd.influence.whole_run, network, evaluation=evaluation)
+
+    def train() -> None:
+        for _ in cd.simulate(network, rounds, window=0):
+            pass
+
+    contenders: dict[str, Callable[[], object]] = {
+        "training": train,
+        "whole-run at 1, of rounds that were kept": partial(call, rounds=kept),
+        "whole-run at 0.5, all rounds kept": partial(call, rounds=rounds, at=0.5, length=rounds),
+        "whole-run at 0.5, √T checkpoints": partial(call, rounds=rounds, at=0.5, length=8),
+    }
+    for contender in contenders.values():
+        contender()
+    seconds = interleaved(contenders, repeats, device)
+    ratios = {name: ratio(taken, seconds["training"]) for name, taken in seconds.items() if name != "training"}
+    return {"model": model, "nodes": NODES, "batch": batch, "rounds": rounds, "in_trainings": ratios}
+
+
 def show(part: str, found: dict[str, Any]) -> None:
     if part == "cost":
         setting = f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['strategy']}"
@@ -211,6 +234,11 @@ def show(part: str, found: dict[str, Any]) -> None:
         for many, row in found["in_truths"].items():
             for name, r in row.items():
                 print(f"  {many} hop(s), {name:26} {r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})")
+    elif part == "whole-run":
+        setting = f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['rounds']} rounds"
+        print(f"{setting}: in trainings")
+        for name, r in found["in_trainings"].items():
+            print(f"  {name:42} {r['ratio']:6.2f} ({r['low']:.2f}–{r['high']:.2f})")
     else:
         print("hops   time (in that of one hop)   paths")
         for row in found["rows"]:
@@ -221,7 +249,7 @@ def show(part: str, found: dict[str, Any]) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--models", nargs="+", choices=["digits", "mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
-    parts = ["cost", "peers", "replay", "hops"]
+    parts = ["cost", "whole-run", "peers", "replay", "hops"]
     options.add_argument("--parts", nargs="+", choices=parts, default=parts)
     options.add_argument("--batch", type=int, default=BATCH)
     arguments = options.parse_args()
@@ -235,7 +263,8 @@ def main() -> None:
             continue
         result[part] = []
         for model in arguments.models:
-            found = {"cost": cost, "peers": peers, "replay": replay}[part](model, device, repeats, batch)
+            measure = {"cost": cost, "whole-run": whole_run, "peers": peers, "replay": replay}[part]
+            found = measure(model, device, repeats, batch)
             result[part].append(found)
             show(part, found)
             synchronize(device)

@@ -46,7 +46,11 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "W of lossy links": lambda: topology.link_loss(topology.build("complete", 8), 0.5)(5),
     **{f"corruption {kind}": lambda kind=kind: corrupted(kind) for kind in corruption.CORRUPTIONS},
     "noise of a behaviour": lambda: behaviours.noise(
-        [Behaviour("noise-sender", (1,), strength=0.3)], 2, range(3), torch.zeros(3, 70, dtype=torch.float32), 0
+        [Behaviour("noise-sender", (1,), strength=0.3)],
+        2,
+        range(3),
+        torch.zeros(3, 70, dtype=torch.float32),
+        [(0, node) for node in range(3)],
     ),
     "conduct": lambda: behaviours.conduct([Behaviour("sign-flipper", (1,), strength=0.1)], 2, range(3)),
     **{

@@ -46,10 +46,13 @@ def own_sets(network):
     return [Samples(x[k : k + 4], y[k : k + 4]) for k in range(NODES)]
 
 
+TRIED = [0, 1]  # participants
+
+
 def slopes(network, evaluation, at, **options):
-    """∂f/∂α_j by central differences."""
+    """∂f/∂α_j of some participants by central differences."""
     found = []
-    for one in torch.eye(NODES, dtype=torch.float64) * 1e-5:
+    for one in torch.eye(NODES, dtype=torch.float64)[TRIED] * 1e-5:
         alpha = torch.full((NODES,), at, dtype=torch.float64)
         up, down = (measured_at(network, ROUNDS, evaluation, alpha + step, **options) for step in (one, -one))
         found.append((up - down) / 2e-5)
@@ -57,7 +60,7 @@ def slopes(network, evaluation, at, **options):
 
 
 def assert_slopes(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+    torch.testing.assert_close(found[TRIED], expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("at", [1.0, 0.5])
@@ -172,21 +175,21 @@ def test_batch_norm_scores_participants():
         found.by_sample(48)
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "several ways"])
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
 def test_shares_sum_to_what_training_did_and_the_gap_falls_tenfold_a_point(name):
     gentle = {"sgd": {"lr": 0.1}, "momentum": {"optimizer": "momentum", "lr": 0.01},
-              "adam": {"optimizer": "adam", "lr": 0.005},
-              "several ways": OPTIMIZERS[name] | {"lr": [0.1, 0.005, 0.01, 0.1]}}  # fmt: skip
+              "adam": {"optimizer": "adam", "lr": 0.005}}  # fmt: skip
     network = small(**gentle[name])
     evaluation = evaluate_on(network)
     change = measured_at(network, ROUNDS, evaluation, 1.0) - measured_at(network, ROUNDS, evaluation, 0.0)
     gaps = []
-    for points in (1, 2, 3, 4):
+    for points in (1, 2, 4):
         found = whole_run_shares(network, ROUNDS, evaluation, points=points)
         assert float(found.participants.sum()) - change == pytest.approx(found.gap, abs=1e-12)
         gaps.append(abs(found.gap))
     assert gaps[0] < 0.2 * abs(change)
-    assert gaps[3] < 1e-3 * gaps[0] or gaps[3] < 1e-9 * abs(change)
+    assert gaps[1] < 0.1 * gaps[0]
+    assert gaps[2] < 1e-3 * gaps[0]
     torch.testing.assert_close(contributions(network, ROUNDS, evaluation, points=4), found.participants)
 
 
