@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
-_HOMES = {"Corruption": "data.corruption", "store": "runs"}  # the other names live in `engine`
+_HOMES = {"Corruption": "data.corruption"}  # the other names live in `engine`
 
 # names of version 0.1.0; those of `cascadice.influence` and of the applications are in CHANGELOG.md
 _RENAMED = {
@@ -47,6 +47,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cascadice' has no attribute {name!r}")
     if name in _MODULES:
         return import_module(f"cascadice.{name}")
+    if name == "store":
+        return import_module("cascadice.runs.store")
     value = getattr(import_module(f"cascadice.{_HOMES.get(name, 'engine')}"), name)
     globals()[name] = value
     return value

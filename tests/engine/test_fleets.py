@@ -107,6 +107,19 @@ def test_networks_must_be_of_one_size():
         fleet([make(), make(mixing="ring", nodes=6)])
 
 
+def test_networks_must_work_alike():
+    for other in (make(optimizer="adam"), make(compression="top-k")):
+        with pytest.raises(ValueError, match="one optimizer, loss and compression"):
+            fleet([make(), other])
+
+
+def test_a_rule_must_not_mix_networks():
+    together = fleet([make(), make()])
+    everybody = torch.full((8, 8), 1 / 8, dtype=torch.float64)
+    with pytest.raises(ValueError, match="must not hear each other"):
+        next(simulate(together, 1, rule=lambda draw, before, half: everybody))
+
+
 @pytest.mark.parametrize("module", [fleets, roc, data_sets], ids=lambda module: module.__name__)
 def test_examples_print_what_they_say(module):
     assert doctest.testmod(module).failed == 0

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from influence.cases import NODES, small
+from influence.cases import NODES, small, smooth
+from torch import nn
 
 from cascadice.engine import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
@@ -114,6 +115,12 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=message):
             retrain(network, 2, evaluation, **options)
+
+
+def test_samples_that_share_statistics_cannot_be_left_out():
+    network = small(smooth(nn.BatchNorm1d(4)))
+    with pytest.raises(ValueError, match="BatchNorm"):
+        retrain(network, 2, evaluate_on(network), samples=random_subsets(48, 0.5, 2))
 
 
 def test_a_network_that_diverges_is_named():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
-from cascadice.engine import Behaviour, DivergedError, Operator, simulate
+from cascadice.engine import Behaviour, DivergedError, Operator, fleet, simulate
 from cascadice.engine.exchange.robust import trimmed_mean
 from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.rounds import Adjoint
@@ -164,13 +164,16 @@ def test_at_weights_of_their_own():
     assert float(found[2]) == pytest.approx((up - down) / 2e-5, abs=1e-6)
 
 
-def test_batch_norm_scores_participants():
+def test_running_statistics_are_refused():
     network = small(smooth(nn.BatchNorm1d(4)))
-    evaluation = evaluate_on(network)
-    with pytest.raises(ValueError, match="BatchNorm"):
-        whole_run(network, ROUNDS, evaluation)
-    found = whole_run(network, ROUNDS, evaluation, samples=False)
-    assert found.by_round.isfinite().all()
+    with pytest.raises(ValueError, match="running statistics"):
+        whole_run(network, ROUNDS, evaluate_on(network), samples=False)
+
+
+def test_participants_alone():
+    network = small()
+    found = whole_run(network, ROUNDS, evaluate_on(network), samples=False)
+    assert torch.equal(found.by_round, whole_run(network, ROUNDS, evaluate_on(network)).by_round)
     with pytest.raises(ValueError, match="samples=True"):
         found.by_sample(48)
 
@@ -264,6 +267,7 @@ def test_bad_input():
         (lambda: whole_run(network, 3, evaluation, at=torch.ones(3)), "one a participant"),
         (lambda: whole_run(network, 3, evaluation, on=7), "a participant below 4"),
         (lambda: whole_run(network, 3, evaluation, on="nobody"), "average"),
+        (lambda: whole_run(fleet([network, network]), 3, evaluation, on="average"), "side by side"),
         (lambda: whole_run_shares(network, 3, evaluation, points=0), "at least 1 point"),
         (lambda: with_weights(network, samples=torch.ones(3)), "one a training sample"),
     ):

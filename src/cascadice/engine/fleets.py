@@ -44,7 +44,9 @@ def fleet(networks: Sequence[Network]) -> Network:
     first, nodes = networks[0], networks[0].nodes
     if len({network.nodes for network in networks}) > 1:
         raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
-    if first.groups:
+    if len({_way(network) for network in networks}) > 1:
+        raise ValueError("networks side by side must have one optimizer, loss and compression; found several.")
+    if any(network.groups for network in networks):
         raise ValueError("networks whose participants work in several ways cannot run side by side; run them in turn.")
     initial = [network.initial for network in networks]
     return replace(
@@ -64,6 +66,12 @@ def fleet(networks: Sequence[Network]) -> Network:
         sample_weights=_sample_weights(networks),
         seeds=tuple(seed for network in networks for seed in network.seeds or (network.seed,)),
     )  # fmt: skip
+
+
+def _way(network: Network) -> tuple[Any, ...]:
+    learner = network.learner
+    kinds = (learner.optimizer.update, learner.loss)
+    return (*(getattr(kind, "__qualname__", kind) for kind in kinds), network.compression, *network.initial.state)
 
 
 def _each(t: int, schedules: Iterable[Callable[[int], Any]]) -> list[Any]:

@@ -195,7 +195,7 @@ def _rows(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
 
 def draws_inside(network: Network, t: int) -> bool:
     """Whether round t draws more than batches and W on its way: corrupted data, or noise in place of updates."""
-    noisy = [b for b in network.behaviours if b.kind == "noise-sender"]
+    noisy = [b for b in network.behaviours if behaviours.BEHAVIOURS[b.kind].noise]
     return any(each.applies(t, node) for each in (*network.corruptions, *noisy) for node in each.nodes)
 
 

@@ -96,7 +96,7 @@ class Operator:
         """One round of everybody: a pure function of what was drawn and of the participants before it."""
         half, loss, tape = self.work(drawn, before, None, weights, strategy=strategy, layers=layers, buffers=buffers)
         round_ = Round(drawn, before, half, half, loss, tape)
-        if rule is not None and (round_ := apply_rule(round_, rule)).rule is not None:
+        if rule is not None and (round_ := apply_rule(round_, rule, self.network.blocks)).rule is not None:
             return round_
         after = self._exchange.apply(round_, half, None if buffers is None else buffers.after)
         return round_._replace(after=after)

@@ -13,13 +13,17 @@ from cascadice.engine.rounds import MixingRule, Round, rows_of
 
 
 class DivergedError(ArithmeticError):
-    """A participant's loss is no longer a number; what was yielded before stands."""
+    """A participant's loss is no longer a number. On CUDA it is looked at now and then, a few rounds late."""
 
     def __init__(
         self, t: int, node: int, remedy: str = "Lower the learning rate, or clip the gradient.", run: str = ""
     ) -> None:
         super().__init__(f"{run}the loss of participant {node} became NaN or infinite in round {t}. {remedy}")
-        self.t, self.node = t, node
+        self.t, self.node, self.remedy = t, node, remedy
+
+    def within(self, run: str, node: int | None = None) -> "DivergedError":
+        """The same, said of a run among several, in which the participant may have another number."""
+        return DivergedError(self.t, self.node if node is None else node, self.remedy, run)
 
 
 def simulate(

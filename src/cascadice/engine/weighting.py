@@ -2,7 +2,8 @@
 
     α_j multiplies j's learning rate: θ_j^{t+½} = θ_j^t + α_j Δ_j      α_i multiplies sample i's term in the gradients
 
-α_j = 0 is a participant that trains nothing and passes on what it hears; α_i = 0 is a sample left out.
+α_j = 0 is a participant that trains nothing and passes on what it hears; α_i = 0 is a sample left out. Running
+statistics (BatchNorm) have no learning rate, and move all the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ def with_weights(
     if samples is not None:
         _check("samples", samples, size := len(network.data.train), "training sample")
         samples = samples.to(network.initial.theta).expand(network.nodes, size)
+        samples = samples if network.sample_weights is None else samples * network.sample_weights
     if isinstance(alpha, float) and alpha == 1:
         return network if samples is None else replace(network, sample_weights=samples)
     for learner in network.learners:

@@ -64,7 +64,9 @@ def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
     later: int | None = None
     for round_ in backwards:
         if later is not None and round_.t + 1 != later:
-            raise ValueError(f"rounds must go back one by one; found {round_.t} after {later}.")
+            raise ValueError(
+                f"rounds must go back one by one; found {round_.t} after {later}. Keep or record all of them."
+            )
         later = round_.t
         yield round_
     if later is None:

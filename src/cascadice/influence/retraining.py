@@ -8,6 +8,7 @@ subsets.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import comb
 from typing import NamedTuple
 
 import torch
@@ -19,19 +20,24 @@ from cascadice.engine.backwards import bytes_of
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.fleets import fleet
 from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
+from cascadice.engine.networks import Network, draw
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import rows_of
 from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
+from cascadice.influence.checks import check_samples_are_separate
 from cascadice.influence.readings import agreement
 
 MEMORY = 2**30
 """Bytes of parameters and optimizer state to train side by side."""
+MOST = 256
+"""Networks side by side: their W is dense."""
 
 
 def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
-    """`count` random subsets of `size` participants or samples, of which each keeps the part `keep`: rows of 0 and 1.
+    """Different random subsets of `size` participants or samples, which keep the part `keep` each: rows of 0 and 1.
+
+    Where there are fewer than `count`, all of them.
 
     Raises:
         ValueError: Where a subset would keep nobody, or everybody.
@@ -39,14 +45,16 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     Example:
         >>> random_subsets(4, keep=0.5, count=2)
         tensor([[0., 1., 1., 0.],
-                [0., 0., 1., 1.]], dtype=torch.float64)
+                [0., 1., 0., 1.]], dtype=torch.float64)
     """
     kept = round(keep * size)
     if not 0 < kept < size:
         raise ValueError(f"subsets must keep some of {size} and leave some out; keeping {keep:g} leaves {kept}.")
     draw = seeds.generator(seed, "subsets", size, kept)
-    chosen = torch.stack([torch.randperm(size, generator=draw)[:kept] for _ in range(count)])
-    return torch.zeros(count, size, dtype=torch.float64).scatter_(1, chosen, 1.0)
+    chosen: dict[tuple[int, ...], None] = {}
+    while len(chosen) < min(count, comb(size, kept)):
+        chosen[tuple(sorted(torch.randperm(size, generator=draw)[:kept].tolist()))] = None
+    return torch.zeros(len(chosen), size, dtype=torch.float64).scatter_(1, torch.tensor(list(chosen)), 1.0)
 
 
 def without_each(nodes: int) -> Float[Tensor, "nodes nodes"]:
@@ -86,7 +94,9 @@ def retrain(
     """
     total = _checked(updates, samples)
     names = names or [f"network {i} of those trained again" for i in range(total)]
-    count = 1 if network.groups else together or max(1, MEMORY // bytes_of(network.initial))
+    if samples is not None:
+        check_samples_are_separate(network, draw(network, 0), network.initial)
+    count = 1 if network.groups else together or min(MOST, max(1, MEMORY // bytes_of(network.initial)))
     operator, values = Operator(network), list[Tensor]()
     for first in range(0, total, count):
         part = slice(first, min(first + count, total))
@@ -122,12 +132,12 @@ def _trained(
         many = with_weights(many, updates.reshape(-1))
     if samples is not None:
         rows = samples.to(network.initial.theta).repeat_interleave(network.nodes, 0)
-        many = replace(many, sample_weights=rows)
+        many = replace(many, sample_weights=rows if many.sample_weights is None else rows * many.sample_weights)
     try:
         *_, last = simulate(many, rounds, window=0)
     except DivergedError as error:
         which, node = divmod(error.node, network.nodes)
-        raise DivergedError(error.t, node, run=f"in {names[which]}, ") from None
+        raise error.within(f"in {names[which]}, ", node) from None
     return last.after
 
 
@@ -169,7 +179,10 @@ def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"
     draw = seeds.generator(0, "bootstrap", len(found))
     picks = torch.randint(len(found), (resamples, len(found)), generator=draw)
     each = torch.tensor([agreement(found[pick], predicted[pick]).spearman for pick in picks])
-    low, high = each[each.isfinite()].double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    each = each[each.isfinite()]
+    if not len(each):  # one of the two does not vary
+        return Prediction(whole.spearman, float("nan"), float("nan"), whole.pearson)
+    low, high = each.double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Prediction(whole.spearman, low, high, whole.pearson)
 
 

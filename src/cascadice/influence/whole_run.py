@@ -179,7 +179,7 @@ def sweep(
             if played is not None:
                 played()
     except DivergedError as error:
-        raise DivergedError(error.t, error.node, run=f"in the run at α = {in_words(at)}, ") from None
+        raise error.within(f"in the run at α = {in_words(at)}, ") from None
 
 
 def _pulled(
@@ -190,12 +190,23 @@ def _pulled(
         check_form(operator.network, round_)
         if adjoint is None:
             check_recording(operator.network, [round_], many=1)
+            _check_buffers(round_)
             if samples:
                 check_samples_are_separate(operator.network, round_.draw, round_.before)
             adjoint, value = final(operator, evaluation, round_, on)
         pulled = operator.pull_scored(round_, adjoint, samples)
         adjoint, drawn = pulled.before, round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
         yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, adjoint, value))
+
+
+def _check_buffers(round_: Round) -> None:
+    """Running statistics (BatchNorm) move without any learning rate, so α does not weigh what data does to them."""
+    for name, value in round_.half.buffers.items():
+        if value.is_floating_point() and not torch.equal(value, round_.before.buffers[name]):
+            raise ValueError(
+                f"whole-run influence does not follow what data does to running statistics; {name!r} has moved. Use "
+                "GroupNorm or LayerNorm, or retrain without the data."
+            )
 
 
 def final(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:
@@ -219,6 +230,8 @@ def focused(network: Network, on: str | int) -> tuple[Network, str]:
     """The network with all weight on one participant, where `on` is its number."""
     if isinstance(on, int) and 0 <= on < network.nodes:
         return replace(network, q=torch.eye(network.nodes).to(network.q)[on]), "all"
+    if on == "average" and network.blocks > 1:
+        raise ValueError("networks side by side have no average model in common. Take them one by one.")
     if on not in ("all", "average"):
         raise ValueError(f'on must be "all", "average" or a participant below {network.nodes}; found {on!r}.')
     return network, str(on)
@@ -232,6 +245,7 @@ def network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None
                 "rounds that were mixed by a rule that does not average cannot be played again at another α. "
                 "Use at=1.0, which follows them as they were."
             )
+        check_recording(network, [rounds[0]], many=1)
         network = as_recorded(network, rounds)
     return with_weights(network, at, during=during)
 

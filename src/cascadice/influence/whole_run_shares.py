@@ -122,7 +122,7 @@ def measured_at(
                 if played is not None:
                     played()
         except DivergedError as error:
-            raise DivergedError(error.t, error.node, run=f"in the run at α = {in_words(at)}, ") from None
+            raise error.within(f"in the run at α = {in_words(at)}, ") from None
     return final(operator, evaluation, last, on)[1]
 
 

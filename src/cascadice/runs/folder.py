@@ -16,7 +16,16 @@ from cascadice.runs.config import Config, from_json, to_json
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
 RUN_FILES = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE, WHOLE_RUN)
-RESULTS = ("detect", "choose", "reward", "forget", "validate", "ledger", "report.html")  # of commands over the run
+RESULTS = (
+    "detect",
+    "choose",
+    "reward",
+    "forget",
+    "contribution",
+    "validate",
+    "ledger",
+    "report.html",
+)  # of commands over the run
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
 
 # What may change when a run is resumed: where its files are, how long it runs, what it keeps.

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from cascadice.engine.evaluation import Evaluation, evaluate_on
-from cascadice.engine.exchange.rules import RULES
 from cascadice.engine.networks import Network, draw
 from cascadice.files import Folder
+from cascadice.influence.trust import RULES
 from cascadice.influence.whole_run_shares import measured_at
 from cascadice.names import lookup
 from cascadice.runs import store

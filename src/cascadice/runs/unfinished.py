@@ -73,8 +73,9 @@ class Scores:
 
     def add(self, scores: RoundScores) -> None:
         """Add the scores of the next round; they are saved once a minute."""
-        self.parts.append((scores.participants.cpu(), scores.samples.cpu(), scores.drawn))
-        self.latest = scores.sweep
+        part = (scores.participants.cpu(), scores.samples.cpu(), scores.drawn)
+        latest = tree_map(torch.clone, scores.sweep.adjoint)  # the next round is pulled back in its place
+        self.parts, self.latest = [*self.parts, part], scores.sweep._replace(adjoint=latest)
         if monotonic() - self.saved >= SAVE_SECONDS:
             self.save()
 

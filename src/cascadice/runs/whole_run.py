@@ -111,7 +111,13 @@ def ask_whole_run(
         for t, rows in enumerate(_compute(played, question, out, console)):
             tables.write_part(out, rows, t, note)
         shutil.rmtree(out / UNFINISHED)
-    return conclude(console, played.network, played.folder, out)
+    summary = conclude(console, played.network, played.folder, out)
+    if question.samples and not all(learner.optimizer.linear for learner in played.network.learners):
+        say(
+            console,
+            "Adam and clipping do not see the scale of gradients: scores of samples predict little (see the docs).",
+        )
+    return summary
 
 
 def note_of(question: WholeRunQuestion, played: Playable) -> dict[str, str]:

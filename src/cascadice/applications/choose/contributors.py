@@ -45,7 +45,7 @@ def _results(writer: Writer, shares: Tensor, untrained: float, trained: float, o
         [
             k,
             0.0 - float(shares[k]),
-            float(shares[k]) / total + 0.0,
+            float(shares[k]) / total + 0.0 if total else 0.0,
             "keep" if shares[k] < 0 else "let go",
             injected.get(k, ""),
         ]

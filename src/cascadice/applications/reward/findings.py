@@ -79,7 +79,8 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     if (asked or 0) > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {asked}.")
     hops, points = args.hops or HOPS, args.points or POINTS
-    end = f"to the end of round {recording.round_numbers[-1]}"
+    last = _playable(recording).rounds - 1 if args.kind == "whole-run" else recording.round_numbers[-1]
+    end = f"to the end of round {last}"
     kinds = {
         "whole-run": f"{points} point{'s' * (points > 1)}, {end}",
         "shares": f"{hops} hop{'s' * (hops > 1)}",
@@ -174,7 +175,8 @@ def _playable(recording: Recording) -> Playable:
 
 def _gap(untrained: float, trained: float, gap: float) -> str:
     """What training did as a whole, and by how much contributions miss it."""
-    change, off = trained - untrained, f"{abs(gap):.4f} off ({abs(gap / (trained - untrained)):.1%})"
+    change = trained - untrained
+    off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
     return (
         f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
         f"{change + gap:+.4f}, which is {off}; more --points and smooth activations come nearer."

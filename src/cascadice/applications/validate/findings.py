@@ -33,9 +33,10 @@ from cascadice.engine import evaluate, evaluate_on
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
 from cascadice.runs import store
-from cascadice.runs.config import build, length, override
+from cascadice.runs.config import build, override
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.metrics import quality
+from cascadice.runs.playing import playable
 from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 
@@ -99,14 +100,14 @@ def _open(args: argparse.Namespace) -> Recording:
 
 
 def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
-    network = recording.network
-    assert network.partition is not None
+    run = playable(recording.folder, recording.config, recording.network)
+    network = run.network
     available = len(network.data.test)
     count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
     if count > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
     evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
-    return Setting(network, length(recording.config, network.partition), evaluation, args.keep, args.of == "samples")
+    return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
 
 
 def _plan(args: argparse.Namespace, setting: Setting) -> Plan:

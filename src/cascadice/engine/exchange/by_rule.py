@@ -22,14 +22,26 @@ from cascadice.engine.rounds import Adjoint, MixingRule, Perturbation, Round
 R = TypeVar("R")
 
 
-def apply_rule(round_: Round, rule: MixingRule) -> Round:
-    """The round with the W that the rule chose, or mixed by the rule itself where it does not average."""
+def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
+    """The round with the W that the rule chose, or mixed by the rule itself where it does not average.
+
+    Of several `networks` side by side, none may hear another.
+    """
     chosen = rule(round_.draw, round_.before, round_.half)
     if isinstance(chosen, Participants):
         return round_._replace(after=_checked_rows(chosen, round_, rule), rule=rule)
     if chosen is round_.W:
         return round_
-    return round_._replace(draw=round_.draw._replace(W=_checked(chosen, round_, rule)))
+    W = _checked(chosen, round_, rule)
+    if networks > 1:
+        _check_apart(W.to_dense(), networks, f"the rule {_name(rule)} in round {round_.t}")
+    return round_._replace(draw=round_.draw._replace(W=W))
+
+
+def _check_apart(W: Float[Tensor, "n n"], networks: int, what: str) -> None:
+    which = torch.arange(len(W), device=W.device) // (len(W) // networks)
+    if bool((W * (which[:, None] != which)).any()):
+        raise ValueError(f"networks side by side must not hear each other; {what} lets them.")
 
 
 def _checked_rows(mixed: Participants, round_: Round, rule: MixingRule) -> Participants:
