@@ -20,7 +20,7 @@ demo: $(READY)  ## train 16 participants, three of them faulty, then find out wh
 	$(BIN)/cascadice influence demo --kind whole-run-shares --points 4 --samples
 	$(BIN)/cascadice influence demo --hops 2 --kind truth,first-order,path-integrated --every 20
 	$(BIN)/cascadice detect demo --overwrite
-	$(BIN)/cascadice reward demo --budget 1000 --overwrite
+	$(BIN)/cascadice reward demo --budget 1000 --points 4 --overwrite
 	$(BIN)/cascadice report demo
 
 test: lint  ## linters, types and the whole fast test suite, in two processes
