@@ -149,6 +149,7 @@ def test_settings_are_the_papers_nine_and_more():
     assert len({place for _, place in fleets_of(NINE[0], Plan())[0]}) == 8
 
 
+@pytest.mark.slow
 def test_the_study_prints_and_writes_setting_by_setting(tmp_path, monkeypatch, capsys, digits):
     monkeypatch.setattr(data_sets, "find", lambda root: ("digits", None))
     monkeypatch.setattr(

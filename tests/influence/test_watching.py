@@ -24,7 +24,7 @@ def assert_same(one, other):
     torch.testing.assert_close(torch.as_tensor(one.value), torch.as_tensor(other.value), equal_nan=True, **CLOSE)
 
 
-@pytest.mark.parametrize("samples", [False, True])
+@pytest.mark.parametrize("samples", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_live_in_a_window_and_from_a_recording(tmp_path, samples):
     network = small()
     expected = all_of(network, list(simulate(network, ROUNDS)), kinds=ALL_KINDS, samples=samples)
