@@ -27,7 +27,7 @@ from cascadice_experiments.study import clock
 
 RESAMPLES = 20  # few: the spread over seeds is what is reported
 HOPS = 4  # of shares over a few hops
-KEPT = 80 * 2**30  # bytes of rounds to keep on a GPU
+KEPT = 24 * 2**30  # bytes of rounds to keep on a GPU
 
 
 class Scores(NamedTuple):
@@ -56,6 +56,8 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
         for name, found in _retrained(case, network, own, evaluate_on(network)).items():
             conditions[name].append(found)
     say(f"{case.name}: retrained in {clock(device) - start:.1f} s")
+    for name, found in conditions.items():
+        say(f"{name}: {[[round(value, 5) for value in each.found.tolist()] for each in found]}")
     estimates: dict[str, Scores] = {}
     for name, scores in _estimates(case, together, evaluation, len(networks), device):
         estimates[name] = scores
@@ -79,10 +81,11 @@ class Retrained(NamedTuple):
 
 def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Evaluation) -> dict[str, Retrained]:
     """All conditions of one seed, side by side."""
-    nodes, size, own = case.nodes, len(network.data.train), torch.cat(held)
+    nodes, size = case.nodes, len(network.data.train)
+    own = torch.cat([part.view(case.copies, -1) for part in held], 1)
     kept = {f"participants {keep:g}": keep for keep in case.participants}
     updates = {name: random_subsets(nodes, keep, case.subsets, seed=1) for name, keep in kept.items()}
-    samples = {f"samples {keep:g}": random_subsets(len(own), keep, case.subsets, seed=2) for keep in case.samples}
+    samples = {f"samples {keep:g}": random_subsets(own.shape[1], keep, case.subsets, seed=2) for keep in case.samples}
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
     rows = torch.cat(list(updates.values()))
     found = retrain(network, case.rounds, evaluation, updates=rows, together=case.together)
@@ -92,10 +95,10 @@ def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Eva
     }
     for name, subsets in samples.items():
         everywhere = torch.ones(len(subsets), size)
-        everywhere[:, own] = subsets.float()
+        everywhere[:, own.flatten()] = subsets.float().repeat(1, case.copies)
         found = retrain(network, case.rounds, evaluation, samples=everywhere, together=case.together)
         weights = torch.zeros(len(subsets), size, dtype=torch.float64)
-        weights[:, own] = subsets
+        weights[:, own.flatten()] = subsets.repeat(1, case.copies)
         results[name] = Retrained(weights, found)
     return results
 
@@ -106,7 +109,7 @@ def _estimates(
     size = len(together.data.train)
     length = segment(together, case.rounds, KEPT if device != "cpu" else MEMORY)
     whole_run(together, 3, evaluation)  # what is compiled and allocated once is no part of the cost
-    alphas = sorted({1.0, *case.participants, *case.samples}, reverse=True)
+    alphas = case.alphas or sorted({1.0, *case.participants, *case.samples}, reverse=True)
 
     def scored(run: WholeRun, seconds: float) -> Scores:
         each = [_own(run, i, count) for i in range(count)]
@@ -116,9 +119,10 @@ def _estimates(
         start = clock(device)
         run = whole_run(together, case.rounds, evaluation, at=alpha, length=length)
         yield f"whole-run at {alpha:g}", scored(run, clock(device) - start)
-    start = clock(device)
-    run = whole_run_shares(together, case.rounds, evaluation, length=length)
-    yield "whole-run shares", scored(run, clock(device) - start)
+    if case.points:
+        start = clock(device)
+        run = whole_run_shares(together, case.rounds, evaluation, points=case.points, length=length)
+        yield "whole-run shares", scored(run, clock(device) - start)
     if case.halves:
         start = clock(device)
         scores = _over_halves(case, together, evaluation, count, length)
@@ -129,7 +133,7 @@ def _estimates(
         f"shares, {HOPS} hops": {"kinds": ("shares",), "hops": HOPS},
     }.items():
         start = clock(device)
-        scores = _few_hops(case, together, evaluation, count, options)
+        scores = few_hops(case, together, evaluation, count, options)
         yield name, scores._replace(seconds=clock(device) - start)
 
 
@@ -153,7 +157,7 @@ def _own(run: WholeRun, place: int, count: int) -> WholeRun:
     return WholeRun(run.value, run.first, run.by_round[:, rows], run.samples[:, rows], run.drawn[:, rows])
 
 
-def _few_hops(case: Case, together: Network, evaluation: Evaluation, count: int, options: dict[str, Any]) -> Scores:
+def few_hops(case: Case, together: Network, evaluation: Evaluation, count: int, options: dict[str, Any]) -> Scores:
     """Influence one or a few hops ahead, summed over every so many rounds."""
     hops, size = options["hops"], len(together.data.train)
     rounds: Iterator[Round] = simulate(together, case.rounds, window=hops)

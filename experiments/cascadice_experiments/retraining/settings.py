@@ -12,7 +12,7 @@ from cascadice.engine import Network
 from cascadice_experiments.data_sets import first
 from cascadice_experiments.retraining.text import domains
 
-NOISY, WRONG = 3, 0.6  # participants with wrong labels, and the part of their labels that is drawn at random
+WRONG = 0.6  # the part of their labels that is drawn at random, for participants with wrong labels
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,13 @@ class Case:
     Attributes:
         participants, samples: The parts that random subsets keep.
         subsets: How many subsets for each part.
+        noisy: How many participants have wrong labels.
+        alphas: Where whole-run influence is asked: at 1 and at the parts that are kept, unless given.
+        points: Of whole-run shares; 0 for none.
         every: One-hop and few-hop influence is summed over every so many rounds.
         halves: Random halves of the samples, in runs on which whole-run influence is averaged.
+        copies: Of each training image, all but the first shifted and mirrored at random; they are kept or left out
+            together.
     """
 
     name: str
@@ -42,7 +47,11 @@ class Case:
     subsets: int = 24
     tests: int = 1024
     every: int = 16
+    noisy: int = 3
+    alphas: tuple[float, ...] = ()
+    points: int = 3
     halves: int = 0
+    copies: int = 1
     together: int = 256
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
@@ -52,7 +61,7 @@ ONE = replace(MLP, samples=(0.5,))
 RELU = (("hidden", (128, 128)), ("activation", "relu"))
 CNN = replace(
     ONE, name="cnn", model="cnn", options=(("channels", (16, 32, 32)), ("activation", "gelu"), ("pool", "average")),
-    rounds=200, batch=64, participants=(0.8,), samples=(0.5,), subsets=24, every=25,
+    lr=0.5, rounds=200, batch=64, participants=(0.8,), samples=(0.5,), subsets=12, every=25, together=64,
 )  # fmt: skip
 CASES = {
     case.name: case
@@ -65,16 +74,17 @@ CASES = {
         replace(ONE, name="momentum", optimizer="momentum", lr=0.01),
         replace(ONE, name="adam", optimizer="adam", lr=0.001, halves=4),
         CNN,
-        replace(CNN, name="cnn relu", options=(("channels", (16, 32, 32)),)),
+        replace(CNN, name="cnn relu", options=(("channels", (16, 32, 32)), ("pool", "average")), points=0),
         replace(
             CNN, name="resnet18", model="resnet18", options=(("width", 16), ("activation", "gelu")), partition="iid",
-            optimizer="momentum", lr=0.05, nodes=8, batch=64, rounds=480, subsets=16, together=25, seeds=(0,), every=60,
+            optimizer="momentum", lr=0.05, nodes=8, batch=64, rounds=800, together=12, seeds=(0,), every=100,
+            samples=(), noisy=1, copies=8, alphas=(0.8,), points=0,
         ),
         replace(
             CNN, name="transformer", model="transformer",
             options=(("width", 384), ("heads", 6), ("depth", 6), ("activation", "gelu")), partition="domains",
-            optimizer="adam", lr=0.0005, nodes=8, batch=16, rounds=300, subsets=16, together=6, seeds=(0,), every=60,
-            tests=256,
+            optimizer="adam", lr=0.001, nodes=8, batch=16, rounds=160, together=6, seeds=(0,), every=40, tests=256,
+            alphas=(1.0, 0.5), points=0,
         ),
     )
 }  # fmt: skip
@@ -100,15 +110,31 @@ def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[
     for place, seed in enumerate(case.seeds):
         own = partition.build(case.partition, clean.train.y, case.nodes, seed=seed, **options)
         draw = torch.Generator().manual_seed(seed)
-        doubted = torch.cat(list(own[:NOISY]))
+        doubted = torch.cat(list(own[: case.noisy]))
         wrong = doubted[torch.rand(len(doubted), generator=draw) < WRONG]
         y = clean.train.y.clone()
         y[wrong] = torch.randint(classes, (len(wrong),), generator=draw)
         labels.append(y)
-        held.append([part + place * size for part in own])
-    x = clean.train.x.repeat(len(case.seeds), *[1] * (clean.train.x.dim() - 1))
-    train = replace(clean.train, x=x, y=torch.cat(labels))
+        starts = size * (place * case.copies + torch.arange(case.copies))
+        held.append([(starts[:, None] + part).flatten() for part in own])
+    x = torch.cat([clean.train.x, *(_shifted(clean.train.x, seed) for seed in range(1, case.copies))])
+    x = x.repeat(len(case.seeds), *[1] * (x.dim() - 1))
+    train = replace(clean.train, x=x, y=torch.cat([y.repeat(case.copies) for y in labels]))
     return replace(clean, train=train, test=first(clean.test, case.tests)), held
+
+
+def _shifted(x: Tensor, seed: int, by: int = 4) -> Tensor:
+    """Every image moved by up to so many pixels, and mirrored or not."""
+    draw = torch.Generator().manual_seed(seed)
+    height, width = x.shape[-2:]
+    padded = torch.nn.functional.pad(x, (by, by, by, by))
+    down, right = torch.randint(2 * by + 1, (2, len(x), 1), generator=draw)
+    rows, columns = down + torch.arange(height), right + torch.arange(width)
+    mirrored = torch.rand(len(x), 1, generator=draw) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    images = torch.arange(len(x))[:, None, None, None]
+    channels = torch.arange(x.shape[1])[None, :, None, None]
+    return padded[images, channels, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def make_networks(case: Case, whole: DataSet, held: list[list[Tensor]], device: str) -> list[Network]:
