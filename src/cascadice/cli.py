@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import cascadice
@@ -86,7 +87,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _application(name: str) -> Callable[[argparse.Namespace], None]:
     """What an application computes takes torch, so it is imported when it is asked for."""
-    return lambda args: import_module(f"cascadice.applications.{name}.findings").run(args)
+
+    def command(args: argparse.Namespace) -> None:
+        from cascadice.runs.folder import writing
+
+        places = {"out": name, "ledger": "ledger"}
+        with writing(*(Path(vars(args)[flag] or Path(args.run, own)) for flag, own in places.items() if flag in args)):
+            import_module(f"cascadice.applications.{name}.findings").run(args)
+
+    return command
 
 
 def _check_known(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:

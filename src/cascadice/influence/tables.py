@@ -212,11 +212,8 @@ def _read_part(path: Path) -> Table:
     import pyarrow as pa
     from pyarrow import parquet
 
-    try:
+    with files.intact(path, pa.ArrowException):
         part = parquet.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"{path} is damaged: {reason}. Delete it; what it held must be computed again.") from None
     if not set(TYPES) <= set(part.column_names) or not part.select(list(TYPES)).schema.equals(_schema()):
         columns = ", ".join(f"{field.name} ({field.type})" for field in part.schema)
         raise ValueError(f"{path} must have the columns {', '.join(TYPES)} of an influence table; found {columns}.")
