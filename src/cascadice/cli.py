@@ -2,7 +2,8 @@
 
     cascadice list | run | influence | detect | choose | reward | forget | validate | report | reproduce | topology
 
-Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C;
+143 by SIGTERM; 129 by SIGHUP.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from cascadice.applications.forget import command as forget
 from cascadice.applications.reward import command as reward
 from cascadice.applications.validate import command as validate
 from cascadice.commands import influence, listing, report, reproduce, run, topology
+from cascadice.commands.stopping import Stop, stoppable
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,6 +35,11 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    with stoppable() as stop:
+        return _main(arguments, stop)
+
+
+def _main(arguments: Sequence[str] | None, stop: Stop) -> int:
     try:
         args, unknown = _parser().parse_known_args(arguments)
         _check_known(unknown, args.parser)
@@ -40,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt as stop:
-        return _fail(130, str(stop) or "stopped.")
+    except KeyboardInterrupt as interrupt:
+        return _fail(stop.code, str(interrupt) or "stopped.")
     except ArithmeticError as error:
         return _fail(1, str(error))
     except MemoryError as error:
         return _fail(1, f"out of memory: {error}")
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # not a mistake in the request
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # not a mistake in the request
         return _fail(1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
     except (ValueError, TypeError) as error:
         return _fail(2, str(error))

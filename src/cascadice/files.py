@@ -29,22 +29,21 @@ Tensors = dict[str, Tensor]
 def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; if the block succeeds, flush that file to disk and rename it to `path`.
 
-    The temporary file has a new folder of its own, so that nothing planted under its name is followed, and what a
-    library leaves beside it is found again. Missing parent folders are created.
+    The temporary file is new: nothing planted under its name is followed. Missing parent folders are created.
 
     Args:
         path: The file to replace.
         settled: Whether the new name too must survive a loss of power; without, it does after `sync(path.parent)`.
     """
     make_folder(path.parent)
-    draft = path.parent / f".tmp-{os.getpid()}-{token_hex(4)}" / path.name
-    draft.parent.mkdir(mode=0o700)
+    draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
+    draft.touch(exist_ok=False)
     try:
         yield draft
         sync(draft)
         draft.replace(path)
     finally:
-        shutil.rmtree(draft.parent, ignore_errors=True)
+        draft.unlink(missing_ok=True)
     if settled:
         sync(path.parent)
 

@@ -296,17 +296,17 @@ def test_a_file_is_replaced_not_rewritten(tmp_path):
 def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
     """The temporary name cannot be guessed; if it is, nothing is written there."""
     monkeypatch.setattr(files, "token_hex", lambda size: "guessed")
-    (tmp_path / "victim").mkdir()
-    (tmp_path / f".tmp-{os.getpid()}-guessed").symlink_to(tmp_path / "victim")
+    planted = tmp_path / f".tmp-{os.getpid()}-guessed-a.json"
+    planted.symlink_to(tmp_path / "victim")
     with pytest.raises(FileExistsError):
         files.write_json(tmp_path / "a.json", {})
-    assert list((tmp_path / "victim").iterdir()) == []
+    assert planted.is_symlink()
+    assert not (tmp_path / "victim").exists()
 
 
 def test_what_safetensors_leaves_behind_is_swept(tmp_path):
     (tmp_path / "rounds").mkdir()
-    for name in (".tmpAb12Cd", "rounds/.tmpAb12Cd", ".tmp-1-0a1b/x", ".tmp-mine", ".tmpfiles.d"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in (".tmpAb12Cd", "rounds/.tmpAb12Cd", ".tmp-1-0a1b-x", ".tmp-mine", ".tmpfiles.d"):
         (tmp_path / name).write_text("half")
     files.remove_drafts(tmp_path, "rounds", "missing")
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".tmp-mine", ".tmpfiles.d", "rounds"]

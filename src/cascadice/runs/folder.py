@@ -26,7 +26,7 @@ RESULTS = (
     "ledger",
     "report.html",
 )  # of commands over the run
-OWN = (*RUN_FILES, *RESULTS, locks.LOCK)
+OWN = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
 
@@ -178,11 +178,13 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
 def clear(folder: Path) -> None:
     """Remove the files of a run and the results about it, and nothing else.
 
-    The checkpoint goes first: without it, a run that is half cleared would be begun again. The manifest is left to be
-    replaced: by it, whoever dies on the way leaves a folder that is known to hold a run.
+    The checkpoint goes first, so that what is half cleared begins again when it is resumed; the settings go last, so
+    that nobody takes what is left for another run's. The manifest is left to be replaced: by it the folder is known to
+    hold a run, whoever dies on the way.
     """
     files.remove_drafts(folder, *BELOW)
-    for names in ((store.CHECKPOINT,), [name for name in OWN if name not in (store.CHECKPOINT, MANIFEST)]):
+    others = [name for name in OWN if name not in (store.CHECKPOINT, CONFIG, MANIFEST)]
+    for names in ([store.CHECKPOINT], others, [CONFIG]):
         for name in names:
             files.remove(folder / name)
         files.sync(folder)

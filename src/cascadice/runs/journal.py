@@ -86,7 +86,8 @@ def open_journal(folder: Path, config: Config, network: Network, rounds: int, re
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
         journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
         manifest = read_manifest(folder)
-        journal.earlier_seconds, journal.started = manifest["seconds"], manifest["started"]
+        journal.earlier_seconds = manifest.get("seconds", 0.0)
+        journal.started = manifest.get("started", journal.started)
     _delete_later_rounds(journal)
     files.remove_drafts(folder, *BELOW)
     return journal
