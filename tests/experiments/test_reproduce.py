@@ -303,6 +303,9 @@ def test_exit_codes(program):
     code, out, _ = program({"bad": figure(fail), "absent": figure(count, ["cifar10"])}, "all")
     assert code == 1
     assert "failed: bad" in out
+    code, out, err = program({"bad": figure(fail)}, "all", "--quiet")
+    assert (code, out) == (1, "")
+    assert err == "cascadice: bad failed; see out/reproduce/bad/error.txt\n"
 
 
 def test_without_names_it_says_which_there_are(program, tmp_path):

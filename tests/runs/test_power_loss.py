@@ -13,8 +13,8 @@ from cascadice.runs import train
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
 
-TINY = replace(demo(), nodes=2, model_options=("hidden=[2]",), epochs=None, eval_every=2)
-SMALL = replace(TINY, rounds=4, record="all", checkpoint_every=2)
+TINY = replace(demo(), nodes=2, model_options=("hidden=[2]",))
+SMALL = replace(TINY, rounds=4, epochs=None, eval_every=2, record="all", checkpoint_every=2)
 OTHER = replace(SMALL, lr=0.1, rounds=3)
 RESULTS = {"influence": None, "influence/part-00000000.parquet": b"old", "detect": None, "detect/detect.json": b"old"}
 NOTES = {"notes.txt": b"mine"}
