@@ -2,7 +2,8 @@
 
     cascadice list | run | influence | detect | choose | reward | forget | validate | report | reproduce | topology
 
-Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C;
+143 by SIGTERM; 129 by SIGHUP.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import cascadice
@@ -21,6 +23,7 @@ from cascadice.applications.forget import command as forget
 from cascadice.applications.reward import command as reward
 from cascadice.applications.validate import command as validate
 from cascadice.commands import influence, listing, report, reproduce, run, topology
+from cascadice.commands.stopping import Stop, stoppable
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,6 +35,11 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    with stoppable() as stop:
+        return _main(arguments, stop)
+
+
+def _main(arguments: Sequence[str] | None, stop: Stop) -> int:
     try:
         args, unknown = _parser().parse_known_args(arguments)
         _check_known(unknown, args.parser)
@@ -39,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt as stop:
-        return _fail(130, str(stop) or "stopped.")
+    except KeyboardInterrupt as interrupt:
+        return _fail(stop.code, str(interrupt) or "stopped.")
     except ArithmeticError as error:
         return _fail(1, str(error))
     except MemoryError as error:
         return _fail(1, f"out of memory: {error}")
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # not a mistake in the request
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # not a mistake in the request
         return _fail(1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
     except (ValueError, TypeError) as error:
         return _fail(2, str(error))
@@ -86,7 +94,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _application(name: str) -> Callable[[argparse.Namespace], None]:
     """What an application computes takes torch, so it is imported when it is asked for."""
-    return lambda args: import_module(f"cascadice.applications.{name}.findings").run(args)
+
+    def command(args: argparse.Namespace) -> None:
+        from cascadice.runs.folder import writing
+
+        places = {"out": name, "ledger": "ledger"}
+        with writing(*(Path(vars(args)[flag] or Path(args.run, own)) for flag, own in places.items() if flag in args)):
+            import_module(f"cascadice.applications.{name}.findings").run(args)
+
+    return command
 
 
 def _check_known(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:

@@ -4,43 +4,89 @@ A file is written under a temporary name, then renamed: readers see the old file
 Nothing is pickled.
 """
 
+import errno
 import json
 import os
+import re
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import torch
 from torch import Tensor
 
 TENSOR_FORMAT = "cascadice-1"
+DRAFT = re.compile(r"\.tmp-\d+-.+|\.tmp[A-Za-z0-9]{6}")  # ours, and those that safetensors makes beside a file
 Folder = str | os.PathLike[str]
 Tensors = dict[str, Tensor]
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; if the block succeeds, flush that file to disk and rename it to `path`.
 
-    Missing parent folders are created.
+    The temporary file is new: nothing planted under its name is followed. Missing parent folders are created.
+
+    Args:
+        path: The file to replace.
+        settled: Whether the new name too must survive a loss of power; without, it does after `sync(path.parent)`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    make_folder(path.parent)
+    draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
+    draft.touch(exist_ok=False)
     try:
         yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+    if settled:
+        sync(path.parent)
 
 
-def remove_drafts(folder: Folder) -> None:
-    """Remove the temporary files that a killed process left in a folder or in its `rounds`."""
-    for draft in (*Path(folder).glob(".tmp-*"), *Path(folder).glob("rounds/.tmp-*")):
-        draft.unlink(missing_ok=True)
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, would survive a loss of power."""
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has nothing to flush
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, and wait until their names would survive a loss of power."""
+    if folder.is_dir():
+        return
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync(place.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder and everything in it; of a link the link alone. A missing path is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_drafts(folder: Folder, *below: str) -> None:
+    """Remove the temporary files that killed processes left in a folder, and anywhere in its subfolders `below`."""
+    place = Path(folder)
+    inside = (draft for name in below if not (place / name).is_symlink() for draft in (place / name).rglob(".tmp*"))
+    for draft in [*place.glob(".tmp*"), *inside]:
+        if DRAFT.fullmatch(draft.name):
+            remove(draft)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -60,16 +106,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Write named tensors and their metadata as safetensors, atomically, with a checksum."""
+def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], settled: bool = True) -> None:
+    """Write named tensors and their metadata as safetensors with a checksum, atomically; `settled`: see `replacing`."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
     content = {"format": TENSOR_FORMAT, **metadata, "names": list(plain), "checksum": _checksum(plain)}
-    with replacing(path) as draft:
-        # one metadata entry: several would be written in any order, and equal runs should make equal files
-        save_file(plain, draft, metadata={"cascadice": json.dumps(content)})
+    with replacing(path, settled) as draft:
+        try:
+            # one metadata entry: several would be written in any order, and equal runs should make equal files
+            save_file(plain, draft, metadata={"cascadice": json.dumps(content)})
+        except SafetensorError as error:
+            raise _system_error(error, path) or error from None
         draft.chmod(0o644)  # safetensors makes it readable by its owner alone
 
 
@@ -82,12 +132,9 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
 
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("cascadice", "{}"))
-            tensors = {name: file.get_tensor(name).clone() for name in metadata.get("names", ())}
-    except (SafetensorError, OSError) as error:
-        raise damaged(path, " ".join(str(error).split())) from None
+    with intact(path, SafetensorError), safe_open(path, "pt") as file:
+        metadata = json.loads((file.metadata() or {}).get("cascadice", "{}"))
+        tensors = {name: file.get_tensor(name).clone() for name in metadata.get("names", ())}
     check_format(path, metadata.get("format"), TENSOR_FORMAT)
     if metadata.get("checksum") != _checksum(tensors):
         raise damaged(path, "its checksum is wrong")
@@ -115,6 +162,22 @@ def _checksum(tensors: Tensors) -> int:
         content = tensors[name].reshape(-1).view(torch.uint8).numpy().data
         total = zlib.crc32(content, zlib.crc32(name.encode(), total))
     return total
+
+
+@contextmanager
+def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Where a file is read inside: it is damaged if a library raises one of these errors; not if it cannot be read."""
+    try:
+        yield
+    except (OSError, *errors) as error:
+        raise _system_error(error, path) or damaged(path, str(error).strip().partition("\n")[0]) from None
+
+
+def _system_error(error: Exception, path: Path) -> OSError | None:
+    """What the operating system said about a file, if that is why a library failed."""
+    told = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust write it so
+    number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+    return None if number is None else OSError(number, os.strerror(number), str(path))
 
 
 def damaged(path: Path, reason: str) -> ValueError:

@@ -224,6 +224,9 @@ def test_archives_are_unpacked_on_download_and_removed(server: Server, tmp_path:
     server.files["/things.tar.gz"] = packed
     archive = Archive("http://unused/things.tar.gz", hashlib.md5(packed).hexdigest(), len(packed), "things")
     table = {"toy": [archive]}
+    for left in ("things0a1b2c3d.part/half", ".tmp-7-0a1b-things.tar.gz"):  # by somebody who was killed
+        (tmp_path / "toy" / left).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "toy" / left).write_text("half")
     folder = download.download("toy", tmp_path, mirror=server.address, archives=table)
     assert folder == tmp_path / "toy"
     assert [p.name for p in folder.iterdir()] == ["things"]

@@ -1,11 +1,14 @@
 import json
+import os
 import shutil
 import stat
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -195,7 +198,7 @@ def test_drafts_of_a_killed_process_are_swept(tmp_path):
     for draft in drafts:
         draft.write_text("half")
     assert store.saved_rounds(tmp_path) == []
-    files.remove_drafts(tmp_path)
+    files.remove_drafts(tmp_path, "rounds")
     assert not any(draft.exists() for draft in drafts)
 
 
@@ -288,3 +291,58 @@ def test_a_file_is_replaced_not_rewritten(tmp_path):
         assert json.load(reader) == {"old": 1}
     assert path.stat().st_ino != first
     assert files.read_json(path) == {"new": 2}
+
+
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
+    """The temporary name cannot be guessed; if it is, nothing is written there."""
+    monkeypatch.setattr(files, "token_hex", lambda size: "guessed")
+    planted = tmp_path / f".tmp-{os.getpid()}-guessed-a.json"
+    planted.symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        files.write_json(tmp_path / "a.json", {})
+    assert planted.is_symlink()
+    assert not (tmp_path / "victim").exists()
+
+
+def test_what_safetensors_leaves_behind_is_swept(tmp_path):
+    (tmp_path / "rounds").mkdir()
+    for name in (".tmpAb12Cd", "rounds/.tmpAb12Cd", ".tmp-1-0a1b-x", ".tmp-mine", ".tmpfiles.d"):
+        (tmp_path / name).write_text("half")
+    files.remove_drafts(tmp_path, "rounds", "missing")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".tmp-mine", ".tmpfiles.d", "rounds"]
+
+
+DENIED = PermissionError(13, "Permission denied")
+UNREADABLE = {
+    "checkpoint": (store.load_checkpoint, DENIED),
+    "checkpoint, by safetensors": (store.load_checkpoint, safetensors.SafetensorError("I/O error: no (os error 13)")),
+    "round": (lambda folder: store.load_draw(folder, 0), DENIED),
+    "metrics": (store.read_metrics, DENIED),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, case):
+    read, error = UNREADABLE[case]
+
+    def refuse(*_, **__):
+        raise error
+
+    done = next(simulate(small_network(), 1))
+    store.save_round(tmp_path, done)
+    store.save_checkpoint(tmp_path, 1, done.after)
+    metrics.write_metrics(tmp_path, [])
+    monkeypatch.setattr(safetensors, "safe_open", refuse)
+    monkeypatch.setattr(parquet, "read_table", refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*(safetensors|parquet)'"):
+        read(tmp_path)
+
+
+def test_a_full_disk_is_called_that(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*checkpoint\.safetensors'"):
+        store.save_checkpoint(tmp_path, 1, next(simulate(small_network(), 1)).after)
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from cascadice.names import lookup
 from cascadice.report.page import REPORT
+from cascadice.report.page.results import ERROR
 from cascadice.topology import read_csv
 from cascadice_experiments.figures import registry
 from cascadice_experiments.figures.figure import Figure, Mixing
@@ -67,6 +69,8 @@ def _conclude(outcome: Outcome, out: Path, say: Callable[[str], None]) -> int:
     for label, names in named.items():
         if names:
             say(f"{label}: {', '.join(names)}")
+    for name in outcome.failed:
+        print(f"cascadice: {name} failed; see {out / name / ERROR}", file=sys.stderr)
     if (out / REPORT).exists():
         say(f"page in {out / REPORT}, text in {out / 'index.md'}")
     return FAILED if outcome.failed else SKIPPED if outcome.skipped else 0

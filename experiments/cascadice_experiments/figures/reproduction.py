@@ -5,12 +5,10 @@ one is complete.
 """
 
 import gc
-import os
 import platform
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 import cascadice
-from cascadice import data
+from cascadice import data, locks
 from cascadice.files import read_json, remove_drafts, replacing, write_json
 from cascadice.report.page.results import ERROR, MANIFEST, ORDER, PARTS, PICTURES, POINTS, RESULT
 from cascadice.runs.folder import check_writable
@@ -66,28 +64,8 @@ def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print)
             another process works in it.
     """
     check_writable(request.out)
-    request.out.mkdir(parents=True, exist_ok=True)
-    with _locked(request.out):
+    with locks.writing(request.out):
         return _reproduce(figures, request, say)
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Keep other processes out of the folder; the lock ends with the process, however that ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, which cannot open folders either
-        yield
-        return
-    folder = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ValueError(f"another process is working in {out}. Wait for it, or choose another --out.") from None
-    else:
-        yield
-    finally:
-        os.close(folder)
 
 
 def _reproduce(figures: Mapping[str, Figure], request: Request, say: Say) -> Outcome:
@@ -121,7 +99,7 @@ def settings_of(name: str, figure: Figure, request: Request) -> dict[str, Any]:
 def _check_folder(settings: Mapping[str, Mapping[str, Any]], request: Request) -> list[str]:
     """The figures that are finished with the same settings; anything else in the way is an error."""
     out = request.out
-    if any(out.iterdir()):
+    if any(path.name != locks.LOCK for path in out.iterdir()):
         if not (out / MANIFEST).exists():
             raise ValueError(f"{out} holds files that `cascadice reproduce` did not write. Choose another --out.")
         if not request.overwrite:

@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> None:
             train.run(config, out, **options)
         else:
             run_live(config, out, args.live, **options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         resumable = (out / "checkpoint.safetensors").exists()
         how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
-        raise KeyboardInterrupt(f"stopped.{how}") from None
+        raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 
 
 def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Summary":

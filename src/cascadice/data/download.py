@@ -14,8 +14,9 @@ from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from cascadice import locks
 from cascadice.data.places import Root, one_line, places
-from cascadice.files import replacing
+from cascadice.files import remove, remove_drafts, replacing, sync
 from cascadice.names import lookup
 
 CHUNK = 1 << 18
@@ -72,6 +73,16 @@ def download(
     """
     wanted = lookup(archives, name, "downloadable data set")
     folder = places(root)[0] / name
+    with locks.writing(folder):
+        remove_drafts(folder)
+        for archive in wanted:
+            for unfinished in folder.glob(f"{archive.unpacks_to}????????.part") if archive.unpacks_to else ():
+                remove(unfinished)
+        _download(wanted, folder, mirror, quiet)
+    return folder
+
+
+def _download(wanted: Sequence[Archive], folder: Path, mirror: str | None, quiet: bool) -> None:
     base = mirror or os.environ.get("CASCADICE_MIRROR")
     for archive in wanted:
         target, packed = folder / (archive.unpacks_to or archive.file), folder / archive.file
@@ -82,7 +93,6 @@ def download(
         if archive.unpacks_to:
             unpack(packed, target)
             packed.unlink()
-    return folder
 
 
 def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, quiet: bool = False) -> None:
@@ -155,6 +165,7 @@ def unpack(archive: Path, target: Path) -> None:
         if not (temporary / target.name).is_dir():
             raise ValueError(f"expected a folder {target.name} inside, found none")
         (temporary / target.name).replace(target)
+        sync(target.parent)
     except (ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as cause:
         reason = one_line(cause)
         raise ValueError(f"{archive} could not be unpacked: {reason}. Delete it and download it again.") from cause

@@ -166,7 +166,8 @@ def concatenate(tables: Iterable[Table]) -> Table:
 def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str]) -> None:
     """Add the rows of round `number` to a folder, or replace them; `note` are the settings of the whole folder.
 
-    One writer a folder: what a killed one left half written is removed.
+    One writer a folder: what a killed one left half written is removed. When the power fails, parts written since
+    `files.sync(folder)` may be missing; those that are there are whole.
     """
     from pyarrow import parquet
 
@@ -182,7 +183,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
             f"{place} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
-    with files.replacing(place / f"part-{number:08d}.parquet") as draft:
+    with files.replacing(place / f"part-{number:08d}.parquet", settled=False) as draft:
         parquet.write_table(table.to_arrow(), draft)
 
 
@@ -212,11 +213,8 @@ def _read_part(path: Path) -> Table:
     import pyarrow as pa
     from pyarrow import parquet
 
-    try:
+    with files.intact(path, pa.ArrowException):
         part = parquet.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"{path} is damaged: {reason}. Delete it; what it held must be computed again.") from None
     if not set(TYPES) <= set(part.column_names) or not part.select(list(TYPES)).schema.equals(_schema()):
         columns = ", ".join(f"{field.name} ({field.type})" for field in part.schema)
         raise ValueError(f"{path} must have the columns {', '.join(TYPES)} of an influence table; found {columns}.")

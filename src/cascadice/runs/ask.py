@@ -17,7 +17,7 @@ from cascadice.influence.tables import NOTE, parts, read_note, write_part
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.config import build, override
-from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint
+from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.progress import say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
@@ -162,12 +162,20 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
-    console, folder = Console(quiet=quiet), Path(run)
-    config = read_run_config(folder)
-    out, numbers = Path(out) if out is not None else folder / INFLUENCE, store.saved_rounds(folder)
+    folder = Path(run)
+    read_run_config(folder)
+    place = Path(out) if out is not None else folder / INFLUENCE
+    with writing(place):
+        return _ask(folder, question, place, settings or {}, overwrite, quiet)
+
+
+def _ask(
+    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool
+) -> InfluenceSummary:
+    console, config, numbers = Console(quiet=quiet), read_run_config(folder), store.saved_rounds(folder)
     starts = start_rounds(numbers, question, folder)
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
-    network = build(override(config, settings or {}), quiet=quiet)
+    network = build(override(config, settings), quiet=quiet)
     check_fits(question, network)
     if overwrite:
         clear(out)
@@ -200,7 +208,6 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
 
 def clear(out: Path) -> None:
     """Remove the table, its figure and the losses beside it, and nothing else."""
-    files.remove_drafts(out)
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):
         path.unlink(missing_ok=True)
 
@@ -209,6 +216,7 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
     """Read back everything in the folder, plot it and print a summary."""
     from cascadice.pictures.influence import plot
 
+    files.sync(out)
     summary, data = read_summary(out, run, network), network.data
     tests = summary.test_results
     plot(

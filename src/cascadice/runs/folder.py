@@ -1,15 +1,15 @@
-"""A run's folder: its files, which run they belong to, whether it may be written to, and how it is cleared."""
+"""A run's folder: its files, which run they belong to, who may write to it, and how it is cleared."""
 
 import json
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from cascadice import files
+from cascadice import files, locks
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 
@@ -26,6 +26,8 @@ RESULTS = (
     "ledger",
     "report.html",
 )  # of commands over the run
+OWN = (*RUN_FILES, *RESULTS)
+BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
 
 # What may change when a run is resumed: where its files are, how long it runs, what it keeps.
@@ -45,16 +47,17 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     if resume and overwrite:
         raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
     check_writable(folder, "a run")
-    if not folder.exists() or not any(folder.iterdir()):
+    present = {path.name for path in folder.iterdir()} - {locks.LOCK} if folder.exists() else set()
+    if not present:
         return
-    if not ((folder / CONFIG).exists() and (folder / MANIFEST).exists()):
+    if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder with --out.")
     if not (resume or overwrite):
         raise ValueError(
             f"{folder} already holds a run. Continue it with --resume, replace it with --overwrite, or choose another "
             "--out."
         )
-    recorded = determining(read_config(folder)) if resume else {}
+    recorded = determining(read_config(folder)) if resume and CONFIG in present else {}
     for name, value in determining(config).items():
         if value != recorded.get(name, value):
             raise ValueError(
@@ -63,8 +66,52 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
             )
 
 
+def _holds_run(folder: Path, present: set[str]) -> bool:
+    """Whether a folder holds a run, also one that died while it was begun or cleared."""
+    if {CONFIG, MANIFEST} <= present or all(name in OWN or files.DRAFT.fullmatch(name) for name in present):
+        return True
+    try:
+        return "cascadice" in files.read_json(folder / MANIFEST).get("versions", {})
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def writing(*folders: Path) -> Iterator[None]:
+    """Be the only writer of these folders; where one is part of a run, of the whole run.
+
+    What killed writers left half written there is removed.
+
+    Raises:
+        ValueError: If somebody else is writing there.
+
+    Example:
+        >>> with writing(Path("runs/demo/influence")):  # doctest: +SKIP
+        ...     ...
+    """
+    with ExitStack() as stack:
+        for home in dict.fromkeys(folder.parent if _is_run(folder.parent) else folder for folder in folders):
+            check_writable(home)
+            stack.enter_context(locks.writing(home))
+            files.remove_drafts(home, *BELOW)
+        yield
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / CONFIG).exists() and (folder / MANIFEST).exists()
+
+
+def status_of(folder: files.Folder, manifest: Mapping[str, Any]) -> str | None:
+    """What a run is doing, or how it ended: "stopped" if it died while its manifest said that it was running."""
+    status = manifest.get("status")
+    return "stopped" if status == "running" and not locks.in_use(folder) else status
+
+
 def check_writable(folder: Path, content: str = "the output") -> None:
     """Check that `folder` is a folder, or can become one, and that we may write there; `content` is what needs it."""
+    for place in (folder, *folder.parents):
+        if place.is_symlink() and not place.exists():
+            raise ValueError(f"{place} is a link that leads nowhere. Remove it, or choose another folder with --out.")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; {content} needs a folder. Choose another with --out.")
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -129,11 +176,15 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a run and the results about it, and nothing else."""
-    files.remove_drafts(folder)
-    for name in (*RUN_FILES, *RESULTS):
-        path = folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    """Remove the files of a run and the results about it, and nothing else.
+
+    The checkpoint goes first, so that what is half cleared begins again when it is resumed; the settings go last, so
+    that nobody takes what is left for another run's. The manifest is left to be replaced: by it the folder is known to
+    hold a run, whoever dies on the way.
+    """
+    files.remove_drafts(folder, *BELOW)
+    others = [name for name in OWN if name not in (store.CHECKPOINT, CONFIG, MANIFEST)]
+    for names in ([store.CHECKPOINT], others, [CONFIG]):
+        for name in names:
+            files.remove(folder / name)
+        files.sync(folder)

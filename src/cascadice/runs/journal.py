@@ -21,8 +21,18 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
-from cascadice.runs.config import Config
-from cascadice.runs.folder import FIGURE, FORMAT, HOLDINGS, MANIFEST, fingerprint, read_manifest, run_fingerprint
+from cascadice.runs.config import Config, to_json
+from cascadice.runs.folder import (
+    BELOW,
+    CONFIG,
+    FIGURE,
+    FORMAT,
+    HOLDINGS,
+    MANIFEST,
+    fingerprint,
+    read_manifest,
+    run_fingerprint,
+)
 from cascadice.runs.metrics import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0
@@ -76,9 +86,10 @@ def open_journal(folder: Path, config: Config, network: Network, rounds: int, re
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
         journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
         manifest = read_manifest(folder)
-        journal.earlier_seconds, journal.started = manifest["seconds"], manifest["started"]
+        journal.earlier_seconds = manifest.get("seconds", 0.0)
+        journal.started = manifest.get("started", journal.started)
     _delete_later_rounds(journal)
-    files.remove_drafts(folder)
+    files.remove_drafts(folder, *BELOW)
     return journal
 
 
@@ -117,11 +128,13 @@ def _metrics_to_cpu(journal: Journal) -> None:
 
 
 def save(journal: Journal) -> None:
-    """Save metrics, then the checkpoint: whenever the process dies, what came before the checkpoint is complete."""
+    """Save metrics, then the checkpoint: whenever the process or the power dies, what came before it is complete."""
     _metrics_to_cpu(journal)
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
+        if (rounds := journal.folder / "rounds").exists():
+            files.sync(rounds)
         store.write_metrics(journal.folder, journal.metrics)
         identity = {"run": journal.fingerprint, "layout": journal.layout}
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
@@ -135,10 +148,15 @@ def pause_after(seconds: float) -> float:
     return max(UPDATE_SECONDS, seconds / UPDATE_SHARE)
 
 
+def begin(journal: Journal) -> None:
+    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run."""
+    _write_manifest(journal)
+    files.write_json(journal.folder / CONFIG, to_json(journal.config))
+
+
 @contextlib.contextmanager
 def ending(journal: Journal) -> Iterator[None]:
     """However the training inside ends, keep what was done and write into the manifest how it ended."""
-    _write_manifest(journal)
     status = "failed"
     try:
         yield

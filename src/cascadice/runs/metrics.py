@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine.metrics import Metrics
-from cascadice.files import Folder, damaged, replacing
+from cascadice.files import Folder, intact, replacing
 
 METRICS = "metrics.parquet"
 
@@ -64,10 +64,8 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
     path = Path(folder) / METRICS
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
-    try:
+    with intact(path, pa.ArrowException):
         table = parquet.read_table(path, columns=list(COLUMNS))
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(path, str(error).splitlines()[0]) from None
     numbers = {name: table[name].to_numpy() for name in COLUMNS}
     evaluated = ~table["eval_loss"].is_null().to_numpy()
     nodes = int(numbers["node"].max(initial=-1)) + 1

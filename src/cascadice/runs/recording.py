@@ -1,5 +1,6 @@
 """A recorded run, opened again: its settings, its network and its rounds; and a folder for results about it."""
 
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -122,8 +123,8 @@ def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[s
     """
     folder = run / name if out is None else Path(out)
     check_writable(folder, "a result")
-    own = {(run / part).resolve() for part in RUN_FILES}
-    if folder.resolve() in own or any((folder / part).exists() for part in RUN_FILES):
+    own = {os.path.realpath(run / part) for part in RUN_FILES}
+    if os.path.realpath(folder) in own or any((folder / part).exists() for part in RUN_FILES):
         raise ValueError(f"{folder} belongs to a run; results need their own folder. Choose another with --out.")
     existing = [folder / file for file in written if (folder / file).exists()]
     if existing and not overwrite:

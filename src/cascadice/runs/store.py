@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, Tensors, damaged, read_tensors, write_tensors
+from cascadice.files import Folder, Tensors, intact, read_tensors, remove, write_tensors
 from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
@@ -96,7 +96,7 @@ def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
     if not _equal(mix(W, round.half), round.after):  # a rule that does not average, or gossip in another order
         metadata["after"] = "stored"
         tensors |= to_tensors("after.", round.after)
-    write_tensors(_round_path(folder, t), tensors, metadata)
+    write_tensors(_round_path(folder, t), tensors, metadata, settled=False)  # until there is a checkpoint after it
 
 
 def _equal(one: Participants, other: Participants) -> bool:
@@ -142,13 +142,10 @@ def load_draw(folder: Folder, t: int) -> Draw:
     from safetensors import SafetensorError, safe_open
 
     path = _round_path(folder, t)
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = json.loads(file.metadata()["cascadice"])
-            names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
-            return _draw_from(metadata, {name: file.get_tensor(name) for name in names})
-    except SafetensorError as error:
-        raise damaged(path, " ".join(str(error).split())) from None
+    with intact(path, SafetensorError), safe_open(path, "pt") as file:
+        metadata = json.loads(file.metadata()["cascadice"])
+        names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
+        return _draw_from(metadata, {name: file.get_tensor(name) for name in names})
 
 
 def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:
@@ -161,7 +158,7 @@ def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dr
 def delete_rounds(folder: Folder, rounds: Sequence[int]) -> None:
     """Delete these recorded rounds; numbers that were not recorded are skipped."""
     for t in rounds:
-        _round_path(folder, t).unlink(missing_ok=True)
+        remove(_round_path(folder, t))
 
 
 class RoundsToKeep(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from cascadice import files
+from cascadice import files, locks
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.engine.simulation import simulate
@@ -18,9 +18,9 @@ from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
-from cascadice.runs.config import Config, build, length, to_json
-from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, clear
-from cascadice.runs.journal import Journal, ending, enter, open_journal
+from cascadice.runs.config import Config, build, length
+from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
+from cascadice.runs.journal import Journal, begin, ending, enter, open_journal
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.progress import latest, print_closing, print_opening, say, track
 
@@ -67,31 +67,39 @@ def run(
         >>> run(Config(rounds=10, epochs=None), "runs/mine", quiet=True).rounds  # doctest: +SKIP
         10
     """
-    console, folder = Console(quiet=quiet), Path(out)
+    folder = Path(out)
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)
-    check_folder(folder, config, resume, overwrite)
-    network = build(config, download=download, quiet=quiet)
-    assert network.partition is not None
-    rounds = length(config, network.partition)
-    if question is not None:
-        _check_question(question, network, rounds, resume)
-    journal = open_journal(folder, config, network, rounds, resume)
-    with nullcontext() if live is None else live(folder, rounds):
-        journal.next_update = math.inf if live is None else 0.0
-        if overwrite:
-            clear(folder)
-        files.write_json(folder / CONFIG, to_json(config))
-        if not quiet:
-            print_opening(console, network, rounds, config.mixing or config.topology)
-        with ending(journal):
-            _train(journal, rounds, console, question)
-        print_closing(console, journal.metrics[-1])
-        recorded = f" and {len(saved)} recorded rounds" if (saved := store.saved_rounds(folder)) else ""
-        names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
-        say(console, f"trained in {journal.seconds:.1f} s; wrote {names}{recorded} to {folder}")
+    check_writable(folder, "a run")
+    with locks.writing(folder):
+        check_folder(folder, config, resume, overwrite)
+        network = build(config, download=download, quiet=quiet)
+        assert network.partition is not None
+        rounds = length(config, network.partition)
         if question is not None:
-            conclude(console, network, folder, folder / INFLUENCE)
+            _check_question(question, network, rounds, resume)
+        journal = open_journal(folder, config, network, rounds, resume)
+        with nullcontext() if live is None else live(folder, rounds):
+            journal.next_update = math.inf if live is None else 0.0
+            if overwrite:
+                clear(folder)
+            return _run(journal, rounds, Console(quiet=quiet), question)
+
+
+def _run(journal: Journal, rounds: int, console: Console, question: Question | None) -> Summary:
+    """Train into a folder that is free for it, and say what was done."""
+    folder, network = journal.folder, journal.network
+    begin(journal)
+    if not console.quiet:
+        print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
+    with ending(journal):
+        _train(journal, rounds, console, question)
+    print_closing(console, journal.metrics[-1])
+    recorded = f" and {len(saved)} recorded rounds" if (saved := store.saved_rounds(folder)) else ""
+    names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
+    say(console, f"trained in {journal.seconds:.1f} s; wrote {names}{recorded} to {folder}")
+    if question is not None:
+        conclude(console, network, folder, folder / INFLUENCE)
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.metrics[-1])
 
 

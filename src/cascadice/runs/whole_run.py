@@ -21,7 +21,7 @@ from cascadice.influence.whole_run import WholeRun, focused, sweep
 from cascadice.influence.whole_run_shares import measured_at, share_out
 from cascadice.names import lookup
 from cascadice.runs.ask import FORMAT, changed_settings, check_eval_samples, check_note, clear, conclude
-from cascadice.runs.folder import WHOLE_RUN, run_fingerprint
+from cascadice.runs.folder import WHOLE_RUN, run_fingerprint, writing
 from cascadice.runs.playing import Playable, open_playable
 from cascadice.runs.progress import counting, say
 from cascadice.runs.summary import LOSSES, InfluenceSummary
@@ -101,7 +101,14 @@ def ask_whole_run(
     played = open_playable(run, settings, quiet=quiet)
     check_eval_samples(question.eval_samples, played.network)
     focused(played.network, question.on)
-    out = Path(out) if out is not None else played.folder / WHOLE_RUN
+    place = Path(out) if out is not None else played.folder / WHOLE_RUN
+    with writing(place):
+        return _ask(played, question, place, console, overwrite)
+
+
+def _ask(
+    played: Playable, question: WholeRunQuestion, out: Path, console: Console, overwrite: bool
+) -> InfluenceSummary:
     note = check_note(out, note_of(question, played), overwrite, WholeRunQuestion)
     if overwrite:
         clear(out)
@@ -110,6 +117,7 @@ def ask_whole_run(
         files.write_json(out / NOTE, note)
         for t, rows in enumerate(_compute(played, question, out, console)):
             tables.write_part(out, rows, t, note)
+        files.sync(out)
         shutil.rmtree(out / UNFINISHED)
     summary = conclude(console, played.network, played.folder, out)
     if question.samples and not all(learner.optimizer.linear for learner in played.network.learners):

@@ -4,7 +4,7 @@ A ledger's folder
     chain.jsonl              a header that says what the ledger is of, then a line for each part that was entered;
                              each line's seal is a digest of the line and of the seal before it
     part-00000007.parquet    the rows of round 7: round, participant, sample (-1: the whole update), value
-Lines are never removed: a damaged part is entered again, on a new line. Only one process may write to a folder.
+Lines are never removed: a damaged part is entered again, on a new line. A folder has one writer at a time.
 """
 
 import hashlib
@@ -23,7 +23,9 @@ from torch import Tensor
 
 from cascadice import files
 from cascadice.applications.reward.contributions import Entry
+from cascadice.locks import LOCK
 from cascadice.names import lookup
+from cascadice.runs.folder import writing
 
 FORMAT = "cascadice-ledger-1"
 CHAIN = "chain.jsonl"
@@ -84,7 +86,11 @@ def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry
         >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
         >>> by_round(read_ledger("ledger")).shape
     """
-    folder = Path(folder)
+    with writing(Path(folder)):
+        _enter(Path(folder), note, entries)
+
+
+def _enter(folder: Path, note: Mapping[str, str], entries: Iterable[Entry]) -> None:
     if (folder / CHAIN).exists():
         seal = read_ledger(folder, note).seal
     else:
@@ -93,7 +99,6 @@ def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry
         with files.replacing(folder / CHAIN) as draft:
             draft.write_text(header + "\n", encoding="utf-8")
         seal = _digest(header.encode())
-    files.remove_drafts(folder)
     for entry in entries:
         _write_part(_part(folder, entry.round), _columns(entry))
         content = _part(folder, entry.round).read_bytes()
@@ -107,7 +112,7 @@ def check_free(folder: files.Folder) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a ledger needs a folder. Choose another (--ledger).")
-    if folder.exists() and any(not path.name.startswith(".tmp-") for path in folder.iterdir()):  # drafts may stay
+    if folder.exists() and any(path.name != LOCK and not files.DRAFT.fullmatch(path.name) for path in folder.iterdir()):
         raise ValueError(f"{folder} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
 
 

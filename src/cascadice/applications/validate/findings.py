@@ -62,7 +62,6 @@ def run(args: argparse.Namespace) -> None:
     results = _read_kept(_folder(args, recording), note, args.overwrite)
     args.overwrite |= bool(results)  # what is there is of these settings, and is added to
     writer = open_writer(args, recording, COMMAND, KEPT)
-    files.remove_drafts(writer.folder)
     trainings = forecast(setting, plan, results)
     networks = f"{len(plan.subsets) + plan.leave_one_out * setting.network.nodes} networks of {setting.rounds} rounds"
     writer.print(f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.")

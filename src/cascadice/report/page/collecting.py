@@ -16,7 +16,7 @@ from cascadice.report.page import final_models, influences, mixing, samples, sec
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint, status_of
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary
 
@@ -59,7 +59,7 @@ def collect(folder: files.Folder) -> Json:
         "path": str(home),
         "nodes": nodes,
         "shown": shown,
-        "run": _run(config, manifest),
+        "run": _run(config, manifest | {"status": status_of(home, manifest)}),
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),

@@ -1,0 +1,120 @@
+"""Folders that somebody died in, and disks that are full."""
+
+import errno
+import os
+import resource
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from cascadice import files
+from cascadice.runs import store, train
+from cascadice.runs.recipes import demo
+from cascadice.runs.train import run
+
+TINY = replace(demo(), nodes=3, model_options=("hidden=[4]",))
+SMALL = replace(TINY, rounds=4, epochs=None, eval_every=2, record="all", checkpoint_every=2)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    """Without figures, and with each network built once."""
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+    monkeypatch.setattr(train, "build", build)
+
+
+build = cache(train.build)
+
+
+def final(folder):
+    return (folder / store.CHECKPOINT).read_bytes()
+
+
+UNFINISHED = {
+    "settings alone": ("config.json",),
+    "manifest alone": ("manifest.json",),
+    "manifest and a file of mine": ("manifest.json", "notes.txt"),
+    "half cleared": ("manifest.json", "config.json", "rounds"),
+}
+
+
+@pytest.mark.parametrize("kept", UNFINISHED)
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_a_folder_that_somebody_died_in_can_be_used(tmp_path, kept, how):
+    config = replace(SMALL, rounds=2)
+    run(config, tmp_path / "whole", quiet=True)
+    run(config, tmp_path / "a", quiet=True)
+    (tmp_path / "a" / "notes.txt").write_text("mine")
+    for path in (tmp_path / "a").iterdir():
+        if path.name not in UNFINISHED[kept]:
+            files.remove(path)
+    run(config, tmp_path / "a", quiet=True, **{how: True})
+    assert final(tmp_path / "a") == final(tmp_path / "whole")
+    assert (tmp_path / "a" / "notes.txt").exists() == ("notes.txt" in UNFINISHED[kept])
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "an app"}', "[]", "no JSON"])
+def test_a_manifest_of_something_else_makes_no_run(tmp_path, manifest):
+    (tmp_path / "manifest.json").write_text(manifest)
+    (tmp_path / "index.html").write_text("")
+    with pytest.raises(ValueError, match=r"holds files that do not belong to a run"):
+        run(SMALL, tmp_path, quiet=True, overwrite=True)
+    assert (tmp_path / "manifest.json").read_text() == manifest
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_left(tmp_path):
+    config = replace(SMALL, rounds=2)
+    run(config, tmp_path / "a", quiet=True)
+    (tmp_path / "a" / "rounds").rename(tmp_path / "elsewhere")
+    (tmp_path / "a" / "rounds").symlink_to(tmp_path / "elsewhere")
+    run(config, tmp_path / "a", quiet=True, overwrite=True)
+    assert not (tmp_path / "a" / "rounds").is_symlink()
+    assert store.saved_rounds(tmp_path / "a") == [0, 1]
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 2
+
+
+@pytest.mark.parametrize("below", ["", "b"])
+def test_a_link_to_nowhere_is_named(tmp_path, below):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ValueError, match=r"loop is a link that leads nowhere"):
+        run(SMALL, tmp_path / "loop" / below, quiet=True)
+
+
+@pytest.mark.parametrize("place", ["config.json", "manifest.json", "000001", "metrics", "checkpoint"])
+def test_a_full_disk_is_no_success(tmp_path, monkeypatch, place):
+    """Wherever it becomes full, the run fails; once there is room, it goes on to the same bits."""
+    run(SMALL, tmp_path / "whole", quiet=True)
+    write = files.replacing
+
+    @contextmanager
+    def full(path, settled=True):
+        with write(path, settled) as draft:
+            yield draft
+            if place in path.name:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replacing", full)
+        patch.setattr("cascadice.runs.metrics.replacing", full)
+        with pytest.raises(OSError, match=r"No space left on device"):
+            run(SMALL, tmp_path / "cut", quiet=True)
+    if (tmp_path / "cut" / "manifest.json").exists():
+        assert files.read_json(tmp_path / "cut" / "manifest.json")["status"] != "finished"
+    run(SMALL, tmp_path / "cut", resume=True, quiet=True)
+    assert final(tmp_path / "cut") == final(tmp_path / "whole")
+    assert not list((tmp_path / "cut").rglob(".tmp*"))
+
+
+def test_a_disk_on_which_no_large_file_fits(tmp_path):
+    """The system itself refuses: every library that writes says so in its own way, and none is believed to have."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    config = replace(SMALL, rounds=2)
+    for most in (1_200, 4_000, 7_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        try:
+            with pytest.raises(OSError, match=r"File too large"):
+                run(config, tmp_path / str(most), quiet=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
