@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from cascadice.applications.reward.payouts import shapley
 from cascadice_experiments.retraining import __main__ as command
-from cascadice_experiments.retraining.settings import CASES, load, make_networks
+from cascadice_experiments.retraining import contest
+from cascadice_experiments.retraining.settings import CASES, load, make_networks, shifted
 from cascadice_experiments.retraining.table import lines
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
 
@@ -31,9 +34,41 @@ def test_the_page_shows_the_results(path):
     assert any(title.partition("(")[2].rstrip(")") in line for line in page if line.startswith("## "))
 
 
-def test_there_are_results_of_five_seeds():
-    assert len(RESULTS) >= 4
-    assert all(len(json.loads(path.read_text())["accuracy"]) == 5 for path in RESULTS)
+def test_all_results_but_the_transformers_are_of_five_seeds():
+    seeds = {path.stem: len(json.loads(path.read_text())["accuracy"]) for path in RESULTS}
+    assert seeds.pop("transformer") == 1
+    assert len(seeds) >= 9
+    assert set(seeds.values()) == {5}
+
+
+def test_the_page_shows_shapleys_parts():
+    page = (DOCS / "retraining.md").read_text().splitlines()
+    result = json.loads((DOCS / "results" / "retraining" / "digits" / "contest.json").read_text())
+    _, *table = lines(result, only=("exact Shapley", *(f"joining {others}" for others in (0, 1, 3, 5, 7))))
+    shown = [line for line in table if line in page]
+    assert len(shown) >= 8
+
+
+def test_shapleys_parts_average_to_the_value():
+    game = torch.rand(2**4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    parts = torch.stack(list(contest.joining(game, 4)))
+    torch.testing.assert_close(parts.mean(0), shapley(game))
+
+
+def test_a_small_contest_runs(capsys):
+    assert command.main(["--quick", "--case", "contest", "--rounds", "12", "--seeds", "1", "--subsets", "4"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert {"| whole-run at 1", "| FedSV, 1 round in 12", "| TracInCP, 1 round in 4"} <= {
+        r[: r.index(" |", 2)] for r in rows
+    }
+
+
+def test_shifted_images_hold_the_same_pixels():
+    images = torch.arange(2 * 3 * 8 * 8.0).view(2, 3, 8, 8)
+    moved = shifted(images, seed=1, by=2)
+    assert moved.shape == images.shape
+    assert set(moved.flatten().tolist()) <= {0.0, *images.flatten().tolist()}
+    assert not torch.equal(moved, images)
 
 
 def test_results_are_shown(capsys):

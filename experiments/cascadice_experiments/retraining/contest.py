@@ -57,7 +57,8 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
         say(f"{name}: {scores.seconds / training:.1f} trainings")
     rows = [row for name, scores in estimates.items() for row in _compared(case, name, scores.participants, games)]
     costs = {name: scores.seconds / training for name, scores in estimates.items()}
-    return {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
+    result = {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
+    return {**result, "coalitions": games.tolist()}
 
 
 def _values(case: Case, network: Network) -> Tensor:
@@ -123,8 +124,22 @@ def _compared(case: Case, name: str, scores: Tensor, games: Tensor) -> Iterator[
             found[f"{kept} of {case.nodes} kept"] = datamodeling_score(
                 own, coalitions[rows].double(), game[rows], resamples=RESAMPLES
             )
+        for size, change in enumerate(joining(game, case.nodes)):
+            found[f"joining {size}"] = predicts(own, change, resamples=RESAMPLES)
         for condition, agreed in found.items():
             yield {"condition": condition, "estimate": name, "seed": seed, **agreed._asdict()}
+
+
+def joining(game: Tensor, nodes: int) -> Iterator[Tensor]:
+    """What each participant changes as it joins so many others, averaged over all of them: Shapley's parts.
+
+    The mean over all numbers of others, from none to all, is the Shapley value.
+    """
+    coalitions = every_coalition(nodes)
+    sizes, bits = coalitions.sum(1), 1 << torch.arange(nodes)
+    for size in range(nodes):
+        parts = [((sizes == size) & ~coalitions[:, j]).nonzero().flatten() for j in range(nodes)]
+        yield torch.stack([(game[part | bits[j]] - game[part]).mean() for j, part in enumerate(parts)])
 
 
 def _without_one(nodes: int) -> Tensor:

@@ -117,13 +117,13 @@ def load(case: Case, source: str, root: str | None) -> tuple[DataSet, list[list[
         labels.append(y)
         starts = size * (place * case.copies + torch.arange(case.copies))
         held.append([(starts[:, None] + part).flatten() for part in own])
-    x = torch.cat([clean.train.x, *(_shifted(clean.train.x, seed) for seed in range(1, case.copies))])
+    x = torch.cat([clean.train.x, *(shifted(clean.train.x, seed) for seed in range(1, case.copies))])
     x = x.repeat(len(case.seeds), *[1] * (x.dim() - 1))
     train = replace(clean.train, x=x, y=torch.cat([y.repeat(case.copies) for y in labels]))
     return replace(clean, train=train, test=first(clean.test, case.tests)), held
 
 
-def _shifted(x: Tensor, seed: int, by: int = 4) -> Tensor:
+def shifted(x: Tensor, seed: int, by: int = 4) -> Tensor:
     """Every image moved by up to so many pixels, and mirrored or not."""
     draw = torch.Generator().manual_seed(seed)
     height, width = x.shape[-2:]

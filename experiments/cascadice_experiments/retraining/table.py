@@ -1,6 +1,6 @@
 """The results of a case as lines on the console and as a table in Markdown."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from statistics import mean, stdev
 from typing import Any
 
@@ -24,9 +24,14 @@ def _spread(values: list[float]) -> str:
     return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
-def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """A Markdown table: LDS of each estimate in each condition, its cost, and the accuracy beside it."""
-    conditions, rows = cells(result)
+def lines(result: Mapping[str, Any], only: Container[str] | None = None) -> Iterator[str]:
+    """A Markdown table: LDS of each estimate in each condition, its cost, and the accuracy beside it.
+
+    Args:
+        only: The conditions to show; all unless given.
+    """
+    kept = [row for row in result["rows"] if only is None or row["condition"] in only]
+    conditions, rows = cells({**result, "rows": kept})
     accuracy = _spread(result["accuracy"])
     yield f"{result['case']} (test accuracy {accuracy}, {len(result['accuracy'])} seeds)"
     yield "| summed over the run | " + " | ".join(conditions) + " | trainings |"
