@@ -6,13 +6,13 @@ import os
 import pytest
 
 from cascadice import checksums, files
-from cascadice.checksums import LIST, begin, list_for, problem, unlisted, verify, verify_none_missing
+from cascadice.checksums import LIST, list_for, problem, unlisted, verify, verify_none_missing
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a list and two files that were written into it."""
-    begin(tmp_path)
+    files.keep_checksums(tmp_path)
     files.write_json(tmp_path / "one.json", {"n": 1})
     files.write_json(tmp_path / "rounds" / "two.json", {"n": 2})
     return tmp_path
@@ -28,7 +28,7 @@ def lines(folder):
 
 
 def test_every_file_that_is_written_is_listed(folder):
-    assert [line.get("file") for line in lines(folder)] == [None, "one.json", None, "rounds/two.json", None]
+    assert [line.get("file") for line in lines(folder)] == [None, None, "one.json", None, "rounds/two.json", None]
     verify(folder / "one.json")
     verify(folder / "rounds" / "two.json")
     verify_none_missing(folder / "rounds")
@@ -120,7 +120,7 @@ def test_a_file_that_is_written_while_it_is_checked_is_looked_at_again(folder, m
 def test_existing_files_are_listed_from_now_on(tmp_path):
     for name in ("kept.json", ".hidden", "chain.jsonl"):
         (tmp_path / name).write_text("{}")
-    begin(tmp_path, existing=tmp_path.iterdir())
+    files.keep_checksums(tmp_path, tmp_path.iterdir())
     assert set(list_for(tmp_path / "kept.json").files) == {"kept.json"}
 
 

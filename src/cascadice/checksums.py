@@ -4,9 +4,9 @@
     {"format": "cascadice-checksums-1"}
     {"file": "rounds/000007.safetensors", "bytes": 1155416, "sha256": "5f2c…"}    written
     {"file": "rounds/000006.safetensors"}                                         removed; a folder: with all in it
-    {}                                                                            what the line above says was done
-Each line is added before its file is renamed into place, or removed, and {} after that. So if a process dies, only a
-last line without {} can describe what did not happen; what was there before is right then as well.
+    {}                                                                            what the line above says is on disk
+Each line is added before its file is renamed into place, or removed, and {} once the new name would survive a loss of
+power. So a last line without {} may describe what did not happen; what was there before is right then as well.
 """
 
 import json
@@ -184,9 +184,9 @@ def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
 
 @contextmanager
 def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[None]:
-    """List what the block does: rename `draft` to a file, or remove the file, or a folder with everything in it (None).
+    """List what the block does: rename `draft` to a file and flush its name, or remove the file or folder (None).
 
-    Without `sync` the line reaches the disk with the next one that is written with it.
+    Without `sync` the line reaches the disk with the next one that is written with it, and no name need be flushed.
     """
     found = list_for(path)
     name = "" if found is None else _name(found.folder, path)
@@ -200,7 +200,8 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
         except BaseException:
             found.settled = False
             raise
-        found.append({})
+        if sync and draft is not None:
+            found.append({})
 
 
 def verify(path: Path, *, foreign: bool = False) -> None:

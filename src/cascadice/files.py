@@ -46,10 +46,10 @@ def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
         sync(draft)
         with checksums.announced(path, draft, sync=settled):
             draft.replace(path)
+            if settled:
+                sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-    if settled:
-        sync(path.parent)
 
 
 def sync(path: Path) -> None:

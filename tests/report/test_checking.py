@@ -9,7 +9,7 @@ import pytest
 from cascadice import checksums
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.cli import main
-from cascadice.files import write_json
+from cascadice.files import keep_checksums, write_json
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
 KEY = "0123456789abcdef0123456789abcdef\n"
@@ -100,7 +100,7 @@ def test_a_forger_who_mends_the_list_is_found_out(check):
         results = json.loads((run / "reward" / "reward.json").read_text())
         results["payments"][0] += 10
         (run / "reward" / "reward.json").write_text(json.dumps(results))
-        checksums.begin(run, existing=(path for path in run.rglob("*") if path.is_file()))
+        keep_checksums(run, (path for path in run.rglob("*") if path.is_file()))
 
     code, _, err = check(forge)
     assert code == 1

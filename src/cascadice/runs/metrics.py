@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cascadice import checksums
 from cascadice.engine.metrics import Metrics
-from cascadice.files import Folder, intact, replacing
+from cascadice.files import Folder, damaged, intact, replacing
 
 METRICS = "metrics.parquet"
 

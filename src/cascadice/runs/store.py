@@ -23,7 +23,7 @@ from cascadice import checksums, files
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, Tensors, intact, read_tensors, remove, write_tensors
+from cascadice.files import Folder, Tensors, damaged, intact, read_tensors, remove, write_tensors
 from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
