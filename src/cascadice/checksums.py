@@ -170,14 +170,14 @@ def drop_unreadable(folder: Path) -> None:
 def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
     """The content of a list for a folder: what its list has now, or these files.
 
-    Hidden files, those that grow and those in another list are left out.
+    Hidden files, those that grow and those in a list further down are left out.
     """
-    listed = {}
     if (folder / LIST).exists():
         listed = _read(folder.absolute()).settle().files
     else:
-        named = ((_name(folder, path), path) for path in existing if path.suffix != APPENDED and list_for(path) is None)
-        listed = {name: _digest(path) for name, path in named if not _hidden(name)}
+        above = list_for(folder / LIST)
+        own = (path for path in existing if path.suffix != APPENDED and list_for(path) is above)
+        listed = {_name(folder, path): _digest(path) for path in own if not _hidden(_name(folder, path))}
     lines = [{"format": FORMAT}, *({"file": name, **digest._asdict()} for name, digest in listed.items()), {}]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 

@@ -208,7 +208,7 @@ def test_one_result_in_a_browser(chromium, tmp_path):
         "Overview", "Result", "Table",
     ]  # fmt: skip
     assert chromium.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-    assert "The paper: they agree." in chromium.text("#align-ring-16")
+    assert "The paper: they agree." in chromium.text("#result-align-ring-16")
     chromium.click("#search")
     chromium.write("node:3")
     cells = chromium.js("[...document.querySelectorAll('#rows td')].map(c => c.textContent)")
