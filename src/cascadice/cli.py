@@ -1,6 +1,7 @@
 """The command line.
 
-    cascadice list | run | influence | detect | choose | reward | forget | validate | report | reproduce | topology
+    cascadice list | run | influence | detect | choose | reward | forget | validate
+              check | report | reproduce | topology
 
 Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C;
 143 by SIGTERM; 129 by SIGHUP.
@@ -22,7 +23,7 @@ from cascadice.applications.detect import command as detect
 from cascadice.applications.forget import command as forget
 from cascadice.applications.reward import command as reward
 from cascadice.applications.validate import command as validate
-from cascadice.commands import influence, listing, report, reproduce, run, topology
+from cascadice.commands import check, influence, listing, report, reproduce, run, topology
 from cascadice.commands.stopping import Stop, stoppable
 
 
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         ("reward", reward, "divide a budget by what each participant contributed"),
         ("forget", forget, "remove data or a participant from the trained models"),
         ("validate", validate, "check estimates of influence by training without some participants or samples"),
+        ("check", check, "verify every file of a run, and what was computed about it"),
         ("report", report, "write a run, or reproduced figures, as one HTML page"),
         ("reproduce", reproduce, "reproduce the figures of the paper, and some more"),
         ("topology", topology, "describe or plot a communication graph"),

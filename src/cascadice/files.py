@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -19,7 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TENSOR_FORMAT = "cascadice-1"
+from cascadice import checksums
+
+TENSOR_FORMAT = "cascadice-2"
+TENSOR_FORMAT_1 = "cascadice-1"  # of version 0.1.0: one checksum over all tensors, none over metadata
 DRAFT = re.compile(r"\.tmp-\d+-.+|\.tmp[A-Za-z0-9]{6}")  # ours, and those that safetensors makes beside a file
 Folder = str | os.PathLike[str]
 Tensors = dict[str, Tensor]
@@ -41,11 +44,12 @@ def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
     try:
         yield draft
         sync(draft)
-        draft.replace(path)
+        with checksums.announced(path, draft, sync=settled):
+            draft.replace(path)
+            if settled:
+                sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-    if settled:
-        sync(path.parent)
 
 
 def sync(path: Path) -> None:
@@ -73,11 +77,15 @@ def make_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder and everything in it; of a link the link alone. A missing path is fine."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a file, or a folder and everything in it, and strike it from the checksums; of a link the link alone.
+
+    A missing path is fine.
+    """
+    with checksums.announced(path, None, sync=path.parent.name != checksums.ROUNDS):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remove_drafts(folder: Folder, *below: str) -> None:
@@ -89,6 +97,13 @@ def remove_drafts(folder: Folder, *below: str) -> None:
             remove(draft)
 
 
+def keep_checksums(folder: Path, existing: Iterable[Path] = ()) -> None:
+    """Start the list of checksums of a folder, with these files in it; one that is there goes on, without old lines."""
+    lines = checksums.opening(folder, existing)
+    with replacing(folder / checksums.LIST) as draft:
+        draft.write_bytes(lines)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write an object as indented JSON, atomically."""
     with replacing(path) as draft:
@@ -97,6 +112,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; a ValueError says what is wrong with the file."""
+    checksums.verify(path, foreign=True)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -113,7 +129,8 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], set
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
-    content = {"format": TENSOR_FORMAT, **metadata, "names": list(plain), "checksum": _checksum(plain)}
+    content: dict[str, Any] = {"format": TENSOR_FORMAT, **metadata, "checksums": tensor_checksums(plain)}
+    content["checksum"] = _metadata_checksum(content)
     with replacing(path, settled) as draft:
         try:
             # one metadata entry: several would be written in any order, and equal runs should make equal files
@@ -132,12 +149,12 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
 
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
-    with intact(path, SafetensorError), safe_open(path, "pt") as file:
-        metadata = json.loads((file.metadata() or {}).get("cascadice", "{}"))
-        tensors = {name: file.get_tensor(name).clone() for name in metadata.get("names", ())}
-    check_format(path, metadata.get("format"), TENSOR_FORMAT)
-    if metadata.get("checksum") != _checksum(tensors):
-        raise damaged(path, "its checksum is wrong")
+    checksums.verify(path)
+    with intact(path, SafetensorError, ValueError, TypeError), safe_open(path, "pt") as file:
+        metadata = dict(json.loads((file.metadata() or {}).get("cascadice", "{}")))
+        names = metadata["checksums"] if "checksums" in metadata else metadata.get("names", ())
+        tensors = {name: file.get_tensor(name).clone() for name in names}
+    check_tensors(path, tensors, metadata)
     if layout not in (None, found := metadata.get("layout", "{}")):
         in_file, in_model = json.loads(found), json.loads(layout)
         differing = (name for name in (*in_model, *in_file) if in_model.get(name) != in_file.get(name))
@@ -155,7 +172,34 @@ def check_format(path: Path, found: object, known: str) -> None:
         )
 
 
-def _checksum(tensors: Tensors) -> int:
+def check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+    """Compare tensors that were read from a file, all or some, and its metadata, with the checksums in it."""
+    if metadata.get("format") == TENSOR_FORMAT_1:
+        if set(tensors) == set(metadata.get("names", ())) and metadata.get("checksum") != _checksum_1(tensors):
+            raise damaged(path, "its checksum is wrong")
+        return
+    check_format(path, metadata.get("format"), TENSOR_FORMAT)
+    if metadata.get("checksum") != _metadata_checksum(metadata):
+        raise damaged(path, "the checksum of its metadata is wrong")
+    for name, found in tensor_checksums(tensors).items():
+        if metadata["checksums"].get(name) != found:
+            raise damaged(path, f"the checksum of {name} is wrong")
+
+
+def tensor_checksums(tensors: Tensors) -> dict[str, str]:
+    """The type, shape and CRC-32 of each tensor, in words: "float32 [3, 64] 1f0b…"."""
+    sums = {name: zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data) for name, tensor in tensors.items()}
+    forms = {name: f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.") for name, tensor in tensors.items()}
+    return {name: f"{forms[name]} {sums[name]:08x}" for name in tensors}
+
+
+def _metadata_checksum(metadata: Mapping[str, Any]) -> int:
+    """CRC-32 over the metadata, the checksums of the tensors among them."""
+    others = {name: value for name, value in metadata.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(others, sort_keys=True).encode())
+
+
+def _checksum_1(tensors: Tensors) -> int:
     """CRC-32 over the bytes of all tensors, in the order of their names."""
     total = 0
     for name in sorted(tensors):

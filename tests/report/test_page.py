@@ -233,7 +233,7 @@ def test_sections_are_what_commands_found(run):
 def test_results_of_another_run_are_noted_and_not_shown(run):
     write_section(run, "detect", config=replace(CONFIG, seed=1))
     note = json.loads((run / "influence" / "influence.json").read_text())
-    (run / "influence" / "influence.json").write_text(json.dumps(note | {"run": "another"}))
+    files.write_json(run / "influence" / "influence.json", note | {"run": "another"})
     data = collect(run)
     assert data["sections"] == []
     assert data["influence"]["folder"] == "samples"
@@ -457,6 +457,7 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
 def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):
     folder = shutil.copytree(asked, tmp_path / "run")
     shutil.copytree(final / "whole-run", folder / "whole-run")
+    files.keep_checksums(folder / "whole-run", (folder / "whole-run").iterdir())
     data, without = collect(folder), collect(asked)
     assert without["final"] is None
     assert data["influence"] == without["influence"]

@@ -208,7 +208,7 @@ def test_the_table_is_searched_by_column(tab, words, same):
 
 def test_enlarging_a_picture_keeps_the_selection(tab):
     tab.click('#graph [data-node="2"] .body')
-    tab.click("#detect button.figure")
+    tab.click("#result-detect button.figure")
     assert tab.js("document.getElementById('large').open")
     press(tab, "Escape")
     assert not tab.js("document.getElementById('large').open")
@@ -230,8 +230,8 @@ def test_pages_of_the_table_are_turned(tab):
 
 
 def test_nothing_in_the_data_becomes_markup(tab):
-    assert tab.text("#detect h2") == f"The detect title {HOSTILE}"
-    assert HOSTILE in tab.text("#reward table")
+    assert tab.text("#result-detect h2") == f"The detect title {HOSTILE}"
+    assert HOSTILE in tab.text("#result-reward table")
     assert tab.js("document.querySelectorAll('img[src=\"x\"]').length") == 0
     assert tab.js("document.querySelectorAll('#graph .flag').length") == 1
 
@@ -358,7 +358,7 @@ def test_who_helped_the_final_models_stands_above_the_network(chromium, run, tmp
     chromium.open(folder / "report.html")
     sections = chromium.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
     assert sections[:3] == ["Overview", "Contributions", "Network"]
-    assert "Who helped the final models, and who harmed them" in chromium.text("#contributions")
+    assert "Who helped the final models, and who harmed them" in chromium.text("#result-contributions")
     assert "helped the final models most" in chromium.text("#findings")
-    assert chromium.js("document.querySelectorAll('#contributions tbody tr').length") == 6
+    assert chromium.js("document.querySelectorAll('#result-contributions tbody tr').length") == 6
     assert chromium.errors == []

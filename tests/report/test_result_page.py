@@ -208,7 +208,7 @@ def test_one_result_in_a_browser(chromium, tmp_path):
         "Overview", "Result", "Table",
     ]  # fmt: skip
     assert chromium.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-    assert "The paper: they agree." in chromium.text("#align-ring-16")
+    assert "The paper: they agree." in chromium.text("#result-align-ring-16")
     chromium.click("#search")
     chromium.write("node:3")
     cells = chromium.js("[...document.querySelectorAll('#rows td')].map(c => c.textContent)")
@@ -246,12 +246,13 @@ def test_all_results_in_a_browser(chromium, tmp_path):
     make(tmp_path, "align-ring-16")
     make(tmp_path, "anomalies-flip", {"flipped": [7, -1]})
     make(tmp_path, "align-ring-32-slow")
+    make(tmp_path, "search")  # as an element of the page is called
     chromium.open(write_results(tmp_path)[0], width=390, height=844)
     assert chromium.js("document.documentElement.scrollWidth") == 390
     assert chromium.js("[...document.querySelectorAll('#contents a')].map(a => a.hash)") == [
-        "#align-ring-16", "#align-ring-32-slow", "#anomalies-flip",
+        "#result-align-ring-16", "#result-align-ring-32-slow", "#result-anomalies-flip", "#result-search",
     ]  # fmt: skip
-    chromium.click("#anomalies-flip .how + button")
+    chromium.click("#result-anomalies-flip .how + button")
     assert chromium.js("document.getElementById('which').value") == "anomalies-flip"
     assert chromium.js("[...document.querySelectorAll('#rows td')].map(c => c.textContent)") == ["7", "−1"]
     chromium.js("URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return ''; }")

@@ -1,25 +1,29 @@
 """A disk that loses its power: what was written to a folder, in order, and what a crash may leave of it.
 
-The content of a file is kept once the file was flushed. A name that was made, replaced or removed is kept once its
-folder was flushed; until then it may be kept or not, whatever happened to the names changed before and after it.
+The content of a file is kept once the file was flushed; of lines added to a file, those up to the last flush. A name
+that was made, replaced or removed is kept once its folder was flushed; until then it may be kept or not, whatever
+happened to the names changed before and after it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from cascadice import files
+from cascadice import checksums, files
 
 State = dict[str, bytes | None]
 """What a folder holds: the content of each file by its path, None for a folder."""
 
 
 class Change(NamedTuple):
-    """One thing that happened: a name got this content (None: became a folder), was removed, or was flushed."""
+    """One thing that happened: a name got this content (None: became a folder), was removed, or was flushed.
+
+    A file that lines were added to got this "content", and was flushed as a "file".
+    """
 
     kind: str
     path: str
@@ -49,6 +53,7 @@ def recording(folder: Path) -> Iterator[list[Change]]:
     changes: list[Change] = []
     flushed: set[Path] = set()
     sync, remove, make, replace = files.sync, files.remove, files.make_folder, Path.replace
+    append = checksums.List.append
 
     def note(kind: str, path: Path, content: bytes | None = None) -> None:
         if folder in (path, *path.parents):
@@ -76,7 +81,14 @@ def recording(folder: Path) -> Iterator[list[Change]]:
         note("name", path, draft.read_bytes() if draft in flushed else b"")
         return replace(draft, path)
 
+    def noted_append(list_: checksums.List, entry: dict[str, Any], sync: bool = False) -> None:
+        append(list_, entry, sync)
+        note("content", list_.path, list_.path.read_bytes())
+        if sync:
+            note("file", list_.path)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checksums.List, "append", noted_append)
         for name, noted in {"sync": noted_sync, "remove": noted_remove, "make_folder": noted_make}.items():
             patch.setattr(files, name, noted)
         patch.setattr("cascadice.runs.store.remove", noted_remove)
@@ -106,7 +118,9 @@ def unflushed(changes: list[Change]) -> list[str]:
 def _durable(change: Change, later: list[Change]) -> bool:
     """Whether a change survives; one in a folder that is removed later does when the removal does."""
     folder = str(Path(change.path).parent)
-    if change.kind == "flush" or change.path == "." or Change("flush", folder) in later:
+    if change.kind == "content":
+        return Change("file", change.path) in later
+    if change.kind == "file" or change.kind == "flush" or change.path == "." or Change("flush", folder) in later:
         return True
     removed = Change("remove", folder)
     return removed in later and _durable(removed, later[later.index(removed) :])
@@ -123,7 +137,7 @@ def _some_of(places: list[int]) -> Iterator[tuple[int, ...]]:
 def _replayed(before: State, changes: Iterator[Change]) -> State:
     state = dict(before)
     for kind, path, content in changes:
-        if kind == "name":
+        if kind == "name" or (kind == "content" and path in state):
             state[path] = content
         elif kind == "remove":
             state.pop(path, None)

@@ -128,7 +128,7 @@ def test_findings_are_told_and_drawn(run, tmp_path, capsys, monkeypatch):
     ):
         assert words in out
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {
-        "influence.json", "influence.png", "part-00000000.parquet",
+        "influence.json", "influence.png", "part-00000000.parquet", "checksums.jsonl",
     }  # fmt: skip
     assert not (run / "influence").exists()
 
@@ -208,15 +208,14 @@ def test_a_round_that_is_gone_is_left_out(run):
     ("changed", "complaint"),
     [
         ({"model_options": ["hidden=[5]"]}, r"belongs to another model: .* is \[4, 64\] in the file, \[5, 64\] here"),
-        (
-            {"corruptions": ["noise:0,1,2:100"]},
-            "made again, must end where it did; it does not. Build the network that was recorded",
-        ),
+        ({"corruptions": ["noise:0,1,2:100"]}, "000000.safetensors belongs to another run: its fingerprint is"),
     ],
 )
 def test_a_recording_of_something_else(run, changed, complaint):
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(config | changed))
+    for name in ("manifest.json", "checksums.jsonl"):  # which would notice it first
+        (run / name).unlink()
     with pytest.raises(ValueError, match=complaint):
         ask(run, ASKED, quiet=True)
 

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from runs.power_loss import crashes, read, recording, unflushed, write
 
-from cascadice import files, locks
+from cascadice import checksums, files, locks
 from cascadice.runs import train
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
@@ -31,8 +31,10 @@ def _fast(monkeypatch):
 
 
 def finished(folder):
-    """What a run leaves, but for the times in its manifest."""
-    return {path: content for path, content in read(folder).items() if path != "manifest.json"}
+    """What a run leaves, but for the times in its manifest and the history in its list of checksums, which fits."""
+    listed = checksums.list_for(folder / checksums.LIST)
+    assert [name for name in listed.files if checksums.problem(listed, folder / name)] == []
+    return {path: content for path, content in read(folder).items() if path not in ("manifest.json", checksums.LIST)}
 
 
 def begun(folder):
@@ -64,7 +66,8 @@ def crash(tmp_path, scenario):
         run(SMALL, tmp_path / "run", quiet=True, **how)
     whole = {**whole_of(tmp_path, SMALL), **kept}
     assert finished(tmp_path / "run") == whole
-    assert unflushed(changes) == []  # a run that says it is done has nothing to lose
+    # a run that says it is done has nothing to lose but the line that confirms the last checksum
+    assert unflushed(changes) == [checksums.LIST]
     return list(crashes(before, changes)), whole
 
 

@@ -152,7 +152,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"damaged: its checksum is wrong"):
+    with pytest.raises(ValueError, match=r"damaged: the checksum of .* is wrong"):
         store.load_round(tmp_path, 0)
 
 
@@ -161,7 +161,7 @@ def test_another_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "TENSOR_FORMAT", "cascadice-99")
     store.save_checkpoint(tmp_path, 1, done.after)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"must be of format cascadice-1; found cascadice-99"):
+    with pytest.raises(ValueError, match=r"must be of format cascadice-2; found cascadice-99"):
         store.load_checkpoint(tmp_path)
 
 

@@ -23,12 +23,14 @@ class Section(NamedTuple):
     """A part of the report page.
 
     `question` and `command` are offered while its results are missing; "{run}" in the command is the run's folder.
-    `lead` says what the numbers mean: their units, their signs, and the terms used.
+    `lead` says what the numbers mean: their units, their signs, and the terms used. `audit` compares the results in a
+    folder with what they were made from: it returns what it checked, in words, and raises ValueError if they disagree.
     """
 
     question: str
     command: str
     lead: str = ""
+    audit: Callable[[Json, Path], list[str]] = lambda results, folder: []
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import files
+from cascadice import checksums, files
 from cascadice.engine.rounds import Round
 from cascadice.files import Folder
 from cascadice.influence.cascade import Cascade
@@ -206,19 +206,24 @@ def read_table(folder: Folder) -> Table:
     paths = parts(folder)
     if not paths:
         raise FileNotFoundError(f"{folder} must hold parts of a table, part-00000000.parquet and on; found none.")
-    return concatenate(_read_part(path) for path in paths.values())
+    checksums.verify_none_missing(Path(folder))
+    return concatenate(_read_part(path, number) for number, path in paths.items())
 
 
-def _read_part(path: Path) -> Table:
+def _read_part(path: Path, number: int) -> Table:
     import pyarrow as pa
     from pyarrow import parquet
 
+    checksums.verify(path)
     with files.intact(path, pa.ArrowException):
         part = parquet.read_table(path)
     if not set(TYPES) <= set(part.column_names) or not part.select(list(TYPES)).schema.equals(_schema()):
         columns = ", ".join(f"{field.name} ({field.type})" for field in part.schema)
         raise ValueError(f"{path} must have the columns {', '.join(TYPES)} of an influence table; found {columns}.")
-    return Table(**{name: part[name].to_numpy() for name in TYPES})
+    table = Table(**{name: part[name].to_numpy() for name in TYPES})
+    if (table.round != number).any():
+        raise ValueError(f"{path} must hold round {number}; found round {table.round[table.round != number][0]}.")
+    return table
 
 
 def _schema() -> "pyarrow.Schema":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from cascadice import files
+from cascadice import checksums, files
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.influence import evaluate_on
@@ -16,8 +16,8 @@ from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rou
 from cascadice.influence.tables import NOTE, parts, read_note, write_part
 from cascadice.names import lookup
 from cascadice.runs import store
-from cascadice.runs.config import build, override
-from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
+from cascadice.runs.binding import build_recorded
+from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.progress import say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
@@ -97,6 +97,8 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool, question: Any =
     check_writable(out, "influence")
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run; influence needs its own. Choose another with --out.")
+    if (out / CHAIN).exists() or (parts(out) and not (out / NOTE).exists()):
+        raise ValueError(f"{out} holds other tables, such as a ledger; influence needs its own. Choose another --out.")
     if overwrite or not (out / NOTE).exists():
         return note
     existing = read_note(out)
@@ -175,10 +177,11 @@ def _ask(
     console, config, numbers = Console(quiet=quiet), read_run_config(folder), store.saved_rounds(folder)
     starts = start_rounds(numbers, question, folder)
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
-    network = build(override(config, settings), quiet=quiet)
+    network = build_recorded(folder, config, settings, quiet=quiet)
     check_fits(question, network)
     if overwrite:
         clear(out)
+    protect(out)
     remaining = [t for t in starts if t not in parts(out)]
     recording = Recording(folder, config, network, tuple(numbers))
     loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
@@ -195,6 +198,7 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
             f"{folder} has no recorded rounds. Train it with --record all, or compute influence during training: "
             f"cascadice run --kind {','.join(question.kinds)}."
         )
+    store.check_rounds(folder)
     recorded = set(numbers)
     complete = [t for t in numbers if recorded.issuperset(range(t, t + question.rounds_needed))]
     if not complete:
@@ -206,10 +210,22 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
     return complete[:: question.every]
 
 
+def protect(out: Path) -> None:
+    """Keep checksums of the table in a folder, in the run's list or one of its own; of a new table nothing is kept."""
+    if not (out / NOTE).exists() and not parts(out):
+        with checksums.announced(out, None):
+            pass  # a table that was here was removed by hand
+    if checksums.list_for(out / NOTE) is None:
+        files.keep_checksums(out, [path for path in (out / NOTE, *parts(out).values()) if path.exists()])
+    for path in parts(out).values():
+        if checksums.is_unlisted(path):  # the power failed before its line was on disk, or somebody else put it there
+            path.unlink()
+
+
 def clear(out: Path) -> None:
     """Remove the table, its figure and the losses beside it, and nothing else."""
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):
-        path.unlink(missing_ok=True)
+        files.remove(path)
 
 
 def conclude(console: Console, network: Network, run: files.Folder, out: Path) -> InfluenceSummary:

@@ -9,13 +9,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from cascadice import files, locks
+from cascadice import checksums, files, locks
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
+CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
-RUN_FILES = (CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE, WHOLE_RUN)
+RUN_FILES = (
+    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE, WHOLE_RUN, checksums.LIST
+)  # fmt: skip
 RESULTS = (
     "detect",
     "choose",
@@ -29,6 +32,10 @@ RESULTS = (
 OWN = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
+
+# What commands read in a manifest; anything may be missing.
+NUMBERS: Mapping[str, Any] = {"rounds": int, "nodes": int, "seconds": (int, float)}
+TEXTS = ("started", "fingerprint", "data")
 
 # What may change when a run is resumed: where its files are, how long it runs, what it keeps.
 INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "record")
@@ -143,6 +150,13 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
         return {}
     manifest = files.read_json(path)
     files.check_format(path, manifest.get("format", FORMAT), FORMAT)
+    for name, kinds in NUMBERS.items():
+        found: Any = manifest.get(name, 0)
+        if not isinstance(found, kinds) or found < 0:
+            raise ValueError(f"{name} in {path} must be a number from 0 on; found {found!r}. Restore it from a copy.")
+    for name in TEXTS:
+        if not isinstance(manifest.get(name, ""), str):
+            raise ValueError(f"{name} in {path} must be a text; found {manifest[name]!r}. Restore it from a copy.")
     return manifest
 
 
@@ -167,12 +181,20 @@ def fingerprint(config: Config, always: Sequence[str] = ()) -> str:
 def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
     """The fingerprint that the files of a run carry: checkpoint, influence, ledger and results.
 
-    It is computed from the settings (`config`, or the folder's), so a changed mixing file is noticed. Runs of version
-    0.1.0, whose manifests hold no fingerprint, keep the kind that version computed, also when they are resumed.
+    It is computed from the settings (`config`, or the folder's) and must be the manifest's, so changed settings and a
+    changed mixing file are noticed. Runs of version 0.1.0, whose manifests hold no fingerprint, keep the kind that
+    version computed, also when they are resumed.
     """
     config = read_config(folder) if config is None else config
-    manifest, old = read_manifest(folder), fingerprint(config, SETTINGS_OF_0_1_0)
-    return old if manifest and manifest.get("fingerprint", old) == old else fingerprint(config)
+    manifest, old, new = read_manifest(folder), fingerprint(config, SETTINGS_OF_0_1_0), fingerprint(config)
+    found = manifest.get("fingerprint", old if manifest else new)
+    if found not in (old, new) and (Path(folder) / CONFIG).exists():  # else the run was cleared
+        mixing = f" or the file {config.mixing}" if config.mixing else ""
+        raise ValueError(
+            f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: the fingerprint of its settings is {new}, "
+            f"that of the run {found}. Restore the settings that the run was trained with."
+        )
+    return old if found == old else new
 
 
 def clear(folder: Path) -> None:
@@ -183,7 +205,8 @@ def clear(folder: Path) -> None:
     hold a run, whoever dies on the way.
     """
     files.remove_drafts(folder, *BELOW)
-    others = [name for name in OWN if name not in (store.CHECKPOINT, CONFIG, MANIFEST)]
+    checksums.drop_unreadable(folder)
+    others = [name for name in OWN if name not in (store.CHECKPOINT, CONFIG, MANIFEST, checksums.LIST)]
     for names in ([store.CHECKPOINT], others, [CONFIG]):
         for name in names:
             files.remove(folder / name)

@@ -15,12 +15,14 @@ from torch.utils._pytree import tree_map
 
 import cascadice
 from cascadice import files
+from cascadice.data.samples import content_digest
 from cascadice.engine.learner import Participants
 from cascadice.engine.metrics import evaluate
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
+from cascadice.runs.binding import DATA, check_data, check_version
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import (
     BELOW,
@@ -52,6 +54,7 @@ class Journal:
     config: Config
     network: Network
     fingerprint: str
+    data: str
     t: int = 0
     checkpointed: int = 0
     participants: Participants | None = None
@@ -75,10 +78,12 @@ class Journal:
 def open_journal(folder: Path, config: Config, network: Network, rounds: int, resume: bool) -> Journal:
     """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again."""
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
-    journal = Journal(folder, config, network, identity)
+    journal = Journal(folder, config, network, identity, content_digest(network.data))
     if not resume:
         return journal
     if (folder / store.CHECKPOINT).exists():
+        check_version(folder)
+        check_data(folder, network.data)
         checkpoint = store.load_checkpoint(folder, run=identity, layout=journal.layout)
         if checkpoint.t > rounds:
             raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
@@ -88,6 +93,7 @@ def open_journal(folder: Path, config: Config, network: Network, rounds: int, re
         manifest = read_manifest(folder)
         journal.earlier_seconds = manifest.get("seconds", 0.0)
         journal.started = manifest.get("started", journal.started)
+    _check_earlier_rounds(journal)
     _delete_later_rounds(journal)
     files.remove_drafts(folder, *BELOW)
     return journal
@@ -109,7 +115,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
     if round.t in to_keep.rounds:
-        store.save_round(journal.folder, round, layout=journal.layout)
+        store.save_round(journal.folder, round, run=journal.fingerprint, layout=journal.layout)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
     journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test))
@@ -149,7 +155,11 @@ def pause_after(seconds: float) -> float:
 
 
 def begin(journal: Journal) -> None:
-    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run."""
+    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run.
+
+    The list of checksums comes before; files that are there already, of a version that kept none, are listed too.
+    """
+    files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
     files.write_json(journal.folder / CONFIG, to_json(journal.config))
 
@@ -189,7 +199,17 @@ def _write(journal: Journal) -> None:
 
 
 def _delete_later_rounds(journal: Journal) -> None:
-    store.delete_rounds(journal.folder, [t for t in store.saved_rounds(journal.folder) if t >= journal.t])
+    there = (*store.saved_rounds(journal.folder), *store.missing_rounds(journal.folder))
+    store.delete_rounds(journal.folder, [t for t in there if t >= journal.t])
+
+
+def _check_earlier_rounds(journal: Journal) -> None:
+    """Rounds before the checkpoint must be there; if only the last ones are kept, they may have been deleted since."""
+    missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
+    if store.rounds_to_keep(journal.config.record).most is not None:
+        store.delete_rounds(journal.folder, missing)
+    elif missing:
+        store.check_rounds(journal.folder)
 
 
 def plot(journal: Journal) -> None:
@@ -228,6 +248,7 @@ def _write_manifest(journal: Journal) -> None:
         "strategy": network.strategy,
         "nodes": network.nodes,
         "parameters": network.learner.size,
+        DATA: journal.data,
         "seed": journal.config.seed,
         "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
         "platform": platform.platform(),

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
+from cascadice import checksums
 from cascadice.engine.metrics import Metrics
-from cascadice.files import Folder, intact, replacing
+from cascadice.files import Folder, damaged, intact, replacing
 
 METRICS = "metrics.parquet"
 
@@ -64,11 +67,13 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
     path = Path(folder) / METRICS
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
+    checksums.verify(path)
     with intact(path, pa.ArrowException):
         table = parquet.read_table(path, columns=list(COLUMNS))
     numbers = {name: table[name].to_numpy() for name in COLUMNS}
     evaluated = ~table["eval_loss"].is_null().to_numpy()
     nodes = int(numbers["node"].max(initial=-1)) + 1
+    _check_rows(path, numbers["round"], numbers["node"], nodes)
     rows = {name: torch.tensor(column).view(-1, max(nodes, 1)) for name, column in numbers.items()}
     return [
         RoundMetrics(
@@ -79,3 +84,10 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
         )
         for i in range(len(rows["round"]))
     ]
+
+
+def _check_rows(path: Path, rounds: NDArray[Any], node: NDArray[Any], nodes: int) -> None:
+    """Every round must have a row for each participant, in order."""
+    complete = len(node) % max(nodes, 1) == 0 and np.array_equal(node, np.arange(len(node)) % max(nodes, 1))
+    if not complete or not (rounds.reshape(-1, max(nodes, 1)) == rounds[:: max(nodes, 1), None]).all():
+        raise damaged(path, f"rows are missing: every round must have one for each of {nodes} participants")

@@ -15,8 +15,9 @@ from cascadice.influence.trust import RULES
 from cascadice.influence.whole_run_shares import measured_at
 from cascadice.names import lookup
 from cascadice.runs import store
-from cascadice.runs.config import Config, build, length, override
-from cascadice.runs.folder import read_manifest, read_run_config
+from cascadice.runs.binding import build_recorded
+from cascadice.runs.config import Config, length
+from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.recording import RecordedRounds
 
 
@@ -68,7 +69,7 @@ def open_playable(run: Folder, settings: Mapping[str, Any] | None = None, *, qui
     folder = Path(run)
     config = read_run_config(folder)
     _check_rule(config, folder)
-    return playable(folder, config, build(override(config, settings or {}), quiet=quiet))
+    return playable(folder, config, build_recorded(folder, config, settings, quiet=quiet))
 
 
 def playable(folder: Path, config: Config, network: Network) -> Playable:
@@ -77,7 +78,7 @@ def playable(folder: Path, config: Config, network: Network) -> Playable:
     rounds, saved = _rounds(folder, config, network), set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:
-        recorded = RecordedRounds(folder, range(rounds), network)
+        recorded = RecordedRounds(folder, range(rounds), network, run_fingerprint(folder, config))
         averaged = recorded[-1].rule is None  # gossip in an order that a recording cannot repeat is read as a rule
         return Playable(folder, config, _as_drawn(network, folder), rounds, recorded if averaged else None)
     if config.rule is not None:

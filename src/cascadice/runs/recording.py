@@ -10,7 +10,8 @@ from typing import Any, overload
 from cascadice.engine import Network, Round
 from cascadice.files import Folder
 from cascadice.runs import store
-from cascadice.runs.config import Config, build, override
+from cascadice.runs.binding import build_recorded
+from cascadice.runs.config import Config
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
 from cascadice.runs.metrics import quality
 
@@ -22,6 +23,7 @@ class RecordedRounds(Sequence[Round]):
     folder: Path
     numbers: range
     network: Network
+    run: str | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -34,7 +36,8 @@ class RecordedRounds(Sequence[Round]):
         if isinstance(place, slice):
             return replace(self, numbers=self.numbers[place])
         layout = store.layout(self.network.learner.training)
-        return store.load_round(self.folder, self.numbers[place], layout=layout, device=self.network.device)
+        whose = {"run": self.run, "layout": layout}
+        return store.load_round(self.folder, self.numbers[place], **whose, device=self.network.device)
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,20 @@ class Recording:
         return run_fingerprint(self.folder, self.config)
 
     def load_rounds(self, numbers: Sequence[int] | None = None) -> Iterator[Round]:
-        """Load these rounds (None: all that were recorded), one at a time."""
-        layout = store.layout(self.network.learner.training)
+        """Load these rounds (None: all that were recorded, of which none may be missing), one at a time."""
+        if numbers is None:
+            store.check_rounds(self.folder)
+        whose = {"run": self.fingerprint, "layout": store.layout(self.network.learner.training)}
         for t in self.round_numbers if numbers is None else numbers:
-            yield store.load_round(self.folder, t, layout=layout, device=self.network.device)
+            yield store.load_round(self.folder, t, **whose, device=self.network.device)
 
     def all_rounds(self) -> RecordedRounds:
         """All recorded rounds as a sequence, of which none may be missing; one is in memory at a time."""
-        return RecordedRounds(self.folder, self.consecutive_rounds(), self.network)
+        return RecordedRounds(self.folder, self.consecutive_rounds(), self.network, self.fingerprint)
 
     def consecutive_rounds(self) -> range:
         """The recorded rounds, of which none may be missing: what travels through rounds needs every one."""
+        store.check_rounds(self.folder)
         span = range(self.round_numbers[0], self.round_numbers[-1] + 1)
         if len(span) != len(self.round_numbers):
             missing = min(set(span) - set(self.round_numbers))
@@ -113,7 +119,7 @@ def open_recording(run: Folder, settings: Mapping[str, Any] | None = None, *, qu
     config, numbers = read_run_config(folder), tuple(store.saved_rounds(folder))
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
-    return Recording(folder, config, build(override(config, settings or {}), quiet=quiet), numbers)
+    return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet), numbers)
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

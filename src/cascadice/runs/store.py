@@ -11,6 +11,7 @@ those of another model are refused.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +19,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from cascadice import checksums, files
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, Tensors, intact, read_tensors, remove, write_tensors
+from cascadice.files import Folder, Tensors, damaged, intact, read_tensors, remove, write_tensors
 from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
 __all__ = [
-    "CHECKPOINT", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "delete_rounds", "from_tensors", "layout",
-    "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics", "rounds_to_keep",
-    "save_checkpoint", "save_round", "saved_rounds", "to_tensors", "write_metrics",
+    "CHECKPOINT", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds", "delete_rounds",
+    "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics",
+    "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "to_tensors", "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -77,11 +79,26 @@ def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | Non
     tensors, metadata = read_tensors(path, layout)
     if run is not None and metadata.get("run") != run:
         raise ValueError(f"{path} belongs to another configuration. Use another folder, or --overwrite.")
-    return Checkpoint(int(metadata["t"]), from_tensors("", tensors))
+    with _complete(path):
+        return Checkpoint(int(metadata["t"]), from_tensors("", tensors))
 
 
-def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
-    """Save a round. `after` is left out where gossip by W recomputes it from the rest, bit for bit."""
+@contextmanager
+def _complete(path: Path) -> Iterator[None]:
+    """Report entries that a file lacks, or that are no numbers, as damage."""
+    try:
+        yield
+    except KeyError as missing:
+        raise damaged(path, f"it lacks {missing}") from None
+    except (ValueError, TypeError) as error:
+        raise damaged(path, str(error).splitlines()[0]) from None
+
+
+def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}") -> None:
+    """Save a round of the run with this fingerprint.
+
+    `after` is left out where gossip by W recomputes it from the rest, bit for bit.
+    """
     t, batch, W, lr, conduct = round.draw
     tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}
@@ -91,6 +108,7 @@ def save_round(folder: Folder, round: Round, *, layout: str = "{}") -> None:
         {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()} if csr else {"W": W}
     )
     metadata = {"t": str(t), "lr": repr(lr), "nodes": str(len(round.loss)), "layout": layout}
+    metadata |= {"run": run} if run else {}
     if isinstance(lr, Tensor):  # a learning rate for each participant
         metadata["lr"], tensors["lr"] = "tensor", lr
     if not _equal(mix(W, round.half), round.after):  # a rule that does not average, or gossip in another order
@@ -111,10 +129,24 @@ def saved_rounds(folder: Folder) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str | torch.device = "cpu") -> Round:
+def check_rounds(folder: Folder) -> None:
+    """Raise ValueError if a round that was recorded is missing."""
+    checksums.verify_none_missing(Path(folder) / "rounds")
+
+
+def missing_rounds(folder: Folder) -> list[int]:
+    """The numbers of the rounds that were recorded and are missing."""
+    missing = (path.stem for path in checksums.listed(Path(folder) / "rounds") if not path.exists())
+    return sorted(int(name) for name in missing if name.isdecimal())
+
+
+def load_round(
+    folder: Folder, t: int, *, run: str | None = None, layout: str | None = None, device: str | torch.device = "cpu"
+) -> Round:
     """Load round `t`: the same bits, on the device that computed it.
 
     Args:
+        run: The fingerprint of the run that it must belong to (None: any).
         layout: The layout of the model that it must belong to (None: any).
         device: Where parameters, optimizer state and buffers go.
     """
@@ -124,6 +156,19 @@ def load_round(folder: Folder, t: int, *, layout: str | None = None, device: str
         span = f"{saved[0]} to {saved[-1]}" if saved else "no round"
         raise FileNotFoundError(f"round {t} was not recorded in {folder}; found {span}. Train with --record all.")
     tensors, metadata = read_tensors(path, layout)
+    _check_place(path, metadata, t)
+    if run is not None and metadata.get("run", run) != run:  # rounds of version 0.1.0 do not say
+        raise ValueError(f"{path} belongs to another run: its fingerprint is {metadata['run']}, not {run}. Restore it.")
+    with _complete(path):
+        return _round_from(metadata, tensors, device)
+
+
+def _check_place(path: Path, metadata: Mapping[str, Any], t: int) -> None:
+    if str(metadata.get("t")) != str(t):
+        raise ValueError(f"{path} must be round {t}; it is round {metadata.get('t')}. Restore it.")
+
+
+def _round_from(metadata: Mapping[str, Any], tensors: Tensors, device: str | torch.device) -> Round:
     moved = {name: tensor.to(device) for name, tensor in tensors.items()}
     draw, half = _draw_from(metadata, tensors), from_tensors("half.", moved)
     draw = draw._replace(lr=moved["lr"]) if "lr" in moved else draw
@@ -142,10 +187,15 @@ def load_draw(folder: Folder, t: int) -> Draw:
     from safetensors import SafetensorError, safe_open
 
     path = _round_path(folder, t)
-    with intact(path, SafetensorError), safe_open(path, "pt") as file:
+    checksums.verify(path)
+    with intact(path, SafetensorError), _complete(path), safe_open(path, "pt") as file:
         metadata = json.loads(file.metadata()["cascadice"])
         names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
-        return _draw_from(metadata, {name: file.get_tensor(name) for name in names})
+        tensors = {name: file.get_tensor(name) for name in names}
+        draw = _draw_from(metadata, tensors)
+    files.check_tensors(path, tensors, metadata)
+    _check_place(path, metadata, t)
+    return draw
 
 
 def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:

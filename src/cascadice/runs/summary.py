@@ -93,6 +93,7 @@ def summarise(
         injected: The faults of participants, for the names in tables and figures.
         training_change: What training did to the final models' loss.
     """
+    check_range(table, source=nodes, receiver=nodes)
     rounds = tuple(np.unique(table.round).tolist())
     whole = table.sample == ALL
     updates = {kind: _updates(rows, rounds, nodes) for kind, rows in _by_kind(table, whole).items()}
@@ -114,7 +115,17 @@ def summarise(
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
     """Summarise the influence in a folder, with the test accuracy that the run measured."""
     metrics = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
-    return summarise(read_table(folder), network.nodes, metrics, injected_faults(network), read_training_change(folder))
+    table = read_table(folder)
+    check_range(table, sample=len(network.data.train))
+    return summarise(table, network.nodes, metrics, injected_faults(network), read_training_change(folder))
+
+
+def check_range(table: Table, **counts: int) -> None:
+    """Raise ValueError if a column of numbers has one that is not below its count; -1 stands for all."""
+    for name, count in counts.items():
+        column, least = table.columns[name], 0 if name == "source" else ALL
+        if wrong := column[(column < least) | (column >= count)].tolist():
+            raise ValueError(f"{name} in a table of influence must be from {least} to {count - 1}; found {wrong[0]}.")
 
 
 def read_training_change(folder: Folder) -> float | None:
@@ -123,7 +134,10 @@ def read_training_change(folder: Folder) -> float | None:
     if not path.exists():
         return None
     losses = files.read_json(path)
-    return float(losses["trained"]) - float(losses["untrained"])
+    try:
+        return float(losses["trained"]) - float(losses["untrained"])
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} must have the numbers trained and untrained; found {losses}. Restore it.") from None
 
 
 def injected_faults(network: Network) -> dict[int, str]:

@@ -5,7 +5,6 @@ A folder of unfinished sweeps
     at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to play it again from there
 """
 
-import shutil
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +43,7 @@ class Checkpoints(MutableMapping[int, Participants]):
         files.write_tensors(self._path(t), store.to_tensors("", participants), {"t": str(t)})
 
     def __delitem__(self, t: int) -> None:
-        self._path(t).unlink()
+        files.remove(self._path(t))
 
     def __contains__(self, t: object) -> bool:
         return isinstance(t, int) and self._path(t).exists()
@@ -90,7 +89,7 @@ class Scores:
             tensors |= {"theta": adjoint.theta, **{f"state.{name}": v for name, v in adjoint.state.items()}}
         files.write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})
         if t == 0:
-            shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+            files.remove(self.checkpoints.folder)
         self.saved = monotonic()
 
     def collect(self) -> WholeRun:

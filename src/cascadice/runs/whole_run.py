@@ -1,6 +1,5 @@
 """Ask a run who helped its final models; what was computed is kept, so a stopped command goes on where it was."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn,
 from cascadice.influence.whole_run import WholeRun, focused, sweep
 from cascadice.influence.whole_run_shares import measured_at, share_out
 from cascadice.names import lookup
-from cascadice.runs.ask import FORMAT, changed_settings, check_eval_samples, check_note, clear, conclude
+from cascadice.runs.ask import FORMAT, changed_settings, check_eval_samples, check_note, clear, conclude, protect
 from cascadice.runs.folder import WHOLE_RUN, run_fingerprint, writing
 from cascadice.runs.playing import Playable, open_playable
 from cascadice.runs.progress import counting, say
@@ -112,13 +111,14 @@ def _ask(
     note = check_note(out, note_of(question, played), overwrite, WholeRunQuestion)
     if overwrite:
         clear(out)
-        shutil.rmtree(out / UNFINISHED, ignore_errors=True)
+        files.remove(out / UNFINISHED)
+    protect(out)
     if (out / UNFINISHED).exists() or not set(tables.parts(out)).issuperset(range(played.rounds)):
         files.write_json(out / NOTE, note)
         for t, rows in enumerate(_compute(played, question, out, console)):
             tables.write_part(out, rows, t, note)
         files.sync(out)
-        shutil.rmtree(out / UNFINISHED)
+        files.remove(out / UNFINISHED)
     summary = conclude(console, played.network, played.folder, out)
     if question.samples and not all(learner.optimizer.linear for learner in played.network.learners):
         say(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cascadice.applications.forget import picture
+from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
 from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
@@ -33,6 +34,7 @@ SECTION = Section(
     "Membership AUC: how well the forgotten samples can be told from unseen ones by their loss; 0.5 is guessing, 1 is "
     "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
     "0 = exact.",
+    audit,
 )
 EXACT = (
     "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
@@ -85,6 +87,7 @@ def run(args: argparse.Namespace) -> None:
         "change": measured.change,
         "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
         "models": CHECKPOINT,
+        "models_digest": models_digest(writer.folder / CHECKPOINT),
     }
     writer.write(results, picture.plot)
     writer.print_files()

@@ -25,4 +25,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     enter.add_argument("--every", type=int, metavar="N", help=text)
     enter.add_argument("--samples", action="store_true", help="enter each training sample's contribution too")
     enter.add_argument("--eval-samples", type=int, metavar="N", help="evaluate on the first N test samples (all)")
+    text = "file with a secret key of 16 bytes or more: seal what is entered with it, and check what was entered before"
+    enter.add_argument("--seal", metavar="FILE", help=text)
     enter.add_argument("--ledger", metavar="DIR", help="folder of the ledger (RUN/ledger)")

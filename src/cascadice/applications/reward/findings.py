@@ -1,7 +1,8 @@
 """What `cascadice reward` computes, writes and says."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
+from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, by_whole_run
 from cascadice.applications.reward.ledger import (
     CHAIN,
@@ -21,6 +23,7 @@ from cascadice.applications.reward.ledger import (
     totals,
 )
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
+from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.engine import Evaluation, evaluate_on
 from cascadice.names import lookup
@@ -40,6 +43,7 @@ SECTION = Section(
     "Payments share out the budget, in its unit, by credit. Helped by and harmed by: how much a participant's updates "
     "lowered and raised the loss on the test data, summed over the rounds in the ledger. Credit: the help less the "
     "part of the harm that is charged (--clawback).",
+    audit,
 )
 
 
@@ -54,9 +58,11 @@ def run(args: argparse.Namespace) -> None:
     note = _note(args, recording)
     if not begun:
         check_free(folder)
-    ledger = read_ledger(folder, note) if begun else None
+    key, ledger = read_key(args.seal, recording.folder, folder), read_ledger(folder, note) if begun else None
+    if ledger is not None:
+        check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
-    _enter_missing(writer, ledger, folder, note, args)
+    _enter_missing(writer, ledger, folder, note, args, None if key is None else partial(signature, key))
     ledger = read_ledger(folder, note)
     payout = pay(by_round(ledger), args.budget, floor=args.floor, clawback=args.clawback, rule=args.payout)
     writer.write(_results(writer, ledger, payout, args), picture.plot)
@@ -95,15 +101,16 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
 
 
 def _enter_missing(
-    writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace
-) -> None:
+    writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace,
+    sign: Callable[[str], str] | None = None,
+) -> None:  # fmt: skip
     """Enter the rounds that the ledger lacks, and those whose parts are damaged."""
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
     entries, total = _missing_entries(writer, set(ledger.rounds if ledger else ()), args)
     if total:
         shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
         try:
-            enter(folder, note, shown)
+            enter(folder, note, shown, sign)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("stopped. Rounds entered so far are kept; the same command continues.") from None
 

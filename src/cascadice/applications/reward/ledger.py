@@ -10,7 +10,7 @@ Lines are never removed: a damaged part is entered again, on a new line. A folde
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +25,11 @@ from cascadice import files
 from cascadice.applications.reward.contributions import Entry
 from cascadice.locks import LOCK
 from cascadice.names import lookup
+from cascadice.runs import folder as run_folder
 from cascadice.runs.folder import writing
 
 FORMAT = "cascadice-ledger-1"
-CHAIN = "chain.jsonl"
+CHAIN = run_folder.CHAIN
 NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
 """Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
 
@@ -38,12 +39,16 @@ Columns = dict[str, NDArray[Any]]
 
 
 class ChainLine(NamedTuple):
-    """One line of the chain: the round, the size and digest of its part, and the seal over all lines so far."""
+    """One line of the chain: the round, the size and digest of its part, and the seal over all lines so far.
+
+    `hmac` is over the seal, with a secret key; empty if the line was entered without one.
+    """
 
     round: int
     bytes: int
     sha256: str
     seal: str
+    hmac: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,9 @@ class Ledger:
         return numbers
 
 
-def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry]) -> None:
+def enter(
+    folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry], sign: Callable[[str], str] | None = None
+) -> None:
     """Append entries to the ledger in a folder, or start one. An entry is written whole or not at all.
 
     A round that is entered again replaces its rows; the chain keeps both lines.
@@ -81,16 +88,17 @@ def enter(folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry
         folder: An empty or new folder, or one that holds a ledger of the same note.
         note: What the ledger is of; at least "run" and "kind".
         entries: From `contributions.by_whole_run`, `by_shares` or `by_horizon`; all finite.
+        sign: From a seal to its signature with a secret key: `partial(seals.signature, key)`.
 
     Example:
         >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
         >>> by_round(read_ledger("ledger")).shape
     """
     with writing(Path(folder)):
-        _enter(Path(folder), note, entries)
+        _enter(Path(folder), note, entries, sign)
 
 
-def _enter(folder: Path, note: Mapping[str, str], entries: Iterable[Entry]) -> None:
+def _enter(folder: Path, note: Mapping[str, str], entries: Iterable[Entry], sign: Callable[[str], str] | None) -> None:
     if (folder / CHAIN).exists():
         seal = read_ledger(folder, note).seal
     else:
@@ -103,7 +111,8 @@ def _enter(folder: Path, note: Mapping[str, str], entries: Iterable[Entry]) -> N
         _write_part(_part(folder, entry.round), _columns(entry))
         content = _part(folder, entry.round).read_bytes()
         line = _sealed(seal, entry.round, len(content), _digest(content))
-        _append(folder / CHAIN, json.dumps(line._asdict()))
+        line = line if sign is None else line._replace(hmac=sign(line.seal))
+        _append(folder / CHAIN, json.dumps({name: value for name, value in line._asdict().items() if value != ""}))
         seal = line.seal
 
 
@@ -172,8 +181,8 @@ def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]
     opening = seal = _digest(_header(header["note"]).encode())
     chain: list[ChainLine] = []
     for number, line in enumerate(rest, start=2):
-        expected = _sealed(seal, line.get("round"), line.get("bytes"), line.get("sha256"))
-        if line != expected._asdict():
+        expected = _sealed(seal, line.get("round"), line.get("bytes"), line.get("sha256"), line.get("hmac", ""))
+        if {"hmac": "", **line} != expected._asdict() or not isinstance(expected.hmac, str):
             wrong = "does not follow from those before it: lines were altered or removed"
             raise ValueError(f"line {number} of {path} {wrong}. {remedy}")
         chain.append(expected)
@@ -197,8 +206,8 @@ def _header(note: Mapping[str, str]) -> str:
     return json.dumps({"format": FORMAT, "note": dict(note)}, sort_keys=True)
 
 
-def _sealed(before: str, t: Any, size: Any, sha256: Any) -> ChainLine:
-    return ChainLine(t, size, sha256, _digest(f"{before} {t} {size} {sha256}".encode()))
+def _sealed(before: str, t: Any, size: Any, sha256: Any, hmac: Any = "") -> ChainLine:
+    return ChainLine(t, size, sha256, _digest(f"{before} {t} {size} {sha256}".encode()), hmac)
 
 
 def _problem(name: str, content: bytes | None, line: ChainLine) -> str | None:

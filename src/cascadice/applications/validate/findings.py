@@ -33,7 +33,7 @@ from cascadice.engine import evaluate, evaluate_on
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
 from cascadice.runs import store
-from cascadice.runs.config import build, override
+from cascadice.runs.binding import build_recorded
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.metrics import quality
 from cascadice.runs.playing import playable
@@ -94,7 +94,7 @@ def _open(args: argparse.Namespace) -> Recording:
             f"rule {config.rule!r}, so they would not be this run without some data. Train it without a rule."
         )
     return Recording(
-        folder, config, build(override(config, settings), quiet=args.quiet), tuple(store.saved_rounds(folder))
+        folder, config, build_recorded(folder, config, settings, quiet=args.quiet), tuple(store.saved_rounds(folder))
     )
 
 

@@ -16,7 +16,7 @@ from cascadice.report.page import final_models, influences, mixing, samples, sec
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint, status_of
+from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint, status_of
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary
 
@@ -36,7 +36,7 @@ def collect(folder: files.Folder) -> Json:
     """
     home = Path(folder)
     config, notes = read_run_config(home), list[str]()
-    manifest, run = read_manifest(home), run_fingerprint(home, config)
+    manifest, run = _read_manifest(home, config, notes)
     metrics, faults = _read_metrics(home, notes), (*config.corruptions, *config.behaviours)
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = int(manifest.get("nodes") or config.nodes or (len(metrics[0].train_loss) if metrics else 1))
@@ -84,6 +84,15 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
     defaults = to_json(Config())
     settings = [[name, value, value != defaults[name]] for name, value in to_json(config).items()]
     return {**{name: manifest.get(name) for name in names}, "settings": settings}
+
+
+def _read_manifest(folder: Path, config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
+    """The manifest, empty if it cannot be believed, and the run's fingerprint."""
+    try:
+        return read_manifest(folder), run_fingerprint(folder, config)
+    except ValueError as error:
+        notes.append(str(error))
+        return {}, fingerprint(config)
 
 
 def _read_metrics(folder: Path, notes: list[str]) -> list[RoundMetrics]:

@@ -10,7 +10,7 @@ function render(fresh) {
   fill("notes", ...data.notes.map((text) => element("p", {}, text)));
   show("notes", data.notes.length > 0);
   show("contents-card", !alone);
-  fill("contents", ...data.results.map(({ name, title }) => element("li", {}, element("a", { href: `#${name}` }, title))));
+  fill("contents", ...data.results.map(({ name, title }) => element("li", {}, element("a", { href: `#${sectionId(name)}` }, title))));
   fill("sections", ...data.results.map((result) => resultSection(result, alone)));
   setPoints();
   navigation();

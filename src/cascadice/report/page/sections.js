@@ -54,10 +54,14 @@ function figure(src, alt) {
 
 $("large").addEventListener("click", (event) => { if (event.target === $("large")) $("large").close(); });
 
+// A section's id has a prefix: a result may be called "search" or "table", as elements of the page are.
+const sectionId = (name) => `result-${name}`;
+
 function application(result) {
-  const title = element("h2", { id: `${result.name}-title` }, capital(result.title));
+  const id = sectionId(result.name);
+  const title = element("h2", { id: `${id}-title` }, capital(result.title));
   const lead = result.lead ? element("p", { class: "lead" }, result.lead) : null;
-  const section = element("section", { id: result.name, "data-name": capital(result.name), "aria-labelledby": `${result.name}-title` }, title, lead);
+  const section = element("section", { id, "data-name": capital(result.name), "aria-labelledby": `${id}-title` }, title, lead);
   const card = element("div", { class: "card" });
   if (result.findings.length) card.append(element("ul", { class: "findings" }, ...result.findings.map(sentence)));
   if (result.picture) card.append(figure(result.picture, `${result.title}. ${result.findings[0] ?? ""}`));

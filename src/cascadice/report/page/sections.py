@@ -45,9 +45,18 @@ def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
             if results.get("run") != run:
                 raise ValueError("it belongs to another run.")
             sections.append(build_section(results, path.parent))
+            sections[-1]["findings"] += audited(results, path.parent)
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
     return sections
+
+
+def audited(results: Json, folder: Path) -> list[str]:
+    """What was checked about these results, in words; ValueError if they are not what they were made from."""
+    try:
+        return SECTIONS[folder.name].audit(results, folder) if folder.name in SECTIONS else []
+    except (KeyError, IndexError, AttributeError, OSError) as error:
+        raise ValueError(f"it cannot be checked: {type(error).__name__} {error}.") from None
 
 
 def build_section(results: Json, folder: Path) -> Json:

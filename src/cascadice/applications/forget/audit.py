@@ -1,0 +1,33 @@
+"""Whether the models beside a record of forgetting are those that the record is about."""
+
+from hashlib import file_digest
+from pathlib import Path
+
+from cascadice.applications.plain import Json
+
+
+def models_digest(path: Path) -> str:
+    """The SHA-256 of a file with models."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def audit(results: Json, folder: Path) -> list[str]:
+    """Compare the models with the digest in `forget.json`; what was checked, in words.
+
+    Raises:
+        ValueError: If the models are missing, or others.
+
+    Example:
+        >>> audit(read_json(folder / "forget.json"), folder)  # doctest: +SKIP
+        ['Checked: models/checkpoint.safetensors holds the models that this record is about.']
+    """
+    name, expected = str(results.get("models")), results.get("models_digest")
+    if expected is None:
+        return ["Not checked: the record does not hold the digest of the models."]
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
+        raise ValueError(f"the models that it is about, {name}, are missing.")
+    if (found := models_digest(path)) != expected:
+        raise ValueError(f"{name} holds other models: its digest is {found[:12]}…, not {str(expected)[:12]}….")
+    return [f"Checked: {name} holds the models that this record is about."]

@@ -1,0 +1,72 @@
+"""Whether the payments in `reward.json` are what the ledger gives: they are computed again, not believed."""
+
+from pathlib import Path
+
+import torch
+
+from cascadice.applications.plain import Json
+from cascadice.applications.reward.ledger import CHAIN, Ledger, read_ledger, totals
+from cascadice.applications.reward.payouts import pay
+
+TERMS = ("budget", "floor", "clawback", "payout", "payments", "rounds", "seal", "ledger")
+TOLERANCE = 1e-5  # of the budget; the table has six digits after the point
+
+
+def audit(results: Json, folder: Path) -> list[str]:
+    """Compute the payments again from the ledger and compare; what was checked, in words.
+
+    Raises:
+        ValueError: If the payments, or the table, are not what the ledger gives; or if the ledger was altered.
+
+    Example:
+        >>> audit(read_json(folder / "reward.json"), folder)  # doctest: +SKIP
+        ['Computed again from the ledger: these are the payments that its 120 rounds give.']
+    """
+    if missing := [name for name in TERMS if name not in results]:
+        return [f"Not computed again: reward.json does not say {', '.join(missing)}."]
+    places = (Path(str(results["ledger"])), folder.parent / "ledger")
+    place = next((place for place in places if (place / CHAIN).exists()), None)
+    if place is None:
+        return [f"Not computed again: there is no ledger in {places[0]}."]
+    ledger = read_ledger(place)
+    if ledger.note.get("run") != results.get("run"):
+        raise ValueError(f"the ledger in {place} belongs to another run.")
+    entered = _entered(ledger, str(results["seal"]))
+    if entered is None:
+        return [f"Not computed again: rounds were entered again into {place} since."]
+    if ledger.problems.keys() & set(entered) or entered != sorted(results["rounds"]):
+        wrong = next(iter(ledger.problems.values()), "its rounds are not those that were paid for")
+        raise ValueError(f"the ledger in {place} does not support the payments: {wrong}.")
+    _compare(results, _by_round(ledger, entered))
+    return [f"Computed again from the ledger: these are the payments that its {len(entered)} rounds give."]
+
+
+def _entered(ledger: Ledger, seal: str) -> list[int] | None:
+    """The rounds entered when the ledger had this seal; None if one of them was entered again since."""
+    seals = [line.seal for line in ledger.chain]
+    if seal not in seals:
+        raise ValueError(f"the ledger in {ledger.folder} never had the seal {seal[:12]}… that was paid by.")
+    until = seals.index(seal) + 1
+    then, since = ({line.round for line in part} for part in (ledger.chain[:until], ledger.chain[until:]))
+    return None if then & since else sorted(then)
+
+
+def _by_round(ledger: Ledger, rounds: list[int]) -> torch.Tensor:
+    sums = totals(ledger, "round", "participant")
+    values = torch.from_numpy(sums["value"]).view(len(ledger.rounds), -1)
+    return values[[ledger.rounds.index(t) for t in rounds]]
+
+
+def _compare(results: Json, contributions: torch.Tensor) -> None:
+    names = ("budget", "floor", "clawback")
+    if not all(isinstance(results[name], (int, float)) for name in names):
+        raise ValueError(f"{', '.join(names)} must be numbers.")
+    budget, floor, clawback = (float(results[name]) for name in names)
+    payments = pay(contributions, budget, floor=floor, clawback=clawback, rule=str(results["payout"])).payment.tolist()
+    rows = {row[0]: row[1] for row in results["table"]["rows"]}
+    for node, payment in enumerate(payments):
+        for paid in (dict(enumerate(results["payments"])).get(node), rows.get(node)):
+            if not isinstance(paid, (int, float)) or abs(paid - payment) > TOLERANCE * budget + 1e-6:
+                raise ValueError(f"it pays participant {node} {paid}; by the ledger it is {payment:.6g}.")
+    if len(payments) != len(results["payments"]) or len(payments) != len(rows):
+        raise ValueError(f"it pays {len(results['payments'])} participants; the ledger has {len(payments)}.")

@@ -1,0 +1,51 @@
+"""Seals with a secret key: who lacks the key can neither change a ledger nor make another one that passes for it."""
+
+import hmac
+from pathlib import Path
+
+from cascadice.applications.reward.ledger import CHAIN, Ledger
+
+FEWEST_BYTES = 16
+MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
+
+
+def read_key(path: str | None, *folders: Path) -> bytes | None:
+    """Read a secret key from a file, which must not lie in any of these folders; None: no key.
+
+    Raises:
+        ValueError: If the file holds fewer than 16 bytes, or lies beside what it is to protect.
+
+    Example:
+        >>> read_key("/home/me/ledger.key", Path("runs/demo"))  # doctest: +SKIP
+        b'5f0c…'
+    """
+    if path is None:
+        return None
+    place = Path(path).resolve()
+    if inside := next((folder for folder in folders if place.is_relative_to(folder.resolve())), None):
+        raise ValueError(f"the key {path} lies in {inside}, which it is to protect. Keep it elsewhere.")
+    key = place.read_bytes().strip()
+    if len(key) < FEWEST_BYTES:
+        raise ValueError(f"the key in {path} must have at least {FEWEST_BYTES} bytes; found {len(key)}. {MAKE_ONE}")
+    return key
+
+
+def signature(key: bytes, seal: str) -> str:
+    """HMAC-SHA-256 over a line's seal, which is a digest of that line and of all before it."""
+    return hmac.new(key, f"cascadice ledger {seal}".encode(), "sha256").hexdigest()
+
+
+def check_sealed(ledger: Ledger, key: bytes | None) -> None:
+    """Raise ValueError unless every line was sealed with this key; without a key, if a line was sealed with any.
+
+    Example:
+        >>> check_sealed(read_ledger("runs/demo/ledger"), read_key("/home/me/ledger.key"))  # doctest: +SKIP
+    """
+    chain = ledger.folder / CHAIN
+    for number, line in enumerate(ledger.chain, start=2):
+        if key is None:
+            if line.hmac:
+                raise ValueError(f"{chain} is sealed with a key. Name the file of the key with --seal.")
+        elif not hmac.compare_digest(line.hmac, signature(key, line.seal)):
+            how = "with another key, or altered" if line.hmac else "without a key"
+            raise ValueError(f"line {number} of {chain} was entered {how}: it is not sealed with this one.")

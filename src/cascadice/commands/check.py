@@ -1,0 +1,36 @@
+"""`cascadice check`: verify every file of a run, and what was computed about it."""
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="folder that `cascadice run` wrote")
+    text = "file with the secret key that the ledger must be sealed with (cascadice reward --seal)"
+    parser.add_argument("--seal", metavar="FILE", help=text)
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data (default: the run's)")
+    parser.add_argument("--quiet", action="store_true", help="print what is wrong only")
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from cascadice import checksums
+    from cascadice.applications.reward.seals import read_key
+    from cascadice.report.checking import check_run, summary
+    from cascadice.runs.progress import say
+
+    console = Console(quiet=args.quiet)
+    areas = check_run(args.run, read_key(args.seal, Path(args.run)), args.data_root)
+    table = Table("part", "files", "checked", "wrong", box=None, padding=(0, 3, 0, 0))
+    for row in summary(areas):
+        table.add_row(*row)
+    console.print(table)
+    if not (Path(args.run) / checksums.LIST).exists():
+        say(console, "This run has no checksums: a version before them recorded it. Resuming it adds them.")
+    problems = [problem for area in areas for problem in area.problems]
+    for problem in problems:
+        say(Console(stderr=True), f"wrong: {problem}")
+    say(console, f"{len(problems)} wrong" if problems else "nothing is wrong")
+    return 1 if problems else 0

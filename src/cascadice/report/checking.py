@@ -1,0 +1,179 @@
+"""What `cascadice check` verifies: every file of a run, what the files say about one another, and the data."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cascadice import checksums, files
+from cascadice.applications.reward.ledger import read_ledger
+from cascadice.applications.reward.seals import check_sealed
+from cascadice.data import load
+from cascadice.influence.tables import NOTE, parts, read_note, read_table
+from cascadice.report.page.sections import audited
+from cascadice.runs import store
+from cascadice.runs.binding import check_data
+from cascadice.runs.config import Config
+from cascadice.runs.folder import CHAIN, CONFIG, MANIFEST, read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.summary import check_range
+
+READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted
+
+
+@dataclass
+class Area:
+    """A part of a run: what was looked at, how many files it has, and what is wrong with them."""
+
+    name: str
+    files: int = 0
+    how: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def attempt(self, how: str, check: Callable[[], Any]) -> Any:
+        """Do a check and keep what it complains about; what it returns, or None if it complained."""
+        self.how.append(how)
+        try:
+            return check()
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            text = " ".join(str(error).split())
+            if not any(known in text or text in known for known in self.problems):
+                self.problems.append(text)
+        return None
+
+
+def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None = None) -> list[Area]:
+    """Verify everything in the folder of a run; nothing is changed.
+
+    Args:
+        run: The folder that `cascadice run` wrote.
+        key: The secret key that the run's ledgers must be sealed with (None: seals are not looked at).
+        data_root: Where the data are (None: where the run found them).
+
+    Returns:
+        The parts of the run, each with what is wrong with it. Cost: every file is read twice.
+
+    Raises:
+        ValueError: If the folder holds no run.
+
+    Example:
+        >>> [area.name for area in check_run("runs/demo") if area.problems]  # doctest: +SKIP
+        []
+    """
+    folder = Path(run)
+    if not (folder / CONFIG).exists():
+        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that `cascadice run` wrote.")
+    areas = _listed(folder)
+    settings = _area(areas, "settings")
+    config = settings.attempt("read", lambda: read_run_config(folder))
+    manifest = settings.attempt("format", lambda: read_manifest(folder))
+    identity = settings.attempt("fingerprint", lambda: run_fingerprint(folder, config)) if config else None
+    if config is not None:
+        _check_data(_area(areas, "data"), folder, config, data_root)
+    _check_training(areas, folder, identity)
+    for place in sorted({path.parent for path in folder.glob(f"*/{NOTE}")}):
+        _check_table(_area(areas, place.name), place, identity, (manifest or {}).get("nodes"))
+    for place in sorted({path.parent for path in folder.glob(f"*/{CHAIN}")}):
+        _check_ledger(_area(areas, place.name), place, identity, key)
+    for path in sorted(folder.glob("*/*.json")):
+        if path.stem == path.parent.name and path.name != NOTE:
+            _check_record(_area(areas, path.parent.name), path, identity)
+    return list(areas.values())
+
+
+def _area(areas: dict[str, Area], name: str) -> Area:
+    return areas.setdefault(name, Area(name))
+
+
+def _listed(folder: Path) -> dict[str, Area]:
+    """Compare every file with the list of checksums."""
+    areas = {name: Area(name) for name in ("settings", "data", "training", "rounds")}
+    found = checksums.list_for(folder / CONFIG)
+    if found is None or found.folder != folder.absolute():
+        return areas
+    for name in found.files:
+        area = _area(areas, _area_of(name))
+        area.files += 1
+        area.how.append("checksums")
+        if wrong := checksums.problem(found, folder / name):
+            area.problems.append(f"{folder / name} {wrong}")
+        elif name.endswith(checksums.TENSORS):
+            area.attempt("content", partial(files.read_tensors, folder / name, None))
+    for path in checksums.unlisted(found):
+        if path.suffix in READ:
+            wrong = f"{path} is not listed in {checksums.LIST}"
+            _area(areas, _area_of(path.relative_to(found.folder).as_posix())).problems.append(wrong)
+    return areas
+
+
+def _area_of(name: str) -> str:
+    if "/" in name:
+        return name.split("/")[0]
+    return "settings" if name in (CONFIG, MANIFEST) else "training"
+
+
+def _check_data(area: Area, folder: Path, config: Config, data_root: str | None) -> None:
+    noted = area.attempt("read", lambda: load(config.data, data_root or config.data_root, quiet=True))
+    if noted is not None:
+        area.attempt("digest", lambda: check_data(folder, noted))
+    try:
+        if "data" not in read_manifest(folder):
+            area.how = ["no digest was recorded"]
+    except ValueError:
+        pass
+
+
+def _check_training(areas: dict[str, Area], folder: Path, identity: str | None) -> None:
+    training, rounds = _area(areas, "training"), _area(areas, "rounds")
+    if (folder / store.CHECKPOINT).exists():
+        training.attempt("content", lambda: store.load_checkpoint(folder, run=identity))
+    if (folder / store.METRICS).exists():
+        training.attempt("content", lambda: store.read_metrics(folder))
+    rounds.files = max(rounds.files, len(store.saved_rounds(folder)))
+    for t in store.saved_rounds(folder):
+        rounds.attempt("content", partial(store.load_round, folder, t, run=identity))
+
+
+def _check_table(area: Area, place: Path, identity: str | None, nodes: int | None) -> None:
+    note = area.attempt("run", lambda: read_note(place)) or {}
+    _check_identity(area, place / NOTE, note.get("run"), identity)
+    area.files = max(area.files, len(parts(place)))
+    if parts(place) and (table := area.attempt("content", lambda: read_table(place))) is not None and nodes:
+        area.attempt("content", lambda: check_range(table, source=nodes, receiver=nodes))
+
+
+def _check_ledger(area: Area, place: Path, identity: str | None, key: bytes | None) -> None:
+    ledger = area.attempt("chain", lambda: read_ledger(place))
+    if ledger is None:
+        return
+    area.files = max(area.files, len(ledger.rounds))
+    area.problems += [f"{place}: {wrong}" for wrong in ledger.problems.values()]
+    _check_identity(area, place / CHAIN, ledger.note.get("run"), identity)
+    if key is not None:
+        area.attempt("seal", lambda: check_sealed(ledger, key))
+    elif any(line.hmac for line in ledger.chain):
+        area.how.append("sealed: give --seal to verify")
+
+
+def _check_record(area: Area, path: Path, identity: str | None) -> None:
+    area.files = max(area.files, 1)
+    results = area.attempt("run", lambda: files.read_json(path))
+    if results is None:
+        return
+    _check_identity(area, path, results.get("run"), identity)
+    before = len(area.problems)
+    checked = area.attempt("", lambda: audited(results, path.parent)) or []
+    area.problems[before:] = [f"{path}: {wrong}" for wrong in area.problems[before:]]
+    area.how[-1:] = ["computed again"] * any(not text.startswith("Not ") for text in checked)
+
+
+def _check_identity(area: Area, path: Path, found: Any, identity: str | None) -> None:
+    if identity is not None and found != identity:
+        area.problems.append(f"{path} belongs to another run: its fingerprint is {found}, that of the run {identity}")
+
+
+def summary(areas: list[Area]) -> Iterator[tuple[str, str, str, str]]:
+    """The rows of the table that is printed: part, files, what was checked, and how many things are wrong."""
+    for area in areas:
+        how = ", ".join(dict.fromkeys(area.how)) or "nothing there"
+        yield area.name, str(area.files or ""), how, str(len(area.problems)) if area.problems else "ok"

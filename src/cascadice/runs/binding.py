@@ -1,0 +1,56 @@
+"""Whether what belongs to one run still belongs together: its settings, its data, and the version that made it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cascadice
+from cascadice.data.samples import DataSet, content_digest
+from cascadice.engine.networks import Network
+from cascadice.runs.config import Config, build, override
+from cascadice.runs.folder import MANIFEST, read_manifest, run_fingerprint
+
+DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
+
+
+def build_recorded(
+    folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False
+) -> Network:
+    """Build the network of a run in a folder, after a check that settings and data are those it was trained with.
+
+    Args:
+        settings: Settings that may differ: `device`, `data_root`.
+
+    Raises:
+        ValueError: If the settings do not have the run's fingerprint, or the data set is another one.
+    """
+    run_fingerprint(folder, config)
+    network = build(override(config, settings or {}), quiet=quiet)
+    check_data(folder, network.data)
+    return network
+
+
+def check_data(folder: Path, data: DataSet) -> None:
+    """Raise ValueError if the run in a folder was trained on other data."""
+    then = read_manifest(folder).get(DATA)
+    if then is not None and then != (now := content_digest(data)):
+        raise ValueError(
+            f"the data set {data.name} is not the one that the run in {folder} was trained on: its digest is "
+            f"{now[:12]}…, in {MANIFEST} {str(then)[:12]}…. Restore it, or name another folder with --data-root."
+        )
+
+
+def check_version(folder: Path) -> None:
+    """Raise ValueError if a later version trained the run in a folder: this one may compute other bits."""
+    versions = read_manifest(folder).get("versions")
+    trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
+    if _numbers(trained) > _numbers(cascadice.__version__):
+        raise ValueError(
+            f"{folder} was trained with cascadice {trained}, which is later than {cascadice.__version__}. Resume it "
+            "with that version."
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]

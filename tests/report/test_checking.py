@@ -1,0 +1,136 @@
+"""`cascadice check` looks at everything in a run and says what is wrong with it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cascadice import checksums
+from cascadice.applications.forget.audit import audit, models_digest
+from cascadice.cli import main
+from cascadice.files import keep_checksums, write_json
+
+PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
+KEY = "0123456789abcdef0123456789abcdef\n"
+RUN = ["--nodes", "3", "--model-options", "hidden=[4]", "--per-node", "64", "--rounds", "3", "--record", "all"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run with a table, a sealed ledger and a record of forgetting; and the key."""
+    home = tmp_path_factory.mktemp("check")
+    (home / "key").write_text(KEY)
+    run = str(home / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+        patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
+        for name in ("reward", "forget"):
+            patch.setattr(f"cascadice.applications.{name}.picture.plot", lambda results, path: write_json(path, {}))
+        assert main(["run", *RUN, "--out", run, "--quiet"]) == 0
+        assert main(["influence", run, "--eval-samples", "20", "--quiet"]) == 0
+        pay = ["--budget", "100", "--kind", "shares", "--hops", "1", "--eval-samples", "20"]
+        assert main(["reward", run, *pay, "--seal", str(home / "key"), "--quiet"]) == 0
+        assert main(["forget", run, "--participant", "1", "--quiet"]) == 0
+    return home
+
+
+@pytest.fixture
+def check(whole, tmp_path, capsys):
+    """Call the command on a copy of that run after a change to it."""
+    run = shutil.copytree(whole / "run", tmp_path / "run")
+
+    def call(change=lambda run: None, *arguments):
+        change(run)
+        return main(["check", str(run), *arguments]), *capsys.readouterr()
+
+    return call
+
+
+def test_nothing_is_wrong_with_a_run(check, whole):
+    code, out, err = check(lambda run: None, "--seal", str(whole / "key"))
+    assert (code, err) == (0, "")
+    parts = {line.split()[0]: line for line in out.splitlines()[1:-1]}
+    assert list(parts) == ["settings", "data", "training", "rounds", "influence", "ledger", "reward", "forget"]
+    assert all(line.rstrip().endswith("ok") for line in parts.values())
+    assert "chain, seal" in parts["ledger"]
+    assert "computed again" in parts["reward"]
+    assert out.endswith("nothing is wrong\n")
+    assert "sealed: give --seal to verify" in check()[1]
+
+
+def other_key(run):
+    lines = (run / "ledger" / "chain.jsonl").read_text().splitlines()
+    unsealed = [{name: value for name, value in json.loads(line).items() if name != "hmac"} for line in lines]
+    (run / "ledger" / "chain.jsonl").write_text("\n".join(json.dumps(line, sort_keys=True) for line in unsealed) + "\n")
+
+
+ATTACKS = {
+    "config.json is damaged": lambda run: (run / "config.json").write_text((run / "config.json").read_text() + " "),
+    "manifest.json is damaged": lambda run: (run / "manifest.json").write_text("{}"),
+    "checkpoint.safetensors is missing": lambda run: (run / "checkpoint.safetensors").unlink(),
+    "metrics.parquet is damaged": lambda run: (run / "metrics.parquet").write_bytes(b"PAR1"),
+    "000001.safetensors is missing": lambda run: (run / "rounds" / "000001.safetensors").unlink(),
+    "000009.safetensors is not listed": lambda run: shutil.copy(
+        run / "rounds" / "000001.safetensors", run / "rounds" / "000009.safetensors"
+    ),
+    "part-00000000.parquet is damaged": lambda run: (run / "influence" / "part-00000000.parquet").write_bytes(b"PAR1"),
+    "part-00000002.parquet was altered": lambda run: shutil.copy(
+        run / "ledger" / "part-00000001.parquet", run / "ledger" / "part-00000002.parquet"
+    ),
+    "was entered without a key": other_key,
+    "holds other models": lambda run: shutil.copy(
+        run / "checkpoint.safetensors", run / "forget" / "models" / "checkpoint.safetensors"
+    ),
+}
+
+
+@pytest.mark.parametrize("said", ATTACKS)
+def test_what_is_wrong_is_said(check, whole, said):
+    code, out, err = check(ATTACKS[said], "--seal", str(whole / "key"))
+    assert code == 1
+    assert said in err
+    assert all(line.startswith("wrong: ") for line in err.splitlines())
+    assert out.splitlines()[-1] == f"{len(err.splitlines())} wrong"
+
+
+def test_a_forger_who_mends_the_list_is_found_out(check):
+    def forge(run):
+        (run / checksums.LIST).unlink()
+        results = json.loads((run / "reward" / "reward.json").read_text())
+        results["payments"][0] += 10
+        (run / "reward" / "reward.json").write_text(json.dumps(results))
+        keep_checksums(run, (path for path in run.rglob("*") if path.is_file()))
+
+    code, _, err = check(forge)
+    assert code == 1
+    assert err.startswith("wrong: ")
+    assert "reward.json: it pays participant 0" in err
+
+
+def test_a_run_of_the_predecessor_has_no_checksums_and_is_read(tmp_path, capsys):
+    run = shutil.copytree(PREDECESSOR, tmp_path / "run")
+    assert main(["check", str(run)]) == 0
+    assert "This run has no checksums" in capsys.readouterr().out
+    content = bytearray((run / "rounds" / "000003.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "rounds" / "000003.safetensors").write_bytes(content)
+    assert main(["check", str(run), "--quiet"]) == 1
+    assert "000003.safetensors is damaged: its checksum is wrong" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run_is_a_mistake(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    assert "holds no run: config.json does not exist" in capsys.readouterr().err
+
+
+def test_a_record_of_forgetting_is_about_its_models(tmp_path):
+    (tmp_path / "models.bin").write_bytes(b"theta")
+    record = {"models": "models.bin", "models_digest": models_digest(tmp_path / "models.bin")}
+    assert audit(record, tmp_path) == ["Checked: models.bin holds the models that this record is about."]
+    assert audit({"models": "models.bin"}, tmp_path)[0].startswith("Not checked")
+    with pytest.raises(ValueError, match=r"the models that it is about, ../models.bin, are missing"):
+        audit({**record, "models": "../models.bin"}, tmp_path)
+    (tmp_path / "models.bin").write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"models.bin holds other models: its digest is"):
+        audit(record, tmp_path)
