@@ -3,7 +3,7 @@
 `live` starts this file as a script, with a listening socket and, as standard input, a socket to the training process.
 It imports the standard library alone, and runs at a lower priority.
 
-    to the training process    a letter: d, send newer data; s, send the page around them; f, the final ones were fetched
+    to the training process    a letter: d, send newer data; s, send the page around them; f, the last were fetched
     from the training process  a line of JSON, then as many bytes as its `size` says; the first line holds the address
 
 It ends when that socket is closed, so it never outlives the training process. At most MOST connections are open: for

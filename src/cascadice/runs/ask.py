@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from cascadice import files
 from cascadice.engine.networks import Network
@@ -18,7 +17,7 @@ from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.config import build, override
 from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
-from cascadice.runs.progress import say, track
+from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
 

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from cascadice import files, locks
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
@@ -22,7 +20,7 @@ from cascadice.runs.config import Config, build, length
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter, open_journal
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.progress import latest, print_closing, print_opening, say, track
+from cascadice.runs.progress import Console, latest, print_closing, print_opening, say, track
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from cascadice import files
 from cascadice.engine.backwards import bytes_kept, segment
@@ -23,7 +22,7 @@ from cascadice.names import lookup
 from cascadice.runs.ask import FORMAT, changed_settings, check_eval_samples, check_note, clear, conclude
 from cascadice.runs.folder import WHOLE_RUN, run_fingerprint, writing
 from cascadice.runs.playing import Playable, open_playable
-from cascadice.runs.progress import counting, say
+from cascadice.runs.progress import Console, counting, say
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.unfinished import Scores, open_scores
 
