@@ -14,7 +14,7 @@ from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, write_part
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import forecast, memory, store
 from cascadice.runs.config import build, override
 from cascadice.runs.folder import CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.progress import Console, say, track
@@ -176,6 +176,7 @@ def _ask(
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
     network = build(override(config, settings), quiet=quiet)
     check_fits(question, network)
+    memory.check("this question", forecast.of_question(network, question), network.device)
     if overwrite:
         clear(out)
     remaining = [t for t in starts if t not in parts(out)]

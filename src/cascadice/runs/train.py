@@ -14,7 +14,7 @@ from cascadice.engine.simulation import simulate
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import forecast, memory, store
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
@@ -76,6 +76,7 @@ def run(
         rounds = length(config, network.partition)
         if question is not None:
             _check_question(question, network, rounds, resume)
+        memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
         journal = open_journal(folder, config, network, rounds, resume)
         with nullcontext() if live is None else live(folder, rounds):
             journal.next_update = math.inf if live is None else 0.0
