@@ -153,16 +153,16 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
     from cascadice.engine.assembly import network
     from cascadice.engine.behaviours import parse as parse_behaviour
 
-    mixing = schedule(config)
-    each = per_participant(config, mixing(0).shape[0])
+    each = per_participant(config, config.nodes or schedule(config)(0).shape[0])
     corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
     dataset = data.load(config.data, config.data_root, download, quiet)
+    shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
+    _check_memory(config, each, _build_named(models.count_parameters, config.model, shape, classes, **options))
+    mixing = schedule(config)
     parts = partitions.build(
         config.partition, dataset.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
         classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
     )  # fmt: skip
-    shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
-    _check_memory(config, each, _build_named(models.count_parameters, config.model, shape, classes, **options))
     loss, _ = lookup(losses.LOSSES, config.loss, "loss")
     rounds = length(config, parts)
     return network(
