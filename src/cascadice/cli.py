@@ -9,7 +9,6 @@ Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures
 
 import argparse
 import errno
-import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -25,6 +24,8 @@ from cascadice.applications.reward import command as reward
 from cascadice.applications.validate import command as validate
 from cascadice.commands import check, influence, listing, report, reproduce, run, topology
 from cascadice.commands.stopping import Stop, stoppable
+from cascadice.commands.streams import last_resort, out_of_memory, standard_output
+from cascadice.names import visible
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,30 +43,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None, stop: Stop) -> int:
     try:
-        args, unknown = _parser().parse_known_args(arguments)
-        _check_known(unknown, args.parser)
-        code = args.command(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with standard_output():
+            args, unknown = _parser().parse_known_args(arguments)
+            _check_known(unknown, args.parser)
+            return args.command(args) or 0
     except KeyboardInterrupt as interrupt:
         return _fail(stop.code, str(interrupt) or "stopped.")
-    except ArithmeticError as error:
-        return _fail(1, str(error))
-    except MemoryError as error:
-        return _fail(1, f"out of memory: {error}")
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # not a mistake in the request
-        return _fail(1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error))
-    except (ValueError, TypeError) as error:
-        return _fail(2, str(error))
-    else:
-        return code or 0
-    return 0
+    except Exception as error:
+        return _fail(*_explained(error))
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """The exit code of a command that failed with this error, and what to say about it."""
+    match error:
+        case ArithmeticError():
+            return 1, str(error)
+        case MemoryError() | RuntimeError() if (words := out_of_memory(error)) is not None:
+            return 1, words
+        case OSError():
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # not a mistake in the request
+            return 1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error)
+        case ValueError() | TypeError():
+            return 2, str(error)
+    return 1, last_resort(error)
 
 
 def _fail(code: int, message: str) -> int:
-    print("cascadice:", " ".join(message.split()), file=sys.stderr)
+    print("cascadice:", visible(" ".join(message.split())), file=sys.stderr)
     return code
 
 

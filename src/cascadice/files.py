@@ -110,11 +110,19 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def parse_json(text: str) -> Any:
+    """The value that JSON text holds; whatever is wrong with the text is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its lists and objects are nested too deeply") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; a ValueError says what is wrong with the file."""
     checksums.verify(path, foreign=True)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}). Restore it, or start again with --overwrite.") from None
     if not isinstance(content, dict):

@@ -196,12 +196,28 @@ def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, 
     Example:
         >>> model = build("mlp", (1, 8, 8), 10, hidden=(64,), activation="gelu")
     """
+    builder = _builder(name, options)
+    with seeds.initialisation(seed, "parameters"):
+        return builder(data_shape, classes, **options)
+
+
+def count_parameters(name: str, data_shape: Sequence[int], classes: int, **options: Any) -> int:
+    """How many parameters `build` would make; none are made.
+
+    Example:
+        >>> count_parameters("mlp", (1, 8, 8), 10, hidden=(10_000, 10_000))
+        100760010
+    """
+    with torch.device("meta"):
+        return sum(p.numel() for p in _builder(name, options)(data_shape, classes, **options).parameters())
+
+
+def _builder(name: str, options: Mapping[str, Any]) -> Callable[..., nn.Module]:
     builder, _ = lookup(MODELS, name, "model")
     known = dict(list(signature(builder).parameters.items())[2:])
     for option in options:
         lookup(known, option, f"option of {name}")
-    with seeds.initialisation(seed, "parameters"):
-        return builder(data_shape, classes, **options)
+    return builder
 
 
 def _require_image(shape: Sequence[int]) -> None:

@@ -1,12 +1,14 @@
 """The live page of a run: only whoever has the address sees it, and the training is not affected."""
 
+import asyncio
 import json
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from http.client import HTTPConnection
 from itertools import pairwise
+from pathlib import Path
 from threading import Event, Thread
 from urllib.parse import urlsplit
 
@@ -18,7 +20,7 @@ from report.pages import CONFIG
 from cascadice import files
 from cascadice.cli import main
 from cascadice.engine.simulation import DivergedError
-from cascadice.report import live
+from cascadice.report import live, server
 from cascadice.report.page import collect, page
 from cascadice.runs import journal, store
 from cascadice.runs import train as runs
@@ -224,6 +226,72 @@ def test_a_run_that_cannot_be_read_gives_an_error_response_only(tmp_path, capfd)
         files.write_json(tmp_path / "config.json", {})
         assert get(address + "data")[0] == 200
     assert capfd.readouterr().err == ""
+
+
+def half_open(address):
+    slow = socket.create_connection((urlsplit(address).hostname, urlsplit(address).port), timeout=SECONDS)
+    slow.sendall(b"GET / HTTP/1.1\r\n")
+    return slow
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_flood_of_slow_connections_reaches_neither_the_run_nor_other_readers(tmp_path):
+    files.write_json(tmp_path / "config.json", {})
+    before = descriptors()
+    with live.serving(tmp_path, 1) as address, ExitStack() as held:
+        opened = descriptors() - before
+        slow = [held.enter_context(half_open(address)) for _ in range(3 * server.MOST)]
+        assert get(address + "data")[0] == 200
+        assert descriptors() - before == opened + len(slow)  # those are this test's own
+        with pytest.raises(ConnectionResetError):  # the oldest had to go
+            slow[0].recv(1)
+
+
+def test_a_server_that_is_killed_leaves_the_run_alone(monkeypatch, tmp_path):
+    started, popen = [], live.subprocess.Popen
+    monkeypatch.setattr(live.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    monkeypatch.setattr(live, "LINGER", SECONDS)
+    config = replace(LONG, rounds=3)
+
+    @contextmanager
+    def killed(*args):
+        with live.serving(*args) as address:
+            assert get(address + "nothing")[0] == 404
+            started[0].kill()
+            started[0].wait()
+            yield
+
+    start = time.monotonic()
+    assert runs.run(config, tmp_path / "run", quiet=True, live=killed).rounds == 3
+    assert time.monotonic() - start < SECONDS  # nobody is waited for
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_an_unexpected_error_on_the_page_is_not_one_of_the_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(live, "collect", lambda folder: {}["classes"])
+    files.write_json(tmp_path / "config.json", {})
+    with live.serving(tmp_path, 1) as address:
+        assert get(address + "data")[::2] == (503, "'classes'")
+
+
+def test_a_request_must_arrive_whole_soon_and_be_short(monkeypatch):
+    monkeypatch.setattr(server, "SECONDS", 0.05)
+
+    async def ask(text):
+        door = server.Door(None, "token", ["here"])
+        async with await asyncio.start_server(door.connected, "127.0.0.1", 0, limit=server.LARGEST) as listening:
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(text)
+            answer = await asyncio.wait_for(reader.read(), SECONDS)
+            writer.close()
+            return answer, door.open
+
+    assert asyncio.run(ask(b"GET / HTTP/1.1\r\nHost: he")) == (b"", {})
+    assert asyncio.run(ask(b"x" * (server.LARGEST + 10)))[0] == b""
+    assert asyncio.run(ask(b"nonsense\r\n\r\n"))[0].startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def parameters(folder):

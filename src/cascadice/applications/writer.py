@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
-from cascadice.runs.progress import say
+from cascadice.runs.progress import Console, say
 from cascadice.runs.recording import results_folder
 
 if TYPE_CHECKING:

@@ -16,10 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from cascadice.report.page import write, write_results
-    from cascadice.runs.progress import say
+    from cascadice.runs.progress import Console, say
 
     folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
     has_results = _has_results(folder)

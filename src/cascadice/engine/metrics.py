@@ -12,6 +12,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.operator import row_measures
 from cascadice.losses import accuracy
 
+CHUNK = 512  # samples in one pass
+
 
 class Metrics(NamedTuple):
     """Of each participant's model; accuracy is NaN where targets are not classes."""
@@ -20,7 +22,9 @@ class Metrics(NamedTuple):
     accuracy: Float[Tensor, " n"]
 
 
-def evaluate(network: Network, participants: Participants, samples: Samples | None = None, chunk: int = 512) -> Metrics:
+def evaluate(
+    network: Network, participants: Participants, samples: Samples | None = None, chunk: int = CHUNK
+) -> Metrics:
     """Loss and accuracy of every participant. Cost: a forward pass each.
 
     Args:

@@ -7,6 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cascadice.files import Folder
+from cascadice.names import visible
 from cascadice.pictures.panels import write
 
 LEGIBLE = 40  # labels along an axis; of more, every second, fifth, tenth … is shown
@@ -36,4 +37,5 @@ def plot(counts: Int[Tensor, "nodes classes"], path: Folder, classes: Sequence[s
 
 def _tick(axis: Any, names: Sequence[str], rotation: int = 0) -> None:
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, len(names)) if len(names) / step <= LEGIBLE)
-    axis.set_ticks(range(0, len(names), every), names[::every], rotation=rotation, fontsize=8)
+    shown = [visible(name) for name in names[::every]]
+    axis.set_ticks(range(0, len(names), every), shown, rotation=rotation, fontsize=8, parse_math=False)

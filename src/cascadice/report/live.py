@@ -1,20 +1,21 @@
 """The page of a run while it trains, served on this machine only: `with serving(folder, rounds): ...`.
 
 The address holds a random token, so other users cannot guess it, and other machines cannot reach the server. Requests
-under another host name (DNS rebinding by other sites) are refused by their Host header.
+under another host name (DNS rebinding by other sites) are refused by their Host header. Connections are served by
+another process (`server`); this one collects data when that one asks, and trains on whatever becomes of it.
 """
 
 import errno
 import json
 import secrets
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingTCPServer
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
@@ -22,19 +23,15 @@ from typing import Any
 from cascadice import files
 from cascadice.applications.plain import Json
 from cascadice.report.page import REPORT, collect, page, write
+from cascadice.report.page.writing import json_in_html
 from cascadice.runs import journal
 
 LINGER = 5.0  # seconds that open pages have to fetch the last update
+LEAVING = 2.0  # seconds that the server has to end by itself
+WAITING = 64  # connections that may wait to be accepted
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT = 65535
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src "
-    "'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+SERVER = Path(__file__).with_name("server.py")
 
 
 @contextmanager
@@ -51,32 +48,63 @@ def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
         >>> with serving("runs/demo", rounds=320):  # doctest: +SKIP
         ...     train()
     """
-    feed = _Feed(Path(folder), rounds)
-    with _Server(port, feed) as server:
-        print(f"live page: {server.address} (kept afterwards in {feed.report})", flush=True)
-        Thread(target=server.serve_forever, args=(0.05,), name="cascadice-live", daemon=True).start()
+    with _listen(port) as listening, _server(listening) as control:
+        feed = _Feed(Path(folder), rounds, control)
+        address = feed.open(listening.getsockname()[1])
+        listening.close()  # the server has its own
+        print(f"live page: {address} (kept afterwards in {feed.report})", flush=True)
         try:
-            yield server.address
+            yield address
         except BaseException:
             with suppress(ValueError, OSError, KeyboardInterrupt):  # how the run ended matters more
                 feed.end()
             raise
         else:
             feed.end()
+
+
+def _listen(port: int) -> socket.socket:
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ValueError(f"port must be from 0 (any free port) to {HIGHEST_PORT}; found {port}.")
+    try:
+        return socket.create_server((LOOPBACK, port), backlog=WAITING)
+    except OSError as error:
+        reasons = {errno.EADDRINUSE: "in use", errno.EACCES: "not allowed for this user"}
+        if error.errno not in reasons:
+            raise
+        wrong = f"port {port} is {reasons[error.errno]}"
+        raise ValueError(f"{wrong}. Choose another, or leave it out to use a free one.") from None
+
+
+@contextmanager
+def _server(listening: socket.socket) -> Iterator[socket.socket]:
+    """A server process, which prints nothing and ends with the block; gives a socket to talk with it."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-I", "-S", str(SERVER), str(listening.fileno())]
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with ours:
+        with theirs:  # in a group of its own: Ctrl-C at the terminal is for the training
+            process = subprocess.Popen(command, stdin=theirs, pass_fds=[listening.fileno()], process_group=0, **silent)
+        try:
+            yield ours
         finally:
-            server.shutdown()
+            with suppress(OSError):  # closing it would not wake the thread that reads it
+                ours.shutdown(socket.SHUT_RDWR)
+            try:
+                process.wait(LEAVING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @dataclass
 class _Feed:
-    """The page's data, collected when a page asks, and not more often than every few seconds."""
+    """The page's data, collected when the server asks, and not more often than every few seconds."""
 
     folder: Path
     rounds: int
+    control: socket.socket
     lock: Lock = field(default_factory=Lock)
-    data: Json | None = None
-    due: float = 0.0
-    asked: float = float("-inf")
     ended: bool = False
     final_fetched: Event = field(default_factory=Event)
 
@@ -84,95 +112,69 @@ class _Feed:
     def report(self) -> Path:
         return self.folder / REPORT
 
-    def newest(self) -> Json:
-        """The newest data; those collected last if it is too early to collect again."""
-        with self.lock:
-            start = self.asked = monotonic()
-            if self.data is None or (start >= self.due and not self.ended):
-                self.data = self._with_status(collect(self.folder))
-                self.due = monotonic() + journal.pause_after(monotonic() - start)
-            return self.data
+    def open(self, port: int) -> str:
+        """Tell the server its address, and begin to answer it."""
+        hosts = [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
+        token = secrets.token_urlsafe(24)  # not an argument of the server: other users can read those
+        self.send({"token": token, "hosts": hosts})
+        Thread(target=self.answer, name="cascadice-live", daemon=True).start()
+        return f"http://{hosts[0]}/{token}/"
 
-    def _with_status(self, data: Json) -> Json:
+    def answer(self) -> None:
+        """Send the server what it asks for, until it or the run has ended."""
+        with suppress(OSError):
+            while letter := self.control.recv(1):
+                if letter == b"f":
+                    self.final_fetched.set()
+                elif letter == b"s":
+                    self._send_shell()
+                else:
+                    with self.lock:
+                        if not self.ended:
+                            self._send_data()
+        self.final_fetched.set()  # nobody can fetch them any more
+
+    def send(self, about: Json, content: bytes = b"") -> None:
+        """Send one message to the server."""
+        self.control.sendall(json.dumps(about).encode() + b"\n" + content)
+
+    def _send_data(self) -> None:
+        start = monotonic()
+        try:
+            self._send_json(collect(self.folder), start)
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.ECONNRESET):
+                raise
+            self._send_error(error, start)
+        except Exception as error:  # whatever it is, the page says it and the training goes on
+            self._send_error(error, start)
+
+    def _send_json(self, data: Json, start: float) -> None:
         live = {"ended": self.ended, "rounds": self.rounds, "every": journal.UPDATE_SECONDS, "report": str(self.report)}
-        return {**data, "live": live}
+        content = json_in_html({**data, "live": live}).encode()
+        version = f'"{blake2b(content, digest_size=12).hexdigest()}"'
+        about = {"name": "d", "size": len(content), "status": 200, "version": version, "ended": self.ended}
+        fresh, wait = journal.pause_after(monotonic() - start), 2 * journal.UPDATE_SECONDS + 1
+        self.send({**about, "fresh": fresh, "wait": wait}, content)
+
+    def _send_error(self, error: Exception, start: float) -> None:
+        content = (str(error) or type(error).__name__).encode()
+        about = {"name": "d", "size": len(content), "status": 503, "version": "", "ended": False}
+        self.send({**about, "fresh": journal.pause_after(monotonic() - start)}, content)
+
+    def _send_shell(self) -> None:
+        """The page without its data, and where they belong."""
+        empty = {"folder": self.folder.name or str(self.folder), "live": secrets.token_hex()}
+        before, after = (part.encode() for part in page(empty).split(json_in_html(empty)))
+        about = {"name": "s", "size": len(before) + len(after), "cut": len(before), "fresh": float("inf")}
+        self.send(about, before + after)
 
     def end(self) -> None:
         """Write the report; then, if a page is open, wait until it has fetched the final data."""
+        start = monotonic()
         _, data = write(self.folder)
-        with self.lock:
+        with self.lock, suppress(OSError):  # the server may have gone
             self.ended = True
-            self.data = self._with_status(data)
-            page_open = monotonic() - self.asked < 2 * journal.UPDATE_SECONDS + 1
+            self._send_json(data, start)
         with suppress(KeyboardInterrupt):
-            self.final_fetched.wait(LINGER if page_open else 0)
-
-
-class _Server(ThreadingTCPServer):
-    """A server that prints nothing, not even errors of requests: the terminal belongs to the training."""
-
-    allow_reuse_address = daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, port: int, feed: _Feed) -> None:
-        if not 0 <= port <= HIGHEST_PORT:
-            raise ValueError(f"port must be from 0 (any free port) to {HIGHEST_PORT}; found {port}.")
-        try:
-            super().__init__((LOOPBACK, port), _Handler)
-        except OSError as error:
-            reasons = {errno.EADDRINUSE: "in use", errno.EACCES: "not allowed for this user"}
-            if error.errno not in reasons:
-                raise
-            wrong = f"port {port} is {reasons[error.errno]}"
-            raise ValueError(f"{wrong}. Choose another, or leave it out to use a free one.") from None
-        self.feed, self.token = feed, secrets.token_urlsafe(24)
-        self.hosts = [f"{name}:{self.server_address[1]}" for name in (LOOPBACK, "localhost")]
-        self.address = f"http://{self.hosts[0]}/{self.token}/"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests for the page and for its newest data, and nothing else."""
-
-    server: _Server
-    timeout = 10.0
-    server_version, sys_version = "cascadice", ""
-
-    def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.hosts:
-            return self._send(HTTPStatus.FORBIDDEN)
-        start, _, name = self.path.removeprefix("/").partition("/")
-        if not secrets.compare_digest(start.encode(), self.server.token.encode()) or name not in ("", "data"):
-            return self._send(HTTPStatus.NOT_FOUND)
-        try:
-            data = self.server.feed.newest()
-        except (ValueError, OSError) as error:
-            return self._send(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        if name:
-            self._send_data(data)
-        else:
-            self._send(HTTPStatus.OK, page(data), "text/html")
-        if data["live"]["ended"]:
-            self.server.feed.final_fetched.set()
-        return None
-
-    def _send_data(self, data: Json) -> None:
-        text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        version = f'"{blake2b(text.encode(), digest_size=12).hexdigest()}"'
-        if self.headers.get("If-None-Match") == version:
-            return self._send(HTTPStatus.NOT_MODIFIED, version=version)
-        return self._send(HTTPStatus.OK, text, "application/json", version)
-
-    def _send(self, status: HTTPStatus, text: str = "", kind: str = "text/plain", version: str | None = None) -> None:
-        content = text.encode()
-        self.send_response(status)
-        about = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
-        for name, value in {**HEADERS, **about, **({"ETag": version} if version else {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+            self.final_fetched.wait(LINGER)

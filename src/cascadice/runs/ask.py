@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from cascadice import checksums, files
 from cascadice.engine.networks import Network
@@ -15,10 +14,10 @@ from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, write_part
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import forecast, memory, store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
-from cascadice.runs.progress import say, track
+from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
 
@@ -179,6 +178,7 @@ def _ask(
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
     network = build_recorded(folder, config, settings, quiet=quiet)
     check_fits(question, network)
+    memory.check("this question", forecast.of_question(network, question), network.device)
     if overwrite:
         clear(out)
     protect(out)

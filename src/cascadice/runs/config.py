@@ -153,15 +153,16 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
     from cascadice.engine.assembly import network
     from cascadice.engine.behaviours import parse as parse_behaviour
 
-    mixing = schedule(config)
-    each = per_participant(config, mixing(0).shape[0])
+    each = per_participant(config, config.nodes or schedule(config)(0).shape[0])
     corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
     dataset = data.load(config.data, config.data_root, download, quiet)
+    shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
+    _check_memory(config, each, _build_named(models.count_parameters, config.model, shape, classes, **options))
+    mixing = schedule(config)
     parts = partitions.build(
         config.partition, dataset.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
         classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
     )  # fmt: skip
-    shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
     loss, _ = lookup(losses.LOSSES, config.loss, "loss")
     rounds = length(config, parts)
     return network(
@@ -204,6 +205,7 @@ def _alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
 def schedule(config: Config) -> "Schedule":
     """The mixing matrix of each round, from the CSV file or the named topology."""
     from cascadice import topology
+    from cascadice.runs import forecast, memory
 
     if config.mixing is not None:
         W = topology.read_csv(config.mixing, normalize=config.normalize)
@@ -213,6 +215,8 @@ def schedule(config: Config) -> "Schedule":
         mixing: Schedule = topology.constant(W)
     else:
         options = read_options(config.topology_options)
+        parts = forecast.of_graph(config.topology, config.nodes or 1, options)
+        memory.check(f"this graph of {config.nodes} participants", parts, memory.device_named("cpu"))
         mixing = topology.build(config.topology, config.nodes or 1, weights=config.weights, seed=config.seed, **options)
     if config.link_loss:
         mixing = topology.link_loss(mixing, config.link_loss, seed=config.seed)
@@ -238,6 +242,17 @@ def _build_named(build: Callable[..., Any], name: str, *arguments: Any, **option
         return build(name, *arguments, **options)
     except TypeError as error:
         raise ValueError(f"the options of {name} do not fit: {error}.") from error
+
+
+def _check_memory(config: Config, each: Sequence[Config], parameters: int) -> None:
+    """Refuse a network that does not fit in memory, before it is made."""
+    from cascadice.runs import forecast, memory
+
+    state = max(forecast.state_of(_optimizer(one)) for one in dict.fromkeys(each))
+    steps, batch = max(one.local_steps for one in each), max(one.batch_size for one in each)
+    size = 8 if config.dtype == "float64" else 4
+    parts = forecast.of_network(len(each), parameters, state, size, steps, batch, config.init == "own")
+    memory.check("this network", parts, memory.device_named(config.device))
 
 
 def _optimizer(config: Config) -> "Optimizer":

@@ -21,7 +21,7 @@ def read_options(texts: Sequence[str]) -> dict[str, Any]:
         if not (name and equals):
             raise ValueError(f"an option must read name=value, e.g. hidden=[64,64]; found {text!r}.")
         value: Any = rest
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):  # the latter where brackets are nested too deeply
             value = json.loads(rest)
         options[name.strip().replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return options

@@ -6,15 +6,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from rich.console import Console
+from rich import console as rich_console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from cascadice.data import partition
 from cascadice.engine.networks import Network
+from cascadice.names import visible
 from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.topology import describe_schedule
 
@@ -23,6 +25,14 @@ REDRAW = 0.1  # seconds; reading a loss on CUDA waits for it
 FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
 
 Item = TypeVar("Item")
+
+
+class Console(rich_console.Console):
+    """Prints text as it is, in tables too: names come from files, and may look like markup or control a terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text without markup and emoji, its control characters written out."""
+        return super().render_str(visible(text), **{**options, "markup": False, "emoji": False})
 
 
 def say(console: Console, text: str) -> None:

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from cascadice import files, locks
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
@@ -16,13 +14,13 @@ from cascadice.engine.simulation import simulate
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import forecast, memory, store
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter, open_journal
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.progress import latest, print_closing, print_opening, say, track
+from cascadice.runs.progress import Console, latest, print_closing, print_opening, say, track
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""
@@ -78,6 +76,7 @@ def run(
         rounds = length(config, network.partition)
         if question is not None:
             _check_question(question, network, rounds, resume)
+        memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
         journal = open_journal(folder, config, network, rounds, resume)
         with nullcontext() if live is None else live(folder, rounds):
             journal.next_update = math.inf if live is None else 0.0

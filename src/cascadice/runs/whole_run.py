@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from cascadice import files
 from cascadice.engine.backwards import bytes_kept, segment
@@ -19,10 +18,12 @@ from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn,
 from cascadice.influence.whole_run import WholeRun, focused, sweep
 from cascadice.influence.whole_run_shares import measured_at, share_out
 from cascadice.names import lookup
+from cascadice.runs import memory
 from cascadice.runs.ask import FORMAT, changed_settings, check_eval_samples, check_note, clear, conclude, protect
 from cascadice.runs.folder import WHOLE_RUN, run_fingerprint, writing
+from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
-from cascadice.runs.progress import counting, say
+from cascadice.runs.progress import Console, counting, say
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.unfinished import Scores, open_scores
 
@@ -100,6 +101,8 @@ def ask_whole_run(
     played = open_playable(run, settings, quiet=quiet)
     check_eval_samples(question.eval_samples, played.network)
     focused(played.network, question.on)
+    parts = of_whole_run(played.network, played.rounds, question)
+    memory.check("whole-run influence", parts, played.network.device)
     place = Path(out) if out is not None else played.folder / WHOLE_RUN
     with writing(place):
         return _ask(played, question, place, console, overwrite)

@@ -192,7 +192,7 @@ def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        content = json.loads(line)
+        content = files.parse_json(line)
     except ValueError:
         return None
     return content if isinstance(content, dict) else None

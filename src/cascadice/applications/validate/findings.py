@@ -32,9 +32,10 @@ from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.engine import evaluate, evaluate_on
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import memory, store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.folder import read_run_config
+from cascadice.runs.forecast import of_retraining
 from cascadice.runs.metrics import quality
 from cascadice.runs.playing import playable
 from cascadice.runs.progress import track
@@ -105,6 +106,7 @@ def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
     count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
     if count > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
+    memory.check("validation", of_retraining(network, run.rounds, count), network.device)
     evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
     return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
 

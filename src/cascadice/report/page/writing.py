@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cascadice import files
 from cascadice.applications.plain import Json
+from cascadice.names import CONTROLS, visible
 from cascadice.report.page.collecting import collect
 from cascadice.report.page.results import collect_results
 from cascadice.report.page.studies import collect_study, is_study
@@ -18,6 +19,10 @@ RESULTS_SCRIPTS = ("basics.js", "results.js", "sections.js", "table.js", "start.
 REPORT = "report.html"
 LARGEST = 10_000_000  # bytes of a page
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+ESCAPES |= {
+    code: written.replace("\\", "\\\\") for code, written in CONTROLS.items()
+}  # those that JSON leaves as they are
+CONTROL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")  # not after a backslash, which would be text
 
 
 def page(data: Json) -> str:
@@ -36,7 +41,7 @@ def page_of_results(data: Json) -> str:
 
 def _fill_page(data: Json, body: str, scripts: Sequence[str], library: str = "", connect: str = "'none'") -> str:
     slots = {
-        "title": html.escape(f"{data['folder']} · cascadice"),
+        "title": html.escape(visible(f"{data['folder']} · cascadice")),
         "style": _asset("page.css"),
         "connect": connect,
         "body": _fill(_asset(body), {"table": _asset("table.html")}),
@@ -75,8 +80,9 @@ def _write(text: str, folder: files.Folder, out: files.Folder | None) -> Path:
 
 
 def json_in_html(data: Json) -> str:
-    """JSON in which no HTML parser can see markup."""
-    return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).translate(ESCAPES)
+    """JSON in which no HTML parser can see markup, and control characters are text."""
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).translate(ESCAPES)
+    return CONTROL_IN_JSON.sub(r"\1\\\\x\2", text)
 
 
 def _asset(name: str) -> str:

@@ -1,0 +1,85 @@
+"""Standard output that may be closed, and errors that nobody foresaw."""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any, TextIO
+
+TRACEBACK = "CASCADICE_TRACEBACK"  # set to 1, unexpected errors are shown in full
+
+
+class _Output:
+    """A stream whose reader may leave: what is written after that goes nowhere, and what is computed goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._patience():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._patience():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """Whatever happens to the reader of standard output inside, the command goes on and ends as it would have."""
+    for stream in range(3):  # one that is closed would be the next file that is opened, and be printed into
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    with redirect_stdout(_Output(stdout)):  # type: ignore[type-var]
+        yield
+        sys.stdout.flush()
+
+
+def last_resort(error: Exception) -> str:
+    """One line about an error that nobody foresaw; its full text is written into a file.
+
+    The file is in the folder for temporary files, because the run's folder may be what is broken.
+    """
+    if os.environ.get(TRACEBACK) == "1":
+        raise error
+    text = "".join(traceback.format_exception(error))
+    first = (str(error).strip() or "no message").splitlines()[0]
+    where = "set CASCADICE_TRACEBACK=1 to see where"
+    with suppress(OSError):
+        handle, path = tempfile.mkstemp(prefix="cascadice-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        where = f"the full text is in {path}"
+    return f"an error that cascadice did not expect, {type(error).__name__}: {first[:300].rstrip('.')}; {where}."
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """One line about an error that says there is no memory left, or None if it says something else.
+
+    Torch raises a RuntimeError where the CPU has none, an OutOfMemoryError, which is one too, where a GPU has none.
+    """
+    words = " ".join(str(error).split())
+    if not isinstance(error, MemoryError) and "allocate memory" not in words and "out of memory" not in words:
+        return None
+    detail = f": {words[:200].rstrip('.')}" if words else ""
+    return f"out of memory{detail}. Use fewer participants, a smaller model or smaller batches."

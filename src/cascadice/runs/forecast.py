@@ -1,0 +1,241 @@
+"""How much memory a computation will take, before it starts; `benchmarks/memory.py` compares it with what is taken.
+
+Everything is counted in copies of everybody's parameters and in results of layers (activations). The factors below are
+what the engine and torch hold at once.
+"""
+
+from copy import deepcopy
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cascadice.engine.backwards import bytes_kept, bytes_of, segment
+from cascadice.engine.metrics import CHUNK
+from cascadice.engine.networks import Network
+from cascadice.influence import cascade, retraining
+from cascadice.optimizers import Optimizer
+from cascadice.runs.memory import Part
+from cascadice.topology import links
+
+if TYPE_CHECKING:
+    from cascadice.runs.ask import Question
+    from cascadice.runs.whole_run import WholeRunQuestion
+
+LINK = 500  # bytes of a link in a graph, its matrix and its description
+INDICES = 3 * 8  # bytes of a sample's place in a batch: as drawn, stacked and moved
+ROUND = 1200  # bytes of a round's metrics, beside 8 for each participant
+BACKWARD = 2  # the results of layers, and their gradients
+TEMPORARY = 3  # rows of parameters in a step: the gradient, the step, the result
+PERTURBED = 5  # copies of rows that are replayed: before, after, their differences, their mixture, their gradients
+
+FEWER = "Use fewer participants (--nodes) or a smaller model (--model-options)"
+SHORTER = "Use smaller batches (--batch-size) or fewer local steps (--local-steps)"
+LESS = "Use fewer test samples (--eval-samples) or fewer participants"
+
+
+class Layers(NamedTuple):
+    """Numbers that a model computes for one sample: all of them, and the most that a forward pass holds at once."""
+
+    all: int
+    most: int
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {_place(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and _place(leaf) not in given:
+                self.sizes.append(leaf.numel())
+        return result
+
+
+def _place(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def layers(model: nn.Module, sample: Tensor) -> Layers:
+    """What a model computes for one sample, by a pass without numbers (on torch's meta device).
+
+    Args:
+        model: The model; it is copied.
+        sample: A batch of one.
+
+    Example:
+        >>> layers(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+        Layers(all=18, most=16)
+    """
+    empty, nothing = deepcopy(model).to("meta"), sample.to("meta")
+    with torch.no_grad(), _Counting() as counting:
+        empty(nothing)
+    sizes = [sample.numel(), *counting.sizes]
+    return Layers(sum(sizes[1:]), max((a + b for a, b in pairwise(sizes)), default=0))
+
+
+def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Part]:
+    """What the graph of a topology takes, by the number of its links."""
+    per_node = {"complete": nodes, "erdos-renyi": nodes * float(options.get("probability") or 0)}.get(topology, 0)
+    degree = max(per_node, float(options.get("degree") or 0), nodes.bit_length())
+    return [Part("its links", int(LINK * nodes * min(degree, nodes)), "Use a sparser topology or fewer participants")]
+
+
+def state_of(optimizer: Optimizer) -> int:
+    """Numbers that an optimizer keeps for each parameter.
+
+    Example:
+        >>> state_of(optimizers.build("adam"))
+        2
+    """
+    row = torch.zeros(1, 64)
+    return sum(value.numel() for value in optimizer.init(row).values()) // 64
+
+
+def of_network(
+    nodes: int, parameters: int, state: int, size: int, steps: int, batch: int, own: bool = False
+) -> list[Part]:
+    """What a network takes before it trains.
+
+    Args:
+        parameters: Of one participant.
+        state: Numbers that its optimizer keeps for each parameter.
+        size: Bytes of a number.
+        steps: Local steps of a round.
+        own: Whether each participant draws its own initial parameters.
+    """
+    # the model is copied to train and to evaluate; parameters that were drawn one by one are stacked, then copied
+    carried = (nodes * (1 + state) + (2 * nodes if own else 4)) * parameters * size
+    drawn = INDICES * nodes * steps * batch
+    return [
+        Part(f"the parameters of {nodes:,} participants, {parameters:,} each,", carried, FEWER),
+        Part(f"the batches of {steps:,} local steps", drawn, SHORTER),
+    ]
+
+
+def of_training(network: Network, rounds: int, window: int = 0, recorded: bool = False) -> list[Part]:
+    """What training takes beside the network: rounds in memory, local work, evaluation or saving, metrics."""
+    theta = network.initial.theta
+    once, everybody = bytes_of(network.initial), theta.nbytes
+    saved = once + (once + everybody if recorded else 0)
+    work, evaluated = _local_work(network), _evaluation(network)
+    return [
+        Part(f"{window + 2} rounds in memory", (window + 2) * (once + everybody), FEWER),
+        max(work, evaluated, Part("copies to be saved", saved, FEWER), key=lambda part: part.bytes),
+        Part("metrics", rounds * (ROUND + 8 * network.nodes), "Use fewer rounds (--rounds)"),
+    ]
+
+
+def _rows(network: Network, rows: int) -> int:
+    """How many of these rows are computed at once: all in a sweep, one a thread in a loop."""
+    threads = torch.get_num_threads() if network.device.type == "cpu" else 1
+    return min(rows, threads) if network.strategy == "loop" else rows
+
+
+def _sizes(network: Network) -> tuple[int, int, int]:
+    """Local steps, batch size, bytes of a number."""
+    batch = network.batches(0)
+    return batch.shape[1], batch.shape[2], network.initial.theta.element_size()
+
+
+def _layers(network: Network) -> Layers:
+    x, _ = network.data.train.take(torch.zeros(1, dtype=torch.int64))
+    return layers(network.learner.evaluating, x.to(network.initial.theta.dtype) if x.is_floating_point() else x)
+
+
+def _local_work(network: Network, rows: int | None = None) -> Part:
+    """A training pass of these rows; of all participants unless said."""
+    steps, batch, size = _sizes(network)
+    together = _rows(network, network.nodes if rows is None else rows)
+    per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
+    inputs = steps * batch * prod(network.data.train.shape) * size
+    each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + 2 * inputs
+    return Part("local work", int(together * each), SHORTER)
+
+
+def _evaluation(network: Network) -> Part:
+    samples, size = min(CHUNK, len(network.data.test)), network.initial.theta.element_size()
+    together = min(_rows(network, network.nodes), max(1, 2**17 // samples))
+    return Part("evaluation", together * samples * _layers(network).most * size, FEWER)
+
+
+def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Part]:
+    """What training takes, with influence computed on the way if it is asked for."""
+    if question is None:
+        return of_training(network, rounds, recorded=recorded)
+    return of_training(network, rounds, question.hops, recorded) + of_influence(network, question)
+
+
+def of_question(network: Network, question: "Question") -> list[Part]:
+    """What influence in recorded rounds takes: those rounds, one more being read, and the scoring."""
+    read = (question.rounds_needed + 1) * (2 * bytes_of(network.initial) + network.initial.theta.nbytes)
+    return [Part("recorded rounds", read, "Ask for fewer --hops"), *of_influence(network, question)]
+
+
+def of_influence(network: Network, question: "Question") -> list[Part]:
+    """What scoring a round takes beside the rounds it looks at."""
+    samples = question.eval_samples or len(network.data.test)
+    held = Part("the test samples", 2 * samples * prod(network.data.test.shape) * 4, LESS)
+    each = (_estimator(network, question, kind, samples) for kind in question.kinds)
+    return [held, max(each, key=lambda part: part.bytes)]
+
+
+def _estimator(network: Network, question: "Question", kind: str, samples: int) -> Part:
+    theta, once, hops = network.initial.theta, bytes_of(network.initial), question.hops
+    gradients = _gradients(network, samples)
+    if kind == "shares" or (kind == "first-order" and question.samples):
+        kept = (hops + 3) * theta.nbytes + 2 * once + (2 * hops * once if kind == "shares" else 0)
+        return Part("adjoints and gradients", kept + max(gradients, 2 * _local_work(network).bytes), FEWER)
+    together = min(len(question.sources or range(network.nodes)), max(1, cascade.MEMORY // theta.nbytes))
+    pairs, working = (together * min(network.nodes, _reach(network) ** far) for far in (hops, max(0, hops - 1)))
+    work = 2 * _local_work(network, working).bytes if hops > 1 else 0
+    passes = max(gradients, _losses(network, pairs, samples) if kind == "truth" else 0, work)
+    rows = PERTURBED * pairs * once // network.nodes
+    return Part(f"{kind} influence of {together} sources at a time", rows + theta.nbytes + passes, LESS)
+
+
+def _reach(network: Network) -> int:
+    """How many participants hear one, at most; it hears itself too."""
+    return int(links(network.mixing(0)).sources.bincount().max())
+
+
+def _gradients(network: Network, eval_samples: int) -> int:
+    size, together = network.initial.theta.element_size(), _rows(network, network.nodes)
+    return together * (BACKWARD * eval_samples * _layers(network).all + TEMPORARY * network.learner.size) * size
+
+
+def _losses(network: Network, rows: int, eval_samples: int) -> int:
+    together = _rows(network, rows)
+    return together * eval_samples * _layers(network).most * network.initial.theta.element_size()
+
+
+def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") -> list[Part]:
+    """What whole-run influence takes: rounds that are kept, a sweep backwards, and the scores."""
+    steps, batch, _ = _sizes(network)
+    scores = len(question.weights) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
+    gradients = _gradients(network, question.eval_samples or len(network.data.test))
+    sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * _local_work(network).bytes)
+    return [
+        Part("rounds that are kept", bytes_kept(network, rounds, segment(network, rounds)), FEWER),
+        Part("the sweep backwards", sweep, LESS),
+        Part("scores", scores, "Leave out --samples"),
+    ]
+
+
+def of_retraining(network: Network, rounds: int, eval_samples: int) -> list[Part]:
+    """What training many networks side by side takes."""
+    once = bytes_of(network.initial)
+    count = 1 if network.groups else min(retraining.MOST, max(1, retraining.MEMORY // once))
+    parts = of_training(network, rounds)
+    return [
+        Part("the parameters of networks trained together", count * once, FEWER),
+        *(part._replace(bytes=part.bytes * count) for part in parts[:2]),
+        Part("the loss on the test samples", _losses(network, network.nodes, eval_samples), LESS),
+    ]

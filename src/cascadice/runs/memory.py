@@ -1,0 +1,107 @@
+"""How much memory there is, and a check that what is about to be computed fits."""
+
+import os
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+VARIABLE = "CASCADICE_MEMORY"  # gigabytes that a command may take, instead of those that are free; inf: do not check
+GIGABYTE = 10**9
+CGROUPS = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+# the limit, what is used, and what of that can be dropped, because it is on disk: version 2 of cgroups, then version 1
+LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+class Part(NamedTuple):
+    """A part of what a computation takes: what it is, how many bytes, and how it could be less."""
+
+    name: str
+    bytes: int
+    remedy: str
+
+
+def check(what: str, parts: Sequence[Part], device: torch.device) -> None:
+    """Raise a ValueError if these parts together take more memory than is free.
+
+    Args:
+        what: What is about to be computed, for the message.
+        parts: What it takes beside what this process has already.
+        device: Where it will be: on the CPU, or on a GPU.
+
+    Example:
+        >>> check("the run", [Part("its parameters", 10**6, "Use a smaller model")], torch.device("cpu"))
+    """
+    needed, there = sum(part.bytes for part in parts), free(device)
+    if needed <= there:
+        return
+    largest = max(parts, key=lambda part: part.bytes)
+    share = "" if len(parts) == 1 else f", of which {largest.name} take{_in_words(largest.bytes)}"
+    where = "of the GPU's memory" if device.type == "cuda" else "of memory"
+    found = f"{what} would take about{_in_words(needed)} {where}{share};{_in_words(int(there))} are free"
+    raise ValueError(f"{found}. {largest.remedy}; or, to try all the same, set {VARIABLE}=inf.")
+
+
+def device_named(name: str) -> torch.device:
+    """The device of this name; the CPU if there is none, as whoever builds there will find out."""
+    cuda = name.startswith("cuda") and torch.cuda.is_available()
+    return torch.device(name if cuda else "cpu")
+
+
+def _in_words(count: int) -> str:
+    return f" {count / GIGABYTE:,.3g} GB" if count < 1000 * GIGABYTE else f" {count / GIGABYTE:,.0f} GB"
+
+
+def free(device: torch.device) -> float:
+    """Bytes that this process may still take, as $CASCADICE_MEMORY says; else as the machine and its limits say."""
+    if given := os.environ.get(VARIABLE):
+        try:
+            return float(given) * GIGABYTE
+        except ValueError:
+            raise ValueError(f"{VARIABLE} must be a number of gigabytes, or inf; found {given!r}.") from None
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + cached)
+    return min([*_of_machine(), *_of_cgroups(), *_of_process()], default=float("inf"))
+
+
+def _of_machine() -> Iterator[float]:
+    with suppress(OSError, ValueError, KeyError):
+        yield _fields(MEMINFO)["MemAvailable:"] * 1024.0
+
+
+def _of_cgroups() -> Iterator[float]:
+    """What the groups that this process is in may still take."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            top = CGROUPS / "memory" if "memory" in kinds else CGROUPS
+            group = top / path.strip("/")
+            for folder in (group, *group.parents):
+                for limit, used, droppable in LIMITS:
+                    with suppress(OSError, ValueError, KeyError):
+                        most, now = (int((folder / name).read_text()) for name in (limit, used))
+                        yield float(most - now + _fields(folder / "memory.stat")[droppable])
+                if folder == top:
+                    break
+
+
+def _of_process() -> Iterator[float]:
+    """What `ulimit -v` leaves."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        with suppress(OSError, ValueError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            yield float(most - pages * resource.getpagesize())
+
+
+def _fields(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
