@@ -88,13 +88,13 @@ def with_checksums(folder: Path, form: cifar.Form) -> cifar.Form:
     return form._replace(checksums={p.name: hashlib.md5(p.read_bytes()).hexdigest() for p in folder.iterdir()})
 
 
-def write_pack(path: Path, classes: int, **changed: Any) -> dict[str, Any]:
+def write_pack(path: Path, n_classes: int, **changed: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for part, n in (("train", 5), ("test", 2)):
         arrays[f"x_{part}"] = DRAW.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
-        arrays[f"y_{part}"] = DRAW.integers(0, classes, n)
+        arrays[f"y_{part}"] = DRAW.integers(0, n_classes, n)
         arrays[f"y_{part}_coarse"] = DRAW.integers(0, 20, n)
-    arrays["classes"] = np.array([f"c{i}" for i in range(classes)])
+    arrays["classes"] = np.array([f"c{i}" for i in range(n_classes)])
     arrays["coarse_classes"] = np.array([f"g{i}" for i in range(20)])
     arrays |= changed
     path.parent.mkdir(parents=True, exist_ok=True)

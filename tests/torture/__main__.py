@@ -24,6 +24,13 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "kills": Kind("kills", 5, "processes killed at every write and at random moments"),
+    "full disks": Kind("disks", 2, "disks with no room left, and files that may not grow"),
+    "writers": Kind("writers", 2, "several processes that write into one folder"),
+    "command lines": Kind("commands", 3, "flags and values by chance"),
+    "numbers": Kind("numbers", 2, "extreme settings, strange matrices, huge sizes, little memory"),
+    "injections": Kind("injections", 1.5, "names that are markup or commands of a terminal"),
+    "floods": Kind("floods", 1, "hostile and slow requests to a live page"),
+    "archives": Kind("archives", 0.5, "tar and zip files made to escape"),
     "data files": Kind("data_files", 3, "data sets in every format changed after training"),
     "run files": Kind("run_files", 6, "files of a run changed, knowing their formats"),
 }
@@ -59,7 +66,9 @@ def attack(stage: Stage, kinds: Sequence[str], seconds: float, seed: int, jobs: 
                     tally.skipped[kind] = said
                 else:
                     tally.add(kind, Attempt(what, Outcome(outcome), said))
-        os.waitpid(pid, 0)
+        _, status = os.waitpid(pid, 0)
+        if status:
+            raise RuntimeError(f"process {pid} of the attackers failed; see above.")
     return tally
 
 
@@ -71,6 +80,7 @@ def _worker(stage: Stage, kinds: Sequence[str], seconds_a_part: float, seed: int
         os.close(writer)
         return pid, reader
     os.close(reader)
+    code = 1
     try:
         stage.home = stage.home / f"worker-{os.getpid()}"
         stage.home.mkdir()
@@ -78,10 +88,11 @@ def _worker(stage: Stage, kinds: Sequence[str], seconds_a_part: float, seed: int
             for kind in kinds:
                 for attempt in _attempts(stage, KINDS[kind], seconds_a_part * KINDS[kind].part, seed):
                     print(json.dumps([kind, *attempt]), file=lines, flush=True)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _attempts(stage: Stage, kind: Kind, seconds: float, seed: int) -> Iterator[tuple[Any, ...]]:

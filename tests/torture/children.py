@@ -37,7 +37,7 @@ class Ended(NamedTuple):
     @property
     def crashed(self) -> bool:
         """Whether it ended in a way that no user should see."""
-        unforeseen = "Traceback (most recent call last)" in self.said or "unexpected error" in self.said
+        unforeseen = "Traceback (most recent call last)" in self.said or "did not expect" in self.said
         return self.hung or unforeseen or self.code == CRASHED or self.code in (-signal.SIGSEGV, -signal.SIGABRT)
 
 

@@ -64,7 +64,7 @@ WORKS = [
 def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
     """Kill at the n-th write of each work for every n, in an order by chance; in between, at random moments."""
     rng = random.Random(seed)
-    rights = {work.name: _right(stage, work) for work in WORKS}
+    rights = {work.name: right_of(stage, work) for work in WORKS}
     every = [(work, n) for work in WORKS for n in range(rights[work.name].answer[0])]
     while True:
         rng.shuffle(every)
@@ -103,7 +103,7 @@ def _killed(
         return Attempt(what, Outcome.LOST, " / ".join(said))
 
 
-def _right(stage: Stage, work: Work) -> Ended:
+def right_of(stage: Stage, work: Work) -> Ended:
     """How many writes a work makes, and its right result."""
     with stage.copy() if work.pristine else stage.empty() as place:
         counted: list[None] = []

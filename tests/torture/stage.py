@@ -138,9 +138,10 @@ def ask(question: str, place: Path, run: str = "run", **how: Any) -> Any:
 
 def asked(question: str, place: Path, run: str = "run") -> tuple[list[str], Callable[[], str]]:
     """The command line of a question about the run in a place, and how to read the answer."""
-    words = (word.replace("OUT", str(place / "out")) for word in QUESTIONS[question].split())
+    out = place / f"out-{question.replace(' ', '-')}"
+    words = (word.replace("OUT", str(out)) for word in QUESTIONS[question].split())
     where = {"influence again": "influence", "reward": "reward", "resume": "checkpoint.safetensors"}.get(question)
-    answer = place / "out" if where is None else place / run / where
+    answer = out if where is None else place / run / where
     return [str(place / run) if word == "RUN" else word for word in words], lambda: digest(answer, place)
 
 
