@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad, jvp, vmap
 
+from cascadice.influence.measures import negative_margin, on_class
 from cascadice.losses import LOSSES, accuracy, cross_entropy, mse
 
 # torch scripts its own forward-mode formulas on their first use, and warns about it
@@ -83,3 +84,19 @@ def test_accuracy_counts_hits():
     torch.testing.assert_close(
         vmap(accuracy)(logits[:, None], torch.tensor([1, 0, 0, 0])[:, None]), torch.tensor([1.0, 1, 0, 1])
     )
+
+
+@pytest.mark.parametrize("batch", [(6,), (6, 4)], ids=["classes", "tokens"])
+def test_a_column_of_classes_is_one_class_a_row(batch):
+    logits, targets = draw(*batch)
+    for measure in (cross_entropy, mse, accuracy, negative_margin):
+        assert measure(logits, targets[..., None]) == measure(logits, targets)
+    with pytest.raises(ValueError, match=r"one class for each row of logits; logits are .*, targets .* Reshape"):
+        accuracy(logits, targets[None])
+
+
+def test_the_mean_of_one_class_takes_a_column_of_classes():
+    logits, targets = draw(6)
+    assert on_class(1)(logits, targets[:, None]) == on_class(1)(logits, targets)
+    with pytest.raises(ValueError, match=r"one class for each of 6 samples; found shape \[6, 4\]"):
+        on_class(1)(*draw(6, 4))

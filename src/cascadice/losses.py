@@ -10,21 +10,22 @@ from torch import Tensor
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
+def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
     """Mean of −log softmax(logits)[target]: over samples, or over samples and positions for next-token prediction.
 
     Example:
         >>> round(float(cross_entropy(torch.zeros(5, 10), torch.arange(5))), 4)  # log 10
         2.3026
     """
-    return F.cross_entropy(_precise(logits).flatten(0, -2), targets.flatten())
+    return F.cross_entropy(_precise(logits).flatten(0, -2), class_targets(logits, targets).flatten())
 
 
 def mse(
-    outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "*batch"]
+    outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "..."]
 ) -> Float[Tensor, ""]:
     """Mean of (output − target)² over all entries; integer targets are classes, and stand for their one-hot vectors."""
     if not targets.is_floating_point():
+        targets = class_targets(outputs, targets)
         targets = (targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)).to(outputs.dtype)
     if outputs.shape != targets.shape:
         raise ValueError(
@@ -34,9 +35,28 @@ def mse(
     return (_precise(outputs) - targets).square().mean()
 
 
-def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
+def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
     """The fraction of samples whose target has the largest logit."""
-    return (logits.argmax(-1) == targets).float().mean()
+    return (logits.argmax(-1) == class_targets(logits, targets)).float().mean()
+
+
+def class_targets(logits: Float[Tensor, "*batch classes"], targets: Tensor) -> Int[Tensor, "*batch"]:
+    """The targets, one class for each row of logits; of a column of classes, as [samples, 1], the last axis is dropped.
+
+    Any other shape is refused: torch would broadcast it against the logits, and the result would be wrong.
+
+    Example:
+        >>> class_targets(torch.zeros(5, 10), torch.zeros(5, 1)).shape
+        torch.Size([5])
+    """
+    if targets.shape == (*logits.shape[:-1], 1):
+        return targets.squeeze(-1)
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"there must be one class for each row of logits; logits are {list(logits.shape)}, targets "
+            f"{list(targets.shape)}. Reshape the targets to {list(logits.shape[:-1])}."
+        )
+    return targets
 
 
 def _precise(outputs: Tensor) -> Tensor:

@@ -161,6 +161,14 @@ def linked_tar() -> bytes:
     return packed.getvalue()
 
 
+def encrypted_zip() -> bytes:
+    """A zip file that says of its member that it needs a password."""
+    content = bytearray(zip_of({"things/a": b"1"}))
+    content[6] |= 1
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -172,9 +180,20 @@ def linked_tar() -> bytes:
         (tar_of({"other/a": b"1"}), "expected a folder things inside, found none"),
         (tar_of({"things/a": CONTENT})[:-200], ".+"),
         (b"nonsense", ".+"),
+        (encrypted_zip(), "encrypted"),
     ],
     # not the content, which has the time in it: two processes would collect different tests
-    ids=["tar up", "zip up", "zip to root", "zip with backslashes", "link", "other folder", "cut off", "no archive"],
+    ids=[
+        "tar up",
+        "zip up",
+        "zip to root",
+        "zip with backslashes",
+        "link",
+        "other folder",
+        "cut off",
+        "no archive",
+        "encrypted",
+    ],
 )
 def test_bad_archives_leave_nothing(tmp_path: Path, content: bytes, complaint: str) -> None:
     inner = tmp_path / "inner"

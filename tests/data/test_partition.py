@@ -178,3 +178,8 @@ def test_counts_agree_with_counting() -> None:
     parts = partition.dirichlet(LABELS, 7, 0.3)
     held = partition.counts(parts, LABELS, 12)
     assert held.tolist() == [[sum(int(LABELS[i]) == c for i in part) for c in range(12)] for part in parts]
+
+
+def test_a_column_of_labels_is_told_how_to_become_a_row() -> None:
+    with pytest.raises(ValueError, match=r"found torch\.int64 of shape \(6, 1\)\. Give y\[:, 0\]"):
+        partition.by_class(torch.zeros(6, 1, dtype=torch.int64), 2)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+import cascadice
 from cascadice import data
 from cascadice.data import DataSet, Samples, from_tensors, from_torch
 
@@ -220,3 +221,38 @@ def test_features_must_be_finite():
     x[2, 1] = torch.nan
     with pytest.raises(ValueError, match="x must be finite; sample 2 has NaN or infinite entries"):
         from_tensors(x, torch.zeros(4, dtype=torch.int64), torch.ones(1, 3), torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_integers_that_torch_cannot_index_become_int64(dtype: torch.dtype) -> None:
+    y = torch.tensor([0, 2, 1]).to(dtype)
+    made = from_tensors(torch.zeros(3, 2), y, torch.zeros(3, 2), y)
+    assert made.classes == ("0", "1", "2")
+    assert data.resolve((made.train, Samples(made.test.x, y))).test.y.tolist() == [0, 2, 1]
+    assert Samples(y[:, None], y).take(torch.tensor([1]))[0].tolist() == [[2]]
+
+
+def test_targets_of_two_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"test targets must have one shape; found \(\) and \(1,\)"):
+        from_tensors(torch.zeros(2, 2), [0, 1], torch.zeros(2, 2), [[0], [1]])
+    with pytest.raises(ValueError, match=r"targets of train must have one shape; item 1 is \(2,\), item 0 is \(\)"):
+        from_torch([(torch.zeros(2), 0), (torch.zeros(2), [0, 1])], [])
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_std_that_makes_no_numbers_is_refused(std: float) -> None:
+    x = torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="std must be positive and finite"):
+        from_tensors(x, [0, 1], x, [0, 1], mean=[0.5], std=[std])
+
+
+def test_a_column_of_labels_scores_as_a_row_of_them() -> None:
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    scores, model = [], torch.nn.Linear(4, 2)
+    for labels in (y, y[:, None]):
+        net = cascadice.network(model, from_tensors(x, labels, x, labels), mixing="ring", nodes=3, batch_size=4, lr=0.5)
+        *_, last = cascadice.simulate(net, 20)
+        scores.append(cascadice.evaluate(net, last.after))
+    assert_close(scores[0], scores[1])
+    assert float(scores[1].accuracy.min()) > 0.9

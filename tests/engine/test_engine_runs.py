@@ -6,7 +6,8 @@ from engine.cases import data, equal, last, make, perceptron
 from torch import nn
 from torch.nn import functional as F
 
-from cascadice.engine import mix
+from cascadice.data.corruption import Corruption
+from cascadice.engine import Behaviour, mix
 from cascadice.engine.networks import draw
 from cascadice.engine.rounds import consensus
 from cascadice.engine.simulation import DivergedError, simulate
@@ -114,6 +115,31 @@ def test_divergence_of_one_participant_is_named():
     theta[2] = torch.nan
     with pytest.raises(DivergedError, match="participant 2 became NaN or infinite in round 0"):
         last(make(mixing="alone", nodes=4, init=theta))
+
+
+@pytest.mark.parametrize(
+    "blame",
+    [
+        {"behaviours": [Behaviour("noise-sender", (2,), range(2, 3), 1e300)]},
+        {"behaviours": [Behaviour("sign-flipper", (2,), range(2, 3), 1e160)]},
+        {"corruptions": [Corruption("noise", (2,), range(2, 3), 1e300)]},
+        {"lr": lambda t: torch.tensor([0.1, 0.1, 1e160 if t == 2 else 0.1, 0.1, 0.1]).double()},
+    ],
+    ids=["noise-sender", "sign-flipper", "noisy data", "learning rate"],
+)
+def test_divergence_names_who_sent_what_the_others_diverged_by(blame):
+    with pytest.raises(
+        DivergedError, match=r"participant 2 sent parameters of norm .* in round 2 .* round \d"
+    ) as caught:
+        last(make(mixing="ring", nodes=5, **blame), 12, window=0)
+    assert caught.value.node == 2
+    assert "in that network, participant 1 sent" in str(caught.value.within("in that network, ", 1))
+
+
+def test_small_noise_is_not_blamed_for_a_learning_rate_that_is_too_large():
+    noise = [Behaviour("noise-sender", (2,), None, 1e-4)]
+    with pytest.raises(DivergedError, match=r"loss of participant \d became NaN"):
+        last(make(behaviours=noise, lr=1e200), 12)
 
 
 @pytest.mark.parametrize("sizes", [3, [3, 2, 3, 2]])

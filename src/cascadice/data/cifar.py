@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cascadice.data.places import Root, expect, locate, open_npz, reading
-from cascadice.data.samples import DataSet, Samples, check_labels
+from cascadice.data.samples import DataSet, Samples, labels_of, names_of
 
 
 class Form(NamedTuple):
@@ -55,14 +55,14 @@ HUNDRED = Form(
 def cifar10(root: Root = None) -> DataSet:
     """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
     (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10[!0]*npz"]], root)
-    return (read_pack if path.is_file() else read_official)("cifar10", path, TEN)
+    return (read_official if path.is_dir() else read_pack)("cifar10", path, TEN)
 
 
 def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
     """A hundred classes of objects and animals, or their twenty `coarse` groups, as many and as large as CIFAR-10."""
     (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)
     form = HUNDRED._replace(labels="coarse_labels", names="coarse_label_names") if coarse else HUNDRED
-    return (read_pack if path.is_file() else read_official)("cifar100-coarse" if coarse else "cifar100", path, form)
+    return (read_official if path.is_dir() else read_pack)("cifar100-coarse" if coarse else "cifar100", path, form)
 
 
 def read_official(name: str, folder: Path, form: Form) -> DataSet:
@@ -80,23 +80,22 @@ def read_official(name: str, folder: Path, form: Form) -> DataSet:
 def _read_batch(path: Path, form: Form, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     content = read_pickle(path, form.checksums[path.name])
     with reading(path):
-        pixels, labels = content["data"], np.asarray(content[form.labels], dtype=np.int64)
+        pixels, labels = content["data"], labels_of(np.asarray(content[form.labels]), classes, "labels")
         expect("pixels of type and shape", ("uint8", (len(labels), 3072)), (str(pixels.dtype), pixels.shape))
-        check_labels(torch.from_numpy(labels), classes, "labels")
-        return pixels.reshape(-1, 3, 32, 32), labels
+        return pixels.reshape(-1, 3, 32, 32), labels.numpy()
 
 
 def read_pack(name: str, path: Path, form: Form) -> DataSet:
     """Read one npz file with x_train, y_train, x_test, y_test (uint8 NHWC, int64) and the names of the classes."""
     coarse = form.labels == "coarse_labels"
     with open_npz(path) as arrays:
-        classes = tuple(str(label) for label in arrays["coarse_classes" if coarse else "classes"])
+        classes = names_of(arrays(names := "coarse_classes" if coarse else "classes"), names)
         parts = []
         for part in ("train", "test"):
-            x, y = arrays[f"x_{part}"], arrays[f"y_{part}_coarse" if coarse else f"y_{part}"]
+            field = f"y_{part}_coarse" if coarse else f"y_{part}"
+            x, y = arrays(f"x_{part}"), labels_of(arrays(field), len(classes), field)
             expect(f"x_{part} of type and shape", ("uint8", (len(y), 32, 32, 3)), (str(x.dtype), x.shape))
-            check_labels(torch.from_numpy(y), len(classes), f"y_{part}")
-            parts.append(_samples(x.transpose(0, 3, 1, 2), y, form))
+            parts.append(_samples(x.transpose(0, 3, 1, 2), y.numpy(), form))
     return DataSet(name, parts[0], parts[1], classes)
 
 

@@ -166,7 +166,9 @@ def unpack(archive: Path, target: Path) -> None:
             raise ValueError(f"expected a folder {target.name} inside, found none")
         (temporary / target.name).replace(target)
         sync(target.parent)
-    except (ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as cause:
+    except Exception as cause:
+        if isinstance(cause, OSError) and cause.errno:
+            raise
         reason = one_line(cause)
         raise ValueError(f"{archive} could not be unpacked: {reason}. Delete it and download it again.") from cause
     finally:

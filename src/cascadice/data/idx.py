@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from cascadice.data.places import Root, expect, locate, reading
-from cascadice.data.samples import DataSet, Samples, check_labels
+from cascadice.data.samples import DataSet, Samples, labels_of
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 LAYOUTS = [[f"{folder}{name}{suffix}" for name in FILES] for folder in ("", "MNIST/raw/") for suffix in (".gz", "")]
+LARGEST = 1 << 31  # bytes: an absurd header should not fill the memory
 FIRST_LABELS = [5, 0, 4, 1, 9, 2], [7, 2, 1, 0, 4, 1]  # of the training and the test images
 MEAN, STD = torch.tensor([0.1307], dtype=torch.float32), torch.tensor([0.3081], dtype=torch.float32)
 
@@ -37,20 +38,22 @@ def _is_mnist(paths: list[Path]) -> bool:
 
 def _samples(images: Path, labels: Path) -> Samples:
     x = read_idx(images, dimensions=3)[:, None]
-    y = read_idx(labels, dimensions=1).long()
+    numbers = read_idx(labels, dimensions=1).numpy()
     with reading(labels):
+        y = labels_of(numbers, 10, "labels")
         expect("one label for each of the images, that is", len(x), len(y))
-        check_labels(y, 10, "labels")
     return Samples(x, y, MEAN, STD)
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
     """An idx file of unsigned bytes: magic 0, 0, 8, dimensions; big-endian sizes; then the bytes."""
-    with reading(path):
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        expect("the magic number", f"{0x0800 + dimensions:08x}", content[:4].hex())
-        start = 4 + 4 * dimensions
-        expect("a header of bytes", start, len(content[:start]))
-        shape = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
-        expect("bytes in all", start + math.prod(shape), len(content))
-        return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
+    with reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        expect("the magic number", f"{0x0800 + dimensions:08x}", file.read(4).hex())
+        header = file.read(4 * dimensions)
+        expect("a header of bytes", 4 + 4 * dimensions, 4 + len(header))
+        shape = np.frombuffer(header, ">u4").tolist()
+        if math.prod(shape) > LARGEST:
+            raise ValueError(f"expected at most {LARGEST} bytes, found the shape {shape}")
+        content = file.read(math.prod(shape) + 1)  # no more, however much is compressed into the file
+        expect("as many bytes as the shape says, that is", math.prod(shape), len(content))
+        return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())

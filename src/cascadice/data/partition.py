@@ -231,7 +231,8 @@ def _shuffled_classes(labels: Tensor, seed: int) -> list[Tensor]:
 def _check_labels(labels: Any) -> None:
     if labels.dim() != 1 or labels.dtype.is_floating_point:
         found = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise ValueError(f"dividing by class needs one integer label per sample; found {found}. Use iid instead.")
+        remedy = "Give y[:, 0]" if labels.shape[1:] == (1,) else "Use iid instead"
+        raise ValueError(f"dividing by class needs one integer label per sample; found {found}. {remedy}.")
 
 
 def _check_sizes(n_samples: int, nodes: int, per_node: int | None, *, disjoint: bool = True) -> None:

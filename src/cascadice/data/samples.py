@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -37,8 +38,12 @@ class Samples:
             raise ValueError(f"x and y must have one row per sample; x has {len(self.x)}, y has {len(self.y)}.")
         if (self.mean is None) != (self.std is None):
             raise ValueError("mean and std belong together: give both or neither.")
+        for name in ("x", "y"):
+            object.__setattr__(self, name, _indexable(getattr(self, name)))
         if self.mean is not None and self.x.dtype != torch.uint8:
             raise ValueError(f"mean and std are for uint8 images; x is {self.x.dtype}. Normalise x itself instead.")
+        if self.std is not None and not bool((self.std > 0).all() and self.std.isfinite().all()):
+            raise ValueError(f"std must be positive and finite, one number per channel; found {self.std.tolist()}.")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -108,6 +113,28 @@ def content_digest(data: DataSet) -> str:
     return digest.hexdigest()
 
 
+WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch cannot index, compare or reduce these
+
+
+def labels_of(array: NDArray[Any], classes: int, what: str) -> Int[Tensor, " samples"]:
+    """The labels in an array of a file: integers of any width, one a sample; of a column [samples, 1], its entries."""
+    column = array[:, 0] if array.shape[1:] == (1,) else array
+    if column.ndim != 1 or len(column) == 0 or column.dtype.kind not in "iu":
+        found = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{what} must be integers, one a sample and at least one; found {found}")
+    labels = torch.from_numpy(column.astype(np.int64))  # beyond 2^63 it is negative, and refused
+    check_labels(labels, classes, what)
+    return labels
+
+
+def names_of(array: NDArray[Any], what: str) -> tuple[str, ...]:
+    """The names of classes in an array of a file: a row of different strings."""
+    names = tuple(np.char.decode(array, "utf-8").tolist() if array.dtype.kind == "S" else map(str, array.tolist()))
+    if array.ndim != 1 or array.dtype.kind not in "US" or len(set(names)) != len(names):
+        raise ValueError(f"{what} must be a row of different names; found {array.dtype} of shape {array.shape}")
+    return names
+
+
 def check_labels(y: Tensor, classes: int, what: str) -> None:
     """Raise an error that names the first label that is not an integer in 0 … classes − 1."""
     if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
@@ -145,21 +172,26 @@ def from_tensors(
         ('0', '1', '2')
     """
     given = {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
-    x, y, x_test, y_test = tensors = [torch.as_tensor(array) for array in given.values()]
+    x, y, x_test, y_test = tensors = [_indexable(torch.as_tensor(array)) for array in given.values()]
     for part, array in zip(given, tensors, strict=True):
         if array.dim() == 0 or len(array) == 0:
             raise ValueError(f"{part} must hold at least one sample; its shape is {tuple(array.shape)}.")
         if array.is_floating_point() and not bool(array.isfinite().all()):
             bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
             raise ValueError(f"{part} must be finite; sample {bad} has NaN or infinite entries.")
-    if x.shape[1:] != x_test.shape[1:]:
-        shapes = f"{tuple(x.shape[1:])} and {tuple(x_test.shape[1:])}"
-        raise ValueError(f"training and test inputs must have one shape; found {shapes}.")
+    for what, one, other in (("inputs", x, x_test), ("targets", y, y_test)):
+        if one.shape[1:] != other.shape[1:]:
+            shapes = f"{tuple(one.shape[1:])} and {tuple(other.shape[1:])}"
+            raise ValueError(f"training and test {what} must have one shape; found {shapes}.")
     if names := _class_names(classes, y, y_test):
         y, y_test = y.long(), y_test.long()
     scale = [None if s is None else torch.tensor(s, dtype=torch.float32) for s in (mean, std)]
     train, test = (Samples(a.contiguous(), b.contiguous(), *scale) for a, b in ((x, y), (x_test, y_test)))
     return DataSet(name, train, test, names)
+
+
+def _indexable(values: Tensor) -> Tensor:
+    return values.long() if values.dtype in WIDE_UNSIGNED else values
 
 
 def _class_names(classes: Sequence[str] | int | None, y: Tensor, y_test: Tensor) -> tuple[str, ...]:
@@ -221,10 +253,11 @@ def _materialise(pairs: Any, what: str) -> tuple[Tensor, Tensor]:
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise TypeError(f"{what} must yield (input, target) pairs; item {i} is {type(item).__name__}.")
         inputs.append(_tensor(item[0]))
-        targets.append(torch.as_tensor(item[1]))
-        if inputs[i].shape != inputs[0].shape:
-            shapes = f"item {i} is {tuple(inputs[i].shape)}, item 0 is {tuple(inputs[0].shape)}"
-            raise ValueError(f"inputs of {what} must have one shape; {shapes}. Add a resizing transform.")
+        targets.append(_tensor(item[1]))
+        for part, values in (("inputs", inputs), ("targets", targets)):
+            if values[i].shape != values[0].shape:
+                shapes = f"item {i} is {tuple(values[i].shape)}, item 0 is {tuple(values[0].shape)}"
+                raise ValueError(f"{part} of {what} must have one shape; {shapes}. Add a resizing transform.")
     if not inputs:
         raise ValueError(f"{what} must hold at least one sample; it is empty.")
     return torch.stack(inputs), torch.stack(targets)

@@ -5,14 +5,15 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice.data.places import Root, expect, locate, open_npz, reading
-from cascadice.data.samples import DataSet, Samples, check_labels
+from cascadice.data.samples import DataSet, Samples, labels_of, names_of
 
 MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float32)
 STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float32)
@@ -26,7 +27,7 @@ def tiny_imagenet(root: Root = None) -> DataSet:
     The official validation images, whose labels are public, are the test set. Cost: 1.4 GB of memory.
     """
     (path,) = locate("Tiny ImageNet", "tiny-imagenet", [["tiny-imagenet-200"], ["tiny*.npz"]], root)
-    return read_pack(path) if path.is_file() else read_folder(path)
+    return read_folder(path) if path.is_dir() else read_pack(path)
 
 
 def read_folder(folder: Path) -> DataSet:
@@ -36,6 +37,7 @@ def read_folder(folder: Path) -> DataSet:
         wnids = listing.read_text().split()
         if not wnids:
             raise ValueError("expected one wnid a line, found none")
+        expect("wnids that all differ, that is", len(set(wnids)), len(wnids))
     number = {wnid: label for label, wnid in enumerate(wnids)}
     train: list[tuple[Path, int]] = []
     for wnid, label in number.items():
@@ -47,6 +49,9 @@ def read_folder(folder: Path) -> DataSet:
     with reading(annotations):
         rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines()]
         test = [(folder / "val" / "images" / name, number[wnid]) for name, wnid in rows]
+        present = sorted((folder / "val" / "images").glob("*.JPEG"))
+        expect("a line for each image in val/images, that is", len(present), len({path for path, _ in test}))
+        expect("a line for each image once, that is", len(present), len(test))
     return DataSet("tiny-imagenet", _decode_files(train), _decode_files(test), tuple(wnids))
 
 
@@ -62,11 +67,13 @@ def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:
 def read_pack(path: Path) -> DataSet:
     """Read one npz file with concatenated JPEG files in `blob`, their `offsets`, `label`, `is_val` and `wnids`."""
     with open_npz(path) as arrays:
-        blob, offsets, held_out = arrays["blob"], arrays["offsets"], torch.from_numpy(arrays["is_val"])
-        labels, wnids = torch.from_numpy(arrays["label"].astype(np.int64)), tuple(str(w) for w in arrays["wnids"])
-        expect("offsets for as many images as labels, that is", len(labels) + 1, len(offsets))
-        expect("a blob of bytes", int(offsets[-1]), len(blob))
-        check_labels(labels, len(wnids), "label")
+        blob, offsets, wnids = arrays("blob"), arrays("offsets"), names_of(arrays("wnids"), "wnids")
+        labels = labels_of(arrays("label"), len(wnids), "label")
+        expect("offsets for as many images as labels, that is", (len(labels) + 1,), offsets.shape)
+        held_out = torch.from_numpy(_held_out(arrays("is_val"), len(labels)))
+        expect("a blob of bytes", ("uint8", (int(offsets[-1]),)), (str(blob.dtype), blob.shape))
+        if offsets.dtype.kind not in "iu" or offsets[0] != 0 or (offsets[1:] <= offsets[:-1]).any():
+            raise ValueError(f"offsets must be integers that begin at 0 and grow; found {offsets.dtype}")
 
         def decode_one(i: int) -> Tensor:
             return _decode(blob[offsets[i] : offsets[i + 1]].tobytes())
@@ -74,6 +81,14 @@ def read_pack(path: Path) -> DataSet:
         x = _decode_all(decode_one, range(len(labels)))
     train, test = (Samples(x[chosen], labels[chosen], MEAN, STD) for chosen in (~held_out, held_out))
     return DataSet("tiny-imagenet", train, test, wnids)
+
+
+def _held_out(flags: NDArray[Any], images: int) -> NDArray[np.bool_]:
+    """Which images are test images: one flag an image, as booleans or as 0 and 1; some of each."""
+    expect("is_val to have the shape", (images,), flags.shape)
+    if flags.dtype.kind not in "biu" or not np.isin(flags, (0, 1)).all() or len(np.unique(flags)) != 2:
+        raise ValueError(f"is_val must say of each image whether it is a test image, by 0 and 1; found {flags.dtype}")
+    return flags.astype(bool)
 
 
 def _decode_all(decode: Callable[[T], Tensor], sources: Sequence[T]) -> Tensor:

@@ -13,17 +13,26 @@ from cascadice.engine.rounds import MixingRule, Round, rows_of
 
 
 class DivergedError(ArithmeticError):
-    """A participant's loss is no longer a number. On CUDA it is looked at now and then, a few rounds late."""
+    """A participant's loss is no longer a number. On CUDA it is looked at now and then, a few rounds late.
+
+    `node` is that participant; or, where losses followed from what another one had `sent`, the one who sent it.
+    """
 
     def __init__(
-        self, t: int, node: int, remedy: str = "Lower the learning rate, or clip the gradient.", run: str = ""
+        self,
+        t: int,
+        node: int,
+        remedy: str = "Lower the learning rate, or clip the gradient.",
+        run: str = "",
+        sent: str = "",
     ) -> None:
-        super().__init__(f"{run}the loss of participant {node} became NaN or infinite in round {t}. {remedy}")
-        self.t, self.node, self.remedy = t, node, remedy
+        what = f"participant {node} {sent}, and losses" if sent else f"the loss of participant {node}"
+        super().__init__(f"{run}{what} became NaN or infinite in round {t}. {remedy}")
+        self.t, self.node, self.remedy, self.sent = t, node, remedy, sent
 
     def within(self, run: str, node: int | None = None) -> "DivergedError":
         """The same, said of a run among several, in which the participant may have another number."""
-        return DivergedError(self.t, self.node if node is None else node, self.remedy, run)
+        return DivergedError(self.t, self.node if node is None else node, self.remedy, run, self.sent)
 
 
 def simulate(
@@ -68,28 +77,50 @@ def simulate(
     numbers = count(start) if rounds is None else range(start, rounds)
     before = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []
+    sizes: dict[int, Tensor] = {}
     draws = (draw(network, t) for t in numbers)
     for round_ in (operator or Operator(network)).train(draws, before, window, taped, rule):
         unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
         if len(unseen) >= LOOK_EVERY[network.device.type]:
-            _check_finite(network, unseen)
+            _check_finite(network, unseen, sizes)
+        if _differ(network, round_):
+            sizes[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
         yield round_
-    _check_finite(network, unseen)
+    _check_finite(network, unseen, sizes)
 
 
 # To look at a loss on CUDA is to wait for it, and the next rounds could have been launched meanwhile.
 LOOK_EVERY = {"cpu": 1, "cuda": 16}
 
 
-def _check_finite(network: Network, unseen: list[tuple[int, Tensor]]) -> None:
+OUTLIER = 100  # times the median size of what is sent
+
+
+def _differ(network: Network, round_: Round) -> bool:
+    """Whether one participant may blow up the others: what each sends is then measured, a pass over theta."""
+    return bool(network.behaviours or network.corruptions or network.groups or isinstance(round_.draw.lr, Tensor))
+
+
+def _check_finite(network: Network, unseen: list[tuple[int, Tensor]], sizes: dict[int, Tensor]) -> None:
     if unseen and not bool(torch.isfinite(torch.stack([loss for _, loss in unseen])).all()):
         t, loss = next((t, loss) for t, loss in unseen if not bool(torch.isfinite(loss).all()))
         node = int((~torch.isfinite(loss)).nonzero()[0])
-        if _has_loss(network, t, node):
-            raise DivergedError(t, node)
-        no_loss = "The initial model has no finite loss on this batch either"
-        raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
+        if not _has_loss(network, t, node):
+            no_loss = "The initial model has no finite loss on this batch either"
+            raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
+        raise _from_outlier(t, sizes) or DivergedError(t, node)
     unseen.clear()
+
+
+def _from_outlier(t: int, sizes: dict[int, Tensor]) -> DivergedError | None:
+    """The error to raise if, before round t, somebody had sent far larger parameters than the others."""
+    for earlier, size in sizes.items():
+        middle, most = float(size.nanmedian()), size.nan_to_num(torch.inf, torch.inf).max(0)
+        if earlier < t and float(most.values) > OUTLIER * middle:
+            sent = f"sent parameters of norm {float(most.values):.3g} in round {earlier} (the median was {middle:.3g})"
+            remedy = "Lower its learning rate or the strength of its misbehaviour."
+            return DivergedError(t, int(most.indices), remedy, sent=sent)
+    return None
 
 
 def _has_loss(network: Network, t: int, k: int) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from cascadice.losses import Loss, cross_entropy
+from cascadice.losses import Loss, class_targets, cross_entropy
 
 
 def per_sample(loss: Loss) -> Loss:
@@ -17,7 +17,7 @@ def per_sample(loss: Loss) -> Loss:
 
 def negative_margin(outputs: Tensor, targets: Tensor) -> Tensor:
     """How far the right class is behind the strongest wrong one, in the mean; negative where it is ahead."""
-    right = targets[..., None] == torch.arange(outputs.shape[-1], device=outputs.device)
+    right = class_targets(outputs, targets)[..., None] == torch.arange(outputs.shape[-1], device=outputs.device)
     strongest = outputs.masked_fill(right, -float("inf")).amax(-1)
     return (strongest - outputs.masked_fill(~right, 0).sum(-1)).mean()
 
@@ -26,7 +26,7 @@ def on_class(label: int, loss: Loss = cross_entropy) -> Loss:
     """The mean loss of the samples of one class."""
 
     def measure(outputs: Tensor, targets: Tensor) -> Tensor:
-        return _mean(per_sample(loss)(outputs, targets), targets == label)
+        return _mean(per_sample(loss)(outputs, targets), class_targets(outputs, targets) == label)
 
     return measure
 
@@ -50,6 +50,8 @@ def gap(group: Tensor, loss: Loss = cross_entropy) -> Loss:
 
 
 def _mean(each: Tensor, chosen: Tensor) -> Tensor:
+    if chosen.shape != each.shape:
+        raise ValueError(f"there must be one class for each of {len(each)} samples; found shape {list(chosen.shape)}.")
     # weights, not an index: how many are chosen may differ between participants that are judged in one sweep
     weights = chosen.to(each.dtype)
     return (weights * each).sum() / weights.sum()

@@ -1,0 +1,52 @@
+"""Several processes that write into one folder at once: at most one may, and what it leaves must be right."""
+
+import random
+from collections.abc import Iterator
+from time import sleep
+
+from torture.children import command, start, wait
+from torture.disks import repaired
+from torture.kills import WORKS, Work, right_of
+from torture.outcomes import Attempt, Outcome
+from torture.stage import Stage
+
+TOGETHER = 3
+
+
+def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
+    """Two or three works at once, begun within a few hundredths of a second."""
+    rng = random.Random(seed)
+    rights = {work.name: right_of(stage, work).answer[1] for work in WORKS}
+    by_name = {work.name: work for work in WORKS}
+    new, old = [by_name["run"]], [work for work in WORKS if work.pristine]
+    while True:
+        works = new * rng.randint(2, TOGETHER) if rng.random() < 0.3 else rng.choices(old, k=rng.randint(2, TOGETHER))
+        if rng.random() < 0.5:
+            works = [works[0]] * len(works)
+        yield _attack(stage, works, [rng.uniform(0, 0.05) for _ in works], rights)
+
+
+def _attack(stage: Stage, works: list[Work], pauses: list[float], rights: dict[str, str]) -> Attempt:
+    names = [work.name for work in works]
+    what = f"at once: {', '.join(names)}"
+    with stage.copy() if works[0].pristine else stage.empty() as place:
+        children = []
+        for work, pause in zip(works, pauses, strict=True):
+            sleep(pause)
+            children.append(start(command(*work.begin(place))))
+        ends = [wait(child) for child in children]
+        for ended in ends:
+            if ended.crashed:
+                return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])
+        said = "; ".join(f"{name}: {ended.code} {ended.last_line}" for name, ended in zip(names, ends, strict=True))
+        if names[0] == names[-1] and all(ended.code != 0 for ended in ends) and len(set(names)) == 1:
+            return Attempt(what, Outcome.LOST, f"none was let in: {said}")
+        if "overwrite" in names or "resume" in names:  # what the others are about has changed
+            works = [work for work in works if work.name in ("overwrite", "resume")][-1:]
+            if set(names) & {"overwrite"} and set(names) & {"resume"}:
+                return Attempt(what, Outcome.HELD, said)
+        for work in works:
+            attempt = repaired(work, place, rights[work.name], what, said)
+            if attempt.outcome != Outcome.HELD:
+                return attempt
+        return Attempt(what, Outcome.HELD, said)
