@@ -120,7 +120,7 @@ def _ask(
         files.write_json(out / NOTE, note)
         for t, rows in enumerate(_compute(played, question, out, console)):
             tables.write_part(out, rows, t, note)
-        files.sync(out)
+        files.settle(out, tables.parts(out).values())
         files.remove(out / UNFINISHED)
     summary = conclude(console, played.network, played.folder, out)
     if question.samples and not all(learner.optimizer.linear for learner in played.network.learners):
