@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table as ConsoleTable
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.metrics import RoundMetrics, quality
-from cascadice.runs.progress import say
+from cascadice.runs.progress import Console, say
 
 Numbers = NDArray[np.float64]
 LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training
