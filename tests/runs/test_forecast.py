@@ -33,7 +33,7 @@ def total(parts):
         (["--local-steps", "1000000000000"], "the batches of 1,000,000,000,000 local steps take"),
         (["--model-options", "hidden=[100000,100000]"], "the parameters of 16 participants, 10,007,600,010 each, take"),
         (
-            ["--nodes", "100000", "--topology", "complete"],
+            ["--nodes", "100000", "--topology", "complete", "--model-options", "hidden=[1]"],
             "this graph of 100000 participants would take",
         ),
         (["--nodes", "100000", "--partition", "with-replacement", "--per-node", "32"], "the parameters of 100,000"),

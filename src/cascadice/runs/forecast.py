@@ -45,9 +45,9 @@ class Layers(NamedTuple):
     most: int
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
