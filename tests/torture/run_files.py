@@ -47,7 +47,7 @@ def _questions(name: str) -> list[str]:
 
 
 def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | None:
-    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be as before."""
+    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be kept."""
     what = f"{name}: {mutation[2]}; {question}"
     with stage.copy() as place:
         changed = place / "run" / name

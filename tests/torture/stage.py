@@ -22,27 +22,11 @@ import numpy as np
 
 from torture.children import call, command, start, wait
 
-SMALL = [
-    "run",
-    "demo",
-    "--nodes",
-    "4",
-    "--rounds",
-    "4",
-    "--per-node",
-    "12",
-    "--batch-size",
-    "4",
-    "--model-options",
-    "hidden=[4]",
-    "--eval-every",
-    "2",
-    "--record",
-    "all",
-    "--checkpoint-every",
-    "1",
-    "--quiet",
-]
+SETTINGS = (
+    "run demo --nodes 4 --rounds 4 --per-node 12 --batch-size 4 --model-options hidden=[4] --eval-every 2 "
+    "--record all --checkpoint-every 1 --quiet"
+)
+SMALL = SETTINGS.split()
 LONGER = 6  # rounds to which the run is continued
 VOLATILE = ("seconds", "started", "finished", "created", "when")
 PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII=")
@@ -66,12 +50,13 @@ QUESTIONS: Mapping[str, str] = {
 class Stage:
     """A folder to work in, the runs in it, and the right answers.
 
-    `run` is pristine: each attempt gets a copy.
+    `run` is pristine: each attempt gets a copy. `works` is what is known of works that are not attacked.
     """
 
     home: Path
     run: Path
     answers: dict[str, Any] = field(default_factory=dict)
+    works: dict[str, Any] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
 
     @contextmanager
@@ -224,11 +209,18 @@ class NoFigure:
 
     def subplots(self, rows: int = 1, columns: int = 1, **options: Any) -> Any:
         array = np.empty(rows * columns, dtype=object)
-        array[:] = [MagicMock() for _ in array]
+        array[:] = [Axes() for _ in array]
         return array if len(array) > 1 else array[0]
 
     def savefig(self, file: Path, **options: Any) -> None:
         file.write_bytes(PIXEL)
+
+    def __getattr__(self, name: str) -> Any:
+        return MagicMock()
+
+
+class Axes:
+    """Takes what axes take. Not a mock itself, which NumPy would take for an empty list."""
 
     def __getattr__(self, name: str) -> Any:
         return MagicMock()
