@@ -15,11 +15,11 @@ LONG = ("reproduce",)  # takes minutes
 TEXTS = [
     "", "0", "1", "-1", "2", "3", "-0", "1e9", "1e400", "-1e400", "nan", "inf", "0.5", "1/2", "0x10", "\u0967",
     "10" * 30, "none", "all", "last:0", "last:99999999999", "5-2", "0-1", "true", "[]", "[4]", "hidden=[4]",
-    "hidden=[-1]", "=", "==", "a=b", "ring", "mlp", "sgd", "adam", "digits", "nosuch", "truth", "shares,", ",", "0,0", "0,1",
-    "0-99", "../..", "/dev/null", "/dev/full", "/nonexistent/x", "\x1b[31m", "[/b]", "[bold]", "'\"", "e\u202e", "%s%n",
-    "{}", "*", "$(x)", "flip-labels:0:0.5@1-2", "noise:0:1e308", "noise-sender:0:1e300", "free-rider:0,1,2,3",
-    "absent:0-3@0-9", "step:0:1", "step:1:0", "warmup:3+cosine", "cosine", "0:lr=nan", "0:batch_size=0", "1:optimizer=adam,lr=0.1",
-    "x" * 300,
+    "hidden=[-1]", "=", "==", "a=b", "ring", "mlp", "sgd", "adam", "digits", "nosuch", "truth", "shares,", ",",
+    "0,0", "0,1", "0-99", "../..", "/dev/null", "/dev/full", "/nonexistent/x", "\x1b[31m", "[/b]", "[bold]", "'\"",
+    "e\u202e", "%s%n", "{}", "*", "$(x)", "flip-labels:0:0.5@1-2", "noise:0:1e308", "noise-sender:0:1e300",
+    "free-rider:0,1,2,3", "absent:0-3@0-9", "step:0:1", "step:1:0", "warmup:3+cosine", "cosine", "0:lr=nan",
+    "0:batch_size=0", "1:optimizer=adam,lr=0.1", "x" * 300,
 ]  # fmt: skip
 SMALL = "demo --nodes 3 --rounds 2 --per-node 8 --batch-size 4 --model-options hidden=[3] --eval-every 1"
 CODES = (0, 1, 2, 3)

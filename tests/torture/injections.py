@@ -21,9 +21,9 @@ from torture.stage import Stage
 PAYLOADS = [
     "<script>alert(1)</script>", "</script><script>alert(1)//", "<img src=x onerror=alert(1)>",
     "'><svg onload=alert(1)>", "<!--", "<!--<script>", "]]>", "javascript:alert(1)", "{{data}}", "${alert(1)}",
-    "&lt;b&gt;", "\u2028\u2029", "\x1b[31m", "\x1b]0;title\x07", "\x9b31m", "\r\nnew line", "\x08\x08\x08", "\u202egnp.exe", "[/b]",
-    "[/", "[link=x]y", "[bold red]x[/]", "%(name)s", "$x^2$", "\\frac{", "__proto__", "constructor", "search",
-    "e\u0301", "𝕏" * 40, "", " ",
+    "&lt;b&gt;", "\u2028\u2029", "\x1b[31m", "\x1b]0;title\x07", "\x9b31m", "\r\nnew line", "\x08\x08\x08",
+    "\u202egnp.exe", "[/b]", "[/", "[link=x]y", "[bold red]x[/]", "%(name)s", "$x^2$", "\\frac{", "__proto__",
+    "constructor", "search", "e\u0301", "𝕏" * 40, "", " ",
 ]  # fmt: skip
 ASK = "influence RUN --kind shares --samples --hops 1 --data-root ROOT"
 
