@@ -66,6 +66,7 @@ def start(work: Callable[[], Any], *, before: Callable[[], None] = lambda: None,
         sys.stdout, sys.stderr = (os.fdopen(fd, "w", 1, errors="backslashreplace") for fd in (1, 2))
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        os.environ["CASCADICE_TRACEBACK"] = "1"  # what nobody foresaw is shown in full
         before()
         code = _finish(work, Path(f"{name}.answer"))
     except SystemExit as error:

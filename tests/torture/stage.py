@@ -28,10 +28,10 @@ SETTINGS = (
 )
 SMALL = SETTINGS.split()
 LONGER = 6  # rounds to which the run is continued
-VOLATILE = ("seconds", "started", "finished", "created", "when")
+VOLATILE = ("seconds", "started", "finished", "created", "seal")  # a ledger keeps all that was ever entered
 PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII=")
-SKIPPED = (".png", ".svg")
-DURATION = re.compile(rb"\b[\d.]+ s\b")  # in words
+SKIPPED = (".png", ".svg", ".jsonl")  # and lists, which tell how often things were written
+DURATION = re.compile(rb"\b[\d.]+ s\b|Ledger seal: [0-9a-f]+")  # in words
 
 # A command line about the run RUN that writes to OUT, where it writes anything.
 QUESTIONS: Mapping[str, str] = {
@@ -42,6 +42,7 @@ QUESTIONS: Mapping[str, str] = {
     "reward": "reward RUN --budget 100 --overwrite --quiet",
     "forget": "forget RUN --participant 1 --out OUT --quiet",
     "report": "report RUN --out OUT/report.html",
+    "check": "check RUN --quiet",
     "resume": f"run --resume --out RUN --rounds {LONGER} --quiet",
 }
 
@@ -223,4 +224,6 @@ class Axes:
     """Takes what axes take. Not a mock itself, which NumPy would take for an empty list."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return MagicMock()
