@@ -149,3 +149,14 @@ def test_without_a_list_nothing_is_checked(tmp_path):
     files.write_json(tmp_path / "one.json", {})
     (tmp_path / "one.json").write_text('{"n": 3}')
     assert files.read_json(tmp_path / "one.json") == {"n": 3}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_never_ends_is_not_read(tmp_path, listed):
+    if listed:
+        files.keep_checksums(tmp_path)
+    files.write_json(tmp_path / "a.json", {"x": 1})
+    (tmp_path / "a.json").unlink()
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(ValueError, match=r"a\.json must be a file; found a folder, a pipe or a device"):
+        files.read_json(tmp_path / "a.json")

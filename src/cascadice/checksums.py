@@ -60,6 +60,7 @@ class List:
 
     def refresh(self) -> None:
         """Read the lines that were added since; an unfinished last line is none."""
+        check_ordinary(self.path)
         if self.path.stat().st_size == self.offset:
             return
         with self.path.open("rb") as file:
@@ -213,11 +214,18 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
             found.append({})
 
 
+def check_ordinary(path: Path) -> None:
+    """Raise ValueError if something else than a file has this name: to read a pipe or a device may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} must be a file; found a folder, a pipe or a device. Restore it, or name another.")
+
+
 def verify(path: Path, *, foreign: bool = False) -> None:
-    """Raise ValueError if a file is not what its list says. Without a list nothing is checked.
+    """Raise ValueError if a file is not what its list says. Without a list nothing but its kind is checked.
 
     `foreign` files may have been put there by others: those that are not listed pass.
     """
+    check_ordinary(path)
     found = list_for(path)
     if found is None or path.suffix == APPENDED or (foreign and _name(found.folder, path) not in found.files):
         return
@@ -291,6 +299,7 @@ def _digest_now(path: Path) -> Digest | None:
 
 
 def _digest(path: Path) -> Digest:
+    check_ordinary(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if path.suffix != TENSORS:

@@ -112,6 +112,8 @@ def test_parameters_are_counted_without_making_them():
         assert models.count_parameters(name, (1, 8, 8), 10, **options) == sum(p.numel() for p in made.parameters())
     with pytest.raises(ValueError, match=r"unknown option of mlp 'hiden'. Did you mean 'hidden'"):
         models.count_parameters("mlp", (4,), 2, hiden=3)
+    with pytest.raises(ValueError, match=r"mlp would be larger than any memory: .*\. Choose smaller options"):
+        models.count_parameters("mlp", (4,), 2, hidden=(10**12, 10**12))
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("sgd", 0), ("momentum", 1), ("adam", 2)])

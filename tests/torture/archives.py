@@ -16,8 +16,9 @@ from torture.outcomes import Attempt, Outcome
 from torture.stage import Stage
 
 NAMES = [
-    "things/a", "things/deep/b", "../evil", "/tmp/cascadice-evil", "things/../../evil", "things\\..\\..\\evil", "C:\\evil",
-    "things/\x1b[31m", "things/" + "x" * 300, "things/a/b", "things", "", ".", "..", "things/a\x00b", "./things/a",
+    "things/a", "things/deep/b", "../evil", "/tmp/cascadice-evil", "things/../../evil", "things\\..\\..\\evil",
+    "C:\\evil", "things/\x1b[31m", "things/" + "x" * 300, "things/a/b", "things", "", ".", "..", "things/a\x00b",
+    "./things/a",
 ]  # fmt: skip
 TYPES = [
     tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE,

@@ -47,14 +47,14 @@ def _questions(name: str) -> list[str]:
 
 
 def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | None:
-    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be as before."""
+    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be kept."""
     what = f"{name}: {mutation[2]}; {question}"
     with stage.copy() as place:
         changed = place / "run" / name
         ended = ask(question, place, before=lambda: None if mutate(changed, mutation) else os._exit(UNCHANGED))
         if ended.code == UNCHANGED:
             return None
-        right = None if question == "check" else stage.answers[question]
+        right = "something is wrong" if question == "check" else stage.answers[question]
         if ended.code not in (0, 1, 2, 3):
             return Attempt(what, Outcome.TRACEBACK, f"exit {ended.code}: {ended.said[-800:]}")
         if question == "report" and ended.code == 0 and "note:" in ended.said:
