@@ -26,7 +26,7 @@ from cascadice.engine.rounds import rows_of
 from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.checks import check_samples_are_separate
-from cascadice.influence.readings import agreement
+from cascadice.influence.readings import agreement, resampled_rank_correlations
 
 MEMORY = 2**30
 """Bytes of parameters and optimizer state to train side by side."""
@@ -40,7 +40,7 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     Where there are fewer than `count`, all of them.
 
     Raises:
-        ValueError: Where a subset would keep nobody, or everybody.
+        ValueError: Where a subset would keep nobody, or everybody; where none are asked for.
 
     Example:
         >>> random_subsets(4, keep=0.5, count=2)
@@ -49,7 +49,13 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     """
     kept = round(keep * size)
     if not 0 < kept < size:
-        raise ValueError(f"subsets must keep some of {size} and leave some out; keeping {keep:g} leaves {kept}.")
+        who = "all of them" if kept >= size else "none"
+        raise ValueError(
+            f"each subset must keep some and leave some out; the part {keep:g} of {size} keeps {who}. "
+            + (f"Keep a part from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2.")
+        )
+    if count < 1:
+        raise ValueError(f"at least one subset must be asked for; found {count}.")
     draw = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):
@@ -175,14 +181,15 @@ def datamodeling_score(
 
 def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"], resamples: int = 1000) -> Prediction:
     """How well predictions rank what was found, e.g. scores of participants and what leaving each out changed."""
-    whole = agreement(found, predicted)
+    whole, finite = agreement(found, predicted), found.isfinite() & predicted.isfinite()
+    found, predicted = found[finite], predicted[finite]
     draw = seeds.generator(0, "bootstrap", len(found))
     picks = torch.randint(len(found), (resamples, len(found)), generator=draw)
-    each = torch.tensor([agreement(found[pick], predicted[pick]).spearman for pick in picks])
+    each = resampled_rank_correlations(found, predicted, picks)
     each = each[each.isfinite()]
     if not len(each):  # one of the two does not vary
         return Prediction(whole.spearman, float("nan"), float("nan"), whole.pearson)
-    low, high = each.double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = each.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Prediction(whole.spearman, low, high, whole.pearson)
 
 

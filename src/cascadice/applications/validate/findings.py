@@ -65,7 +65,11 @@ def run(args: argparse.Namespace) -> None:
     writer = open_writer(args, recording, COMMAND, KEPT)
     trainings = forecast(setting, plan, results)
     networks = f"{len(plan.subsets) + plan.leave_one_out * setting.network.nodes} networks of {setting.rounds} rounds"
-    writer.print(f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.")
+    many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
+    writer.print(
+        f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
+        f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.",
+    )
     trained = train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
@@ -123,7 +127,7 @@ def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
         "run": recording.fingerprint,
         "rounds": str(setting.rounds),
         "of": setting.what,
-        "keep": f"{setting.keep:g}",
+        "keep": f"{setting.kept} of {setting.size}",
         "eval-samples": str(len(setting.evaluation.y)),
         "seed": str(seed),
     }
@@ -182,7 +186,8 @@ def _content(
     return {
         **writer.header("Which estimate of influence to trust", findings, *_table(checked)),
         "of": setting.what,
-        "keep": setting.keep,
+        "keep": setting.part,
+        "kept": setting.in_words,
         "rounds": setting.rounds,
         "eval_samples": len(setting.evaluation.y),
         "test": {"measure": found[0], "values": found[1].tolist()},
