@@ -435,7 +435,7 @@ def final(trained, tmp_path_factory):
 def test_who_helped_the_final_models_comes_first(final, tmp_path):
     data, summary = collect(final), read_summary(final / "whole-run", final, build(CONFIG))
     shares = summary.participants["whole-run shares"]
-    assert data["findings"][1].startswith("Influence on the final models is the change in their test loss")
+    assert data["findings"][1].startswith("Influence on the final models is everybody's share of what training did")
     assert f"participant {shares.argmin()}" in data["findings"][2].lower()
     assert "helped the final models most." in data["findings"][2]
     (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
@@ -465,3 +465,13 @@ def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, 
     helped = [text for text in data["findings"] if "helped" in text and "most" in text]
     assert all("the final models" in text for text in helped)
     assert any("at hop 1" in text for text in data["findings"])
+
+
+def test_under_adam_the_page_does_not_rank_samples_as_if_it_meant_something(final, monkeypatch):
+    plain = collect(final)
+    monkeypatch.setattr("cascadice.report.page.collecting.sees_scale", lambda config, nodes: False)
+    warned = collect(final)
+    assert (plain["samples"]["caution"], plain["table"]["caution"]) == ("", "")
+    assert warned["samples"]["caution"] == warned["table"]["caution"]
+    assert warned["table"]["caution"].startswith("Do not choose samples by these scores: Adam")
+    assert [any("samples that harmed most" in text for text in page["findings"]) for page in (plain, warned)] == [1, 0]

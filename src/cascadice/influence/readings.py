@@ -211,8 +211,8 @@ def resampled_rank_correlations(
 
 def _resampled_ranks(values: Tensor, picks: Tensor) -> Tensor:
     """`_ranks` of the values in each row of `picks`."""
-    _, which = values.double().unique(return_inverse=True)
-    which = which[picks]
+    _, places = np.unique(values.cpu().numpy(), return_inverse=True)
+    which = torch.from_numpy(places)[picks]
     counts = torch.zeros(len(picks), int(which.max()) + 1, dtype=torch.float64)
     counts.scatter_add_(1, which, torch.ones_like(which, dtype=torch.float64))
     return (counts.cumsum(1) - (counts - 1) / 2).gather(1, which)

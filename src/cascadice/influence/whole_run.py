@@ -96,7 +96,8 @@ def whole_run(
 ) -> WholeRun:
     """∂f/∂α of every participant and sample, at the run in which all updates count α.
 
-    At 1 it says what a little less of somebody's data would change. To predict runs that keep a random part of the
+    It is a slope: how f moves as somebody's data counts a little more than α, which is not what leaving it out changes.
+    To predict runs that keep a random part of the
     participants or samples, take that part for α. Cost: about four trainings, three where all rounds fit in memory; at
     α = 1, two of rounds that were kept.
 

@@ -13,7 +13,7 @@ from cascadice.runs.ask import FORMAT, check_eval_samples, check_note, clear, co
 from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
-from cascadice.runs.progress import Console, say
+from cascadice.runs.progress import Console
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, note_of, remove_sweeps, sweep_run
 
@@ -74,13 +74,7 @@ def _ask(
             tables.write_part(out, rows, t, note)
         files.settle(out, tables.parts(out).values())
         remove_sweeps(out)
-    summary = conclude(console, played.network, played.folder, out)
-    if question.samples and not all(learner.optimizer.linear for learner in played.network.learners):
-        say(
-            console,
-            "Adam and clipping do not see the scale of gradients: scores of samples predict little (see the docs).",
-        )
-    return summary
+    return conclude(console, played.network, played.folder, out)
 
 
 def _compute(played: Playable, question: WholeRunQuestion, out: Path, console: Console) -> list[Table]:

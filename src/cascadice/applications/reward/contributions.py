@@ -18,7 +18,7 @@ from cascadice.influence.whole_run_shares import whole_run_shares
 CONTRIBUTIONS: Mapping[str, str] = {
     "whole-run": "shares of what the whole run did to the loss of the final models",
     "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
-    "horizon": "what a little less of each update would do to the loss of the final models",
+    "horizon": "the slope of the final models' loss by the weight of each update",
 }
 
 

@@ -1,9 +1,10 @@
 """What `cascadice reward` computes, writes and says."""
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,6 +37,7 @@ from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps
 
 POINTS, HOPS = 3, 4
 FLAGS = {"points": "whole-run", "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
+SHOWN = 10  # payments on the console
 COLUMNS = ("participant", "payment", "credit", "helped by", "harmed by", "injected")
 SECTION = Section(
     "What should each participant be paid?",
@@ -65,7 +67,9 @@ def run(args: argparse.Namespace) -> None:
     swept = _enter_missing(writer, ledger, folder, note, args, None if key is None else partial(signature, key))
     ledger = read_ledger(folder, note)
     payout = pay(by_round(ledger), args.budget, floor=args.floor, clawback=args.clawback, rule=args.payout)
-    writer.write(_results(writer, ledger, payout, swept, args), picture.plot)
+    results = _results(writer, ledger, payout, swept, args)
+    writer.write(results, picture.plot)
+    _print_payments(writer, results["table"]["rows"])
     writer.print_files(f"; the ledger in {ledger.folder}")
 
 
@@ -179,6 +183,14 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, swept: Swept | None
     if args.samples:
         results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
     return results
+
+
+def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
+    """Print the highest payments, and where the others are."""
+    shown = [[node, f"{pay:.2f}", *(f"{value:.4f}" for value in parts), fault] for node, pay, *parts, fault in rows]
+    writer.print_table(COLUMNS, shown[:SHOWN], right=len(COLUMNS) - 2)
+    if len(rows) > SHOWN:
+        writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {writer.folder / 'reward.json'}")
 
 
 def _playable(recording: Recording) -> Playable:

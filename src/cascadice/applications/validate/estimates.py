@@ -107,11 +107,11 @@ def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
 KINDS: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
-        "what a little less of it would do to the final models, where all updates count as much as subsets keep", 4,
+        "the slope of the final models' loss by its weight, in the run where all updates count the part that subsets keep", 4,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _at(setting, 1.0), "whole-run at 1",
-        "what a little less of it would do to the final models of the run as it was", 4,
+        "the slope of the final models' loss by its weight, in the run as it was", 4,
     ),
     "whole-run-shares": Kind(
         _whole_run_shares, "whole-run shares", "its share of what training as a whole did to the final models", 13

@@ -15,7 +15,7 @@ from cascadice.pictures.training import LINES_UP_TO
 from cascadice.report.page import final_models, influences, mixing, samples, sections
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
-from cascadice.runs.config import Config, to_json
+from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint, status_of
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary
@@ -41,7 +41,7 @@ def collect(folder: files.Folder) -> Json:
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = int(manifest.get("nodes") or config.nodes or (len(metrics[0].train_loss) if metrics else 1))
     length = int(manifest.get("rounds", 0))
-    read = influences.read(home, run, nodes, metrics, injected, notes)
+    read = influences.read(home, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results, scored = sections.read_sections(home, run, notes), samples.samples(config, _final_first(summaries), notes)
     present = {section["name"]: True for section in results} | {"samples": scored}
