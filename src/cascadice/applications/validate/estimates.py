@@ -107,7 +107,7 @@ def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
 KINDS: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
-        "the slope of the final models' loss by its weight, in the run where all updates count the part that subsets keep", 4,
+        "the slope of the final models' loss by its weight, where all updates count the part that subsets keep", 4,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _at(setting, 1.0), "whole-run at 1",
