@@ -18,7 +18,7 @@ from cascadice.runs import store, sweeps, unfinished
 from cascadice.runs import train as runs
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import build, to_json
-from cascadice.runs.folder import read_config
+from cascadice.runs.folder import fingerprint, read_config
 from cascadice.runs.playing import open_playable
 from cascadice.runs.recipes import demo
 from cascadice.runs.summary import read_training_change
@@ -228,7 +228,10 @@ def test_notes_leave_out_defaults_and_other_settings_are_refused(run):
 def test_a_weight_at_which_the_run_diverges_is_named(tmp_path):
     run = train(tmp_path / "run", optimizer="sgd")
     store.delete_rounds(run, range(ROUNDS))  # what was recorded would be followed, whatever the settings say now
-    files.write_json(run / "config.json", to_json(replace(read_config(run), lr=1e300)))
+    config = replace(read_config(run), lr=1e300)
+    files.write_json(run / "config.json", to_json(config))
+    manifest = files.read_json(run / "manifest.json")
+    files.write_json(run / "manifest.json", manifest | {"fingerprint": fingerprint(config)})
     with pytest.raises(DivergedError, match=r"in the run at α = 0.7, "):
         ask_whole_run(run, replace(BOTH, kinds=("whole-run",)), quiet=True)
 
