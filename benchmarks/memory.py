@@ -27,7 +27,7 @@ CASES: dict[str, list[list[str]]] = {
     "a thousand, vectorised": [["run", *SWEPT]],
     "a thousand, momentum": [["run", *SWEPT, "--optimizer", "momentum"]],
     "resnet18, large batches": [["run", "--model", "resnet18", "--nodes", "4", "--batch-size", "256", "--rounds", "1"]],
-    "20,000 local steps": [["run", "--nodes", "16", "--local-steps", "20000", "--rounds", "1", "--batch-size", "64"]],
+    "2,000 local steps": [["run", "--nodes", "16", "--local-steps", "2000", "--rounds", "1", "--batch-size", "64"]],
     "truth, 2 hops": [["run", *FEW, "--kind", "truth", "--hops", "2"]],
     "first order, 2 hops": [["run", *FEW, "--hops", "2"]],
     "shares, 3 hops": [["run", *FEW, "--kind", "shares", "--hops", "3"]],

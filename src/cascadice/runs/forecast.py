@@ -155,8 +155,8 @@ def _local_work(network: Network, rows: int | None = None) -> Part:
     steps, batch, size = _sizes(network)
     together = _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
-    inputs = steps * batch * prod(network.data.train.shape) * size
-    each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + 2 * inputs
+    inputs = steps * batch * prod(network.data.train.shape) * (size + network.data.train.x.element_size())
+    each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + inputs
     return Part("local work", int(together * each), SHORTER)
 
 
