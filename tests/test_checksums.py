@@ -55,7 +55,7 @@ def test_a_changed_byte_is_noticed(folder):
     content = bytearray((folder / "one.json").read_bytes())
     content[5] ^= 1
     (folder / "one.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"one.json is damaged: its content was changed"):
+    with pytest.raises(ValueError, match=r"one.json is damaged: it was changed"):
         files.read_json(folder / "one.json")
 
 

@@ -25,8 +25,7 @@ LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
 LEVELS = 4  # folders to go up from a file to its list: RUN/whole-run/unfinished/at-0.5/000040.safetensors
 ROUNDS = "rounds"
-TENSORS = ".safetensors"
-APPENDED = ".jsonl"  # files that grow; they carry digests of their own
+TENSORS, APPENDED = ".safetensors", ".jsonl"  # the latter grow, and carry digests of their own
 
 
 class Digest(NamedTuple):
@@ -82,13 +81,12 @@ class List:
 
     def _enter(self, line: bytes) -> None:
         entry = self._parsed(line)
-        name = entry.get("file")
+        name = entry.get("file", "")
+        if not isinstance(name, str) or bool(entry) != bool(name):
+            raise self._unreadable(line)
         if not entry:
             self.before = {}
-            return
-        if not isinstance(name, str):
-            raise self._unreadable(line)
-        if "sha256" in entry:
+        elif "sha256" in entry:
             self.before = {name: self.files.get(name)}
             self.files[name] = Digest(entry.get("bytes", -1), entry["sha256"])
         else:
@@ -96,12 +94,9 @@ class List:
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
-            entry = json.loads(line)
-        except ValueError:
+            return dict(json.loads(line))
+        except (ValueError, TypeError):
             raise self._unreadable(line) from None
-        if not isinstance(entry, dict):
-            raise self._unreadable(line)
-        return entry
 
     def _unreadable(self, line: bytes) -> ValueError:
         return ValueError(f"{self.path} has a line that is no checksum: {line[:60]!r}. Restore it from a copy.")
@@ -238,22 +233,22 @@ def verify(path: Path, *, foreign: bool = False) -> None:
 
 def verify_none_missing(folder: Path) -> None:
     """Raise ValueError if a file that was written into this folder is missing."""
-    for path in listed(folder):
-        if not path.exists():
-            verify(path)
+    for path in (path for path in listed(folder) if not path.exists()):
+        verify(path)
 
 
 def listed(folder: Path) -> list[Path]:
     """The files that were written into this folder."""
     found = list_for(folder / LIST)
-    paths = [] if found is None else [found.folder / name for name in found.files]
+    paths = (found.folder / name for name in found.files) if found else ()
     return [folder / path.name for path in paths if path.parent == folder.absolute()]
 
 
 def is_unlisted(path: Path) -> bool:
-    """Whether a file lies in a folder with a list, but no line is about it."""
+    """Whether a file that is not hidden lies in a folder with a list, but no line is about it."""
     found = list_for(path)
-    return found is not None and _name(found.folder, path) not in {*found.files, *found.before}
+    name = _name(found.folder, path) if found else ""
+    return found is not None and name not in found.files and name not in found.before and not _hidden(name)
 
 
 def problem(found: List, path: Path) -> str | None:
@@ -270,16 +265,13 @@ def problem(found: List, path: Path) -> str | None:
     if now is None or allowed[0] is None:
         return f"is not listed in {LIST}" if now else "is missing"
     written = allowed[0].bytes
-    change = "its content was changed" if now.bytes == written else f"it has {now.bytes} bytes, not {written}"
-    return f"is damaged: {change}"
+    return f"is damaged: {f'it has {now.bytes} bytes, not {written}' if now.bytes != written else 'it was changed'}"
 
 
 def unlisted(found: List) -> Iterator[Path]:
     """The files in the folder that no line is about, but for hidden ones and those that grow."""
     for path in sorted(found.folder.rglob("*")):
-        name = _name(found.folder, path)
-        known = name in found.files or name in found.before or path.suffix == APPENDED or list_for(path) is not found
-        if path.is_file() and not known and not _hidden(name):
+        if path.is_file() and path.suffix != APPENDED and list_for(path) is found and is_unlisted(path):
             yield path
 
 
