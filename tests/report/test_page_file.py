@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from report.pages import HOSTILE, write_section
 
 from cascadice.applications.plain import evenly, plain, short
+from cascadice.names import CONTROLS
 from cascadice.report.page import collect, page
 from cascadice.report.page.writing import LARGEST, json_in_html
 
@@ -68,7 +69,8 @@ def page_of_plotly():
 def test_text_in_data_comes_through(text):
     embedded = json_in_html({"text": text, "key" + text: [text]})
     assert not set("<>&\u2028\u2029") & set(embedded)
-    assert json.loads(embedded) == {"text": text, "key" + text: [text]}
+    seen = text.translate({code: written for code, written in CONTROLS.items() if chr(code) not in "\b\f\r"})
+    assert json.loads(embedded) == {"text": seen, "key" + seen: [seen]}
 
 
 def test_numbers_are_rounded_and_null_if_not_finite():
