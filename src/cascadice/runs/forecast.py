@@ -229,10 +229,10 @@ def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") ->
     ]
 
 
-def of_retraining(network: Network, rounds: int, eval_samples: int) -> list[Part]:
-    """What training many networks side by side takes."""
+def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Part]:
+    """What training so many networks takes, as many side by side as `retrain` trains."""
     once = bytes_of(network.initial)
-    count = 1 if network.groups else min(retraining.MOST, max(1, retraining.MEMORY // once))
+    count = 1 if network.groups else min(networks, retraining.MOST, max(1, retraining.MEMORY // once))
     parts = of_training(network, rounds)
     return [
         Part("the parameters of networks trained together", count * once, FEWER),

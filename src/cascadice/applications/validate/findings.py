@@ -59,12 +59,15 @@ def run(args: argparse.Namespace) -> None:
     recording = _open(args)
     setting = _setting(args, recording)
     plan = _plan(args, setting)
+    count = len(plan.subsets) + plan.leave_one_out * setting.network.nodes
+    parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
+    memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
     results = _read_kept(_folder(args, recording), note, args.overwrite)
     args.overwrite |= bool(results)  # what is there is of these settings, and is added to
     writer = open_writer(args, recording, COMMAND, KEPT)
     trainings = forecast(setting, plan, results)
-    networks = f"{len(plan.subsets) + plan.leave_one_out * setting.network.nodes} networks of {setting.rounds} rounds"
+    networks = f"{count} networks of {setting.rounds} rounds"
     many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
     writer.print(
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
@@ -110,7 +113,6 @@ def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
     count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
     if count > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
-    memory.check("validation", of_retraining(network, run.rounds, count), network.device)
     evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
     return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
 
