@@ -17,7 +17,7 @@ SMALL = ["--model-options", "hidden=[256]", "--nodes", "1000", "--partition", "w
 SWEPT = [*SMALL, "--rounds", "3", "--batch-size", "32"]
 FEW = ["--model-options", "hidden=[700]", "--nodes", "16", "--rounds", "6"]
 CASES: dict[str, list[list[str]]] = {
-    "mlp, small": [["run", "--model-options", "hidden=[700,700]", "--nodes", "16", "--rounds", "2"]],
+    "mlp, small": [["run", "--model-options", "hidden=[600,600]", "--nodes", "16", "--rounds", "1"]],
     "mlp": [["run", *MLP]],
     "mlp, adam": [["run", *MLP, "--optimizer", "adam"]],
     "mlp, own initial parameters": [["run", *MLP, "--init", "own"]],

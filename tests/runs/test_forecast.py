@@ -1,5 +1,6 @@
 """Memory is forecast before it is taken; `benchmarks/memory.py` compares forecasts with what Linux measures."""
 
+import json
 import os
 import resource
 import subprocess
