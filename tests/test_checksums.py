@@ -160,3 +160,10 @@ def test_what_never_ends_is_not_read(tmp_path, listed):
     os.mkfifo(tmp_path / "a.json")
     with pytest.raises(ValueError, match=r"a\.json must be a file; found a folder, a pipe or a device"):
         files.read_json(tmp_path / "a.json")
+
+
+def test_what_the_system_says_is_about_the_file_not_its_draft(tmp_path):
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        files.write_json(tmp_path / "a.json", {})
+    assert caught.value.filename == str(tmp_path / "a.json")

@@ -47,11 +47,21 @@ def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
         if settled:
             sync(draft)
         with checksums.announced(path, draft, sync=settled):
-            draft.replace(path)
+            with _about(path):
+                draft.replace(path)
             if settled:
                 sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Let what the operating system says about a temporary file inside be about the file that it becomes."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def sync(path: Path) -> None:

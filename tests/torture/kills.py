@@ -58,6 +58,7 @@ WORKS = [
          (_resume, lambda place: _run(place, "--overwrite")), _of_checkpoint),
     Work("resume", True, lambda place: _resume(place, LONGER), (lambda place: _resume(place, LONGER),), _of_checkpoint),
     _question("influence"), _question("influence again"), _question("reward"), _question("forget"), _question("detect"),
+    _question("choose"), _question("report"),
 ]  # fmt: skip
 
 

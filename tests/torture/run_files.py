@@ -15,6 +15,7 @@ from torture.stage import QUESTIONS, Stage, ask
 
 UNCHANGED = 99
 DERIVED = (".png", ".html")
+NOTED = ("manifest.json", "checksums.jsonl")  # where a command that fails may say so
 # What a file is read by; every file is also in front of all the other commands.
 READERS = {
     "influence/": ["influence again", "report"],
@@ -68,7 +69,7 @@ def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | N
 def missing(pristine: Path, run: Path, changed: str) -> str:
     """The first file of a run that a command which failed removed or changed, other than by the attack; or nothing."""
     for path in sorted(pristine.rglob("*")):
-        name, derived = str(path.relative_to(pristine)), path.suffix in DERIVED or path.name == "manifest.json"
+        name, derived = str(path.relative_to(pristine)), path.suffix in DERIVED or path.name in NOTED
         if path.is_file() and name != changed and not derived and not path.name.startswith("."):
             copy = run / name
             if not copy.is_file() or copy.read_bytes() != path.read_bytes():

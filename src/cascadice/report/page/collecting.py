@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import cascadice
-from cascadice import files
+from cascadice import checksums, files
 from cascadice.applications.plain import Json, evenly, short
 from cascadice.intervals import kinds_by_participant, parse_interval
 from cascadice.pictures.training import LINES_UP_TO
@@ -42,6 +42,7 @@ def collect(folder: files.Folder) -> Json:
     nodes = int(manifest.get("nodes") or config.nodes or (len(metrics[0].train_loss) if metrics else 1))
     length = int(manifest.get("rounds", 0))
     read = influences.read(home, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
+    notes.extend(_gone(home))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results, scored = sections.read_sections(home, run, notes), samples.samples(config, _final_first(summaries), notes)
     present = {section["name"]: True for section in results} | {"samples": scored}
@@ -73,6 +74,14 @@ def collect(folder: files.Folder) -> Json:
         "table": influences.table(read),
         "notes": notes,
     }
+
+
+def _gone(home: Path) -> list[str]:
+    """Results that were written and are missing, in words. A folder of results may be removed as a whole."""
+    found = checksums.list_for(home / checksums.LIST)
+    paths = [] if found is None else [home / name for name in found.files if name.endswith(".json")]
+    gone = [path for path in paths if path.parent.is_dir() and not path.exists()]
+    return [f"{path.relative_to(home)} is missing: what it held is not shown." for path in gone]
 
 
 def _final_first(summaries: Sequence[InfluenceSummary]) -> list[InfluenceSummary]:
