@@ -146,6 +146,7 @@ def test_forecasts_grow_with_what_is_asked():
     assert many > 10 * few  # all of them are trained side by side
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="VmHWM is Linux's")
 def test_a_forecast_is_near_what_is_taken():
     bench = Path(__file__).parents[2] / "benchmarks" / "memory.py"
