@@ -83,9 +83,10 @@ def test_whoever_insists_may_try(tmp_path, monkeypatch):
     assert main(["run", *TINY, "--out", str(tmp_path / "run")]) == 0
 
 
-def test_a_limit_that_is_no_number(monkeypatch):
-    monkeypatch.setenv(memory.VARIABLE, "lots")
-    with pytest.raises(ValueError, match="CASCADICE_MEMORY must be a number of gigabytes, or inf; found 'lots'"):
+@pytest.mark.parametrize("given", ["lots", "nan", "-1", "-inf"])
+def test_a_limit_that_is_no_number(monkeypatch, given):
+    monkeypatch.setenv(memory.VARIABLE, given)
+    with pytest.raises(ValueError, match=rf"must be a number of gigabytes, at least 0, or inf; found '{given}'"):
         memory.free(CPU)
 
 
