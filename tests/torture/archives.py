@@ -1,6 +1,7 @@
 """Archives made to escape, to overwrite, to fill the disk or to confuse: nothing may be left outside, or half done."""
 
 import io
+import os
 import tarfile
 import warnings
 import zipfile
@@ -99,4 +100,4 @@ def _attack(stage: Stage, content: bytes, what: str) -> Attempt:
 
 
 def _escapes(path: Path, folder: Path) -> bool:
-    return path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
+    return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
