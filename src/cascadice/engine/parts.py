@@ -6,6 +6,7 @@ the whole network, so W^t stays the matrix of everybody.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -35,7 +36,7 @@ def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
         )
     sizes = [nodes // parts + (part < nodes % parts) for part in range(parts)]
     ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-    return [tuple(range(start, end)) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [tuple(range(start, end)) for start, end in pairwise(ends)]
 
 
 def part_of(network: Network, members: Sequence[int]) -> Network:

@@ -46,7 +46,8 @@ def size(rows: int, columns: int, dtype: torch.dtype) -> int:
 
 def bytes_of(frame: Frame) -> int:
     """The bytes of this one."""
-    return size(*frame.rows.shape, frame.rows.dtype)
+    rows, columns = frame.rows.shape
+    return size(rows, columns, frame.rows.dtype)
 
 
 def pack(frame: Frame) -> Tensor:
@@ -88,8 +89,8 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: frozenset[in
     if _checksum(body) != checksum:
         raise FrameError("a message that was changed on its way")
     nodes = body[: 8 * rows].clone().view(torch.int64)
-    found = set(nodes.tolist())
-    if len(found) != rows or not found <= allowed:
+    whose = set(nodes.tolist())
+    if len(whose) != rows or not whose <= allowed:
         raise FrameError(f"rows of participants {nodes.tolist()}, which its sender does not have")
     values = body[8 * rows :].clone().view(dtype).view(rows, width)
     if not bool(values.isfinite().all()):
@@ -102,4 +103,4 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _checksum(body: Tensor) -> int:
-    return zlib.crc32(memoryview(body.contiguous().numpy()))
+    return zlib.crc32(body.contiguous().numpy().data)

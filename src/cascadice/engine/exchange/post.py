@@ -1,7 +1,7 @@
 """Letters to and from the other processes, by torch.distributed: a thread for each direction of each pair.
 
-The thread that receives always has a buffer waiting, of the largest size that its peer may send, so memory is bounded by
-what is expected; late, early and repeated messages are told apart by their number. A peer that dies makes its own
+The thread that receives always has a buffer waiting, of the largest size that its peer may send, so memory is bounded
+by what is expected; late, early and repeated messages are told apart by their number. A peer that dies makes its own
 threads end, nobody else's.
 """
 
@@ -101,14 +101,16 @@ class Post:
             try:
                 self._group.recv([buffer], peer, TAG).wait()
             except RuntimeError as error:
-                return self._lose(peer, str(error).strip().partition("\n")[0])
+                self._lose(peer, str(error).strip().partition("\n")[0])
+                return
             try:
                 frame = self._read(peer, buffer)
             except FrameError as error:
                 self._refuse(f"process {peer} sent {error}")
                 continue
             if frame.kind == GOODBYE:
-                return self._lose(peer, "it has finished")
+                self._lose(peer, "it has finished")
+                return
             self._accept(peer, frame)
 
     def _accept(self, peer: int, frame: Frame) -> None:
@@ -126,7 +128,8 @@ class Post:
             try:
                 self._group.send([data], peer, TAG).wait()
             except RuntimeError as error:
-                return self._lose(peer, str(error).strip().partition("\n")[0])
+                self._lose(peer, str(error).strip().partition("\n")[0])
+                return
 
     def _lose(self, peer: int, why: str) -> None:
         with self._changed:
