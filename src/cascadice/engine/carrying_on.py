@@ -31,7 +31,7 @@ def carry_on(
         The rounds from `start` up to, not including, `rounds`, in which this process took part.
 
     Example:
-        >>> joined = exchange.listen(mine.initial, timeout=10)
+        >>> joined = exchange.listen(mine.initial, timeout=10.0)
         >>> for round in carry_on(mine, 100, exchange, start=joined.start, participants=joined.participants):
         ...     print(round.t, float(round.loss.mean()))
     """
