@@ -51,10 +51,13 @@ class Faulty:
     Args:
         group: What really sends.
         plan: What is wrong with the parameters sent in a round; "reordered" exchanges a message for the next one.
+        note: Called with the round and the fault before each of these messages.
     """
 
-    def __init__(self, group: Any, plan: Mapping[int, str]) -> None:
-        self._group, self._plan = group, plan
+    def __init__(
+        self, group: Any, plan: Mapping[int, str], note: Callable[[int, str], object] = lambda t, fault: None
+    ) -> None:
+        self._group, self._plan, self._note = group, plan, note
         self._held: dict[int, bytes] = {}
         if hasattr(group, "connect"):
             self.connect, self.close = group.connect, group.close
@@ -68,11 +71,13 @@ class Faulty:
         data = tensors[0].numpy().tobytes()
         _, _, kind, _, t, *_ = HEADER.unpack(data[: HEADER.size])
         fault = self._plan.get(t) if kind == MODEL else None
+        if fault is not None:
+            self._note(t, fault)
         held = [self._held.pop(peer)] if peer in self._held else []
         if fault == "reordered":
             self._held[peer], sent = data, []
         else:
-            sent = MESSAGE_FAULTS[fault](data) if fault else [data]
+            sent = MESSAGE_FAULTS[fault](data) if fault in MESSAGE_FAULTS else [data]
         for each in [*sent, *held]:
             self._group.send([torch.frombuffer(bytearray(each), dtype=torch.uint8)], peer, tag).wait(LONG)
         return self

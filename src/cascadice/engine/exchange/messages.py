@@ -148,7 +148,8 @@ class Messages:
 
         It looks at what came and was not asked for. One peer alone is not believed if there are others.
         """
-        step = self._reached()
+        awaited = {p for p in self._peers if not self.post.gone(p)} - self.attendance.late
+        step = self._reached(len(awaited))
         return 0 if step is None or step < self._step + 2 else step + 2 - self._step
 
     def skip(self, exchanges: int) -> None:
@@ -183,10 +184,12 @@ class Messages:
         W = W.index_copy(0, self._own, renormalised(mine, came, self._own))
         return Joined(t, t + 2, W, _unjoined(_rescaled(mixed, rows, mine, came), here, None))
 
-    def _reached(self) -> int | None:
-        """The exchange that others have reached: the second furthest of them, so that one alone cannot lie."""
+    def _reached(self, awaited: int = 0) -> int | None:
+        """The exchange that two of the others have reached, or one if not even two are `awaited`."""
         steps = sorted(frame.step for frame in map(self.post.newest, self._peers) if frame)
-        return steps[-2:][0] if steps else None
+        if not steps or (len(steps) == 1 and awaited > 1):
+            return None
+        return steps[-2:][0]
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
         self.post.send(peer, Frame(kind, self._step, t, nodes, rows), self.attendance.patience)

@@ -182,6 +182,8 @@ class Post:
             if key in came:
                 self.refused[f"process {peer} sent a message twice"] += 1
                 return
+            for lie in [other for other in came if other[1] > key[1] + AHEAD]:
+                del came[lie]  # messages come in the order in which they were sent
             while len(came) >= AHEAD and not self._lossy and not self._closing:
                 self._changed.wait()
             if len(came) >= AHEAD:
