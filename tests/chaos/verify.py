@@ -22,7 +22,7 @@ class Fault(NamedTuple):
     Attributes:
         lost: Rounds that others missed.
         seconds: By how much the slowest of the next rounds of the others was slower than usual.
-        verified: Whether all the rounds that follow are those of the simulator.
+        verified: Whether all rounds until the next fault are those of the simulator.
     """
 
     kind: str
@@ -81,7 +81,7 @@ def faults(logs: list[list[dict[str, Any]]], rounds: int) -> list[Fault]:
     """Every fault that happened, with what it cost."""
     gaps, lost, spent = verified(logs, rounds), lost_rounds(logs, rounds), _seconds(logs)
     events = sorted(
-        (line["t"], rank, line["fault"]) for rank, log in enumerate(logs) for line in log if "fault" in line
+        {(line["t"], rank, line["fault"]) for rank, log in enumerate(logs) for line in log if "fault" in line}
     )
     usual = median(seconds for own in spent for seconds in own.values())
     found = []
@@ -89,7 +89,7 @@ def faults(logs: list[list[dict[str, Any]]], rounds: int) -> list[Fault]:
         others = [own.get(t + later, 0.0) for q, own in enumerate(spent) if q != rank for later in range(AFTER)]
         until = events[number + 1][0] if number + 1 < len(events) else rounds
         missed = sum(q != rank and t <= start < max(until, t + 1) for q, start in lost)
-        good = max(gaps[t:], default=0.0) < CLOSE
+        good = max(gaps[t : until + 1], default=0.0) < CLOSE
         found.append(Fault(kind, rank, t, missed, max(0.0, max(others) - usual), good))
     return found
 
@@ -99,7 +99,7 @@ def lost_rounds(logs: list[list[dict[str, Any]]], rounds: int) -> list[tuple[int
     missed = []
     for rank, log in enumerate(logs):
         there = {line["t"] for line in log if "rows" in line}
-        own = {line["t"] for line in log if line.get("fault") in PROCESS_FAULTS}
+        own = {line["t"] for line in log if line.get("fault") in PROCESS_FAULTS or line.get("joined")}
         excused = False
         for t in range(rounds):
             excused = t in own or t - 1 in own or (excused and t not in there)

@@ -7,6 +7,7 @@ So adjoints travel the same edges backwards. Own rows are mixed while those of o
 are missing and the policy is to carry on, a row of W is what came, scaled to the sum of the whole row.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from time import monotonic, sleep
 from typing import Any, NamedTuple, NoReturn
@@ -29,6 +30,7 @@ from cascadice.topology.mixing import full_precision
 __all__ = ["Joined", "Messages", "PeerError"]
 
 
+EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
 SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
 
 
@@ -150,7 +152,7 @@ class Messages:
         """
         awaited = {p for p in self._peers if not self.post.gone(p)} - self.attendance.late
         step = self._reached(len(awaited))
-        return 0 if step is None or step < self._step + 2 else step + 2 - self._step
+        return 0 if step is None or step <= self._step + EARLY else step + EARLY - self._step
 
     def skip(self, exchanges: int) -> None:
         """Leave out so many exchanges, as if this process had been absent."""
@@ -173,16 +175,17 @@ class Messages:
         if (step := self._reached()) is None:
             return None
         self._step = step
-        t = next(frame.t for p in self._peers if (frame := self.post.newest(p)) and frame.step == step)
+        came = [frame for frame in map(self.post.newest, self._peers) if frame]
+        t = step + Counter(frame.t - frame.step for frame in came).most_common(1)[0][0]
         W = self._network.mixing(t).to_dense()
-        mine, came, rows = W[self._own], _flags(self._own[:0], len(W)), _joined(here)
+        mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), _joined(here)
         mixed = torch.zeros_like(rows)
         for frame in self._frames(MODEL, t, [p for p in self._peers if self.post.newest(p)]):
             mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
-            came[frame.nodes] = True
-        self.skip(1)
-        W = W.index_copy(0, self._own, renormalised(mine, came, self._own))
-        return Joined(t, t + 2, W, _unjoined(_rescaled(mixed, rows, mine, came), here, None))
+            heard[frame.nodes] = True
+        self.skip(EARLY - 1)
+        W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
+        return Joined(t, t + EARLY, W, _unjoined(_rescaled(mixed, rows, mine, heard), here, None))
 
     def _reached(self, awaited: int = 0) -> int | None:
         """The exchange that two of the others have reached, or one if not even two are `awaited`."""
