@@ -13,6 +13,7 @@ from cascadice.engine.operator import Operator
 from chaos.worker import NODES, PARTS, PROCESS_FAULTS, RANKS, lines, tensor, whole
 
 CLOSE = 1e-10
+LATER = 6  # rounds until a process notices that it was held up
 AFTER = 3  # rounds in which a fault can cost time
 
 
@@ -102,7 +103,7 @@ def lost_rounds(logs: list[list[dict[str, Any]]], rounds: int) -> list[tuple[int
         own = {line["t"] for line in log if line.get("fault") in PROCESS_FAULTS or line.get("joined")}
         excused = False
         for t in range(rounds):
-            excused = t in own or t - 1 in own or (excused and t not in there)
+            excused = not own.isdisjoint(range(t - LATER, t + 1)) or (excused and t not in there)
             if t not in there and not excused:
                 missed.append((rank, t))
     return missed

@@ -38,9 +38,10 @@ def carry_on(
     operator, here = Operator(network, exchange), participants or network.initial
     while start < rounds:
         for round_ in simulate(network, rounds, start=start, participants=here, operator=operator, **how):
+            missed = exchange.behind()  # before the caller takes its time
             yield round_
             start, here = round_.t + 1, round_.after
-            if missed := exchange.behind():
+            if missed:
                 exchange.skip(missed)
                 start += missed
                 break

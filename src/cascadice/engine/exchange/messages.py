@@ -31,6 +31,7 @@ __all__ = ["Joined", "Messages", "PeerError"]
 
 
 EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
+TRAILING = 3  # times that others were ahead, before rounds are left out
 SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
 
 
@@ -82,7 +83,7 @@ class Messages:
         self._own, self._dtype, self._network = self._parts[rank], network.initial.theta.dtype, network
         self._columns = network.learner.size + sum(_width(buffer) for buffer in _real(network.initial).values())
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
-        self._step, self._mixed = 0, torch.empty(0)
+        self._step, self._trailing, self._mixed = 0, 0, torch.empty(0)
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -148,11 +149,17 @@ class Messages:
     def behind(self) -> int:
         """How many exchanges to leave out to be in step with the others; 0 if this process is.
 
-        It looks at what came and was not asked for. One peer alone is not believed if there are others.
+        To be asked after each exchange: it looks at what came and was not asked for. One peer alone is not believed if
+        there are others. Who trails by a little, several times, is late for everybody and will stay so.
         """
         awaited = {p for p in self._peers if not self.post.gone(p)} - self.attendance.late
         step = self._reached(len(awaited))
-        return 0 if step is None or step <= self._step + EARLY else step + EARLY - self._step
+        ahead = -1 if step is None else step - self._step
+        self._trailing = self._trailing + 1 if ahead >= 0 else 0
+        if ahead <= EARLY and self._trailing < TRAILING:
+            return 0
+        self._trailing = 0
+        return ahead + EARLY
 
     def skip(self, exchanges: int) -> None:
         """Leave out so many exchanges, as if this process had been absent."""
