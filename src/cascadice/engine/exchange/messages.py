@@ -152,8 +152,8 @@ class Messages:
         To be asked after each exchange: it looks at what came and was not asked for. One peer alone is not believed if
         there are others. Who trails by a little, several times, is late for everybody and will stay so.
         """
-        awaited = {p for p in self._peers if not self.post.gone(p)} - self.attendance.late
-        step = self._reached(len(awaited))
+        sending = {p for p in self._peers if self.post.received[p] and not self.post.gone(p)}
+        step = self._reached(len(sending - self.attendance.late))
         ahead = -1 if step is None else step - self._step
         self._trailing = self._trailing + 1 if ahead >= 0 else 0
         if ahead <= EARLY and self._trailing < TRAILING:
