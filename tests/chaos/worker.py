@@ -20,7 +20,6 @@ from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.networks import Network
 from cascadice.engine.parts import part_of, split
-from cascadice.engine.rounds import Round
 from chaos.faults import MESSAGE_FAULTS, Faulty
 
 NODES, RANKS = 6, 4
@@ -102,7 +101,9 @@ def work(job: Job, joining: bool) -> int:
 
 def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joining: bool) -> None:
     start, here = 0, mine.initial
-    if joining:
+    if not joining:
+        exchange.post.meet(60.0)
+    else:
         if (heard := exchange.listen(here, timeout=10.0)) is None:
             return
         log.write(t=heard.t, joined=True, rows=_own(heard.W, mine), theta=heard.participants.theta.tolist())
@@ -145,6 +146,3 @@ def lines(path: Path) -> Iterable[dict[str, Any]]:
 def tensor(values: Any) -> Tensor:
     """Numbers of a log."""
     return torch.tensor(values, dtype=torch.float64)
-
-
-__all__ = ["FAULTS", "PARTS", "PROCESS_FAULTS", "Job", "Round", "lines", "tensor", "whole", "work"]

@@ -68,6 +68,11 @@ class Post:
         for thread in self._threads:
             thread.start()
 
+    def meet(self, timeout: float) -> bool:
+        """Wait until everybody has been there; False if somebody does not come in time."""
+        end = monotonic() + timeout
+        return all(connected.wait(max(0.0, end - monotonic())) for connected in self._connected.values())
+
     def send(self, peer: int, frame: Frame, timeout: float = 0.0) -> bool:
         """Hand in a frame; it leaves while the caller goes on. False if the peer is gone or does not read."""
         if peer in self._gone:
