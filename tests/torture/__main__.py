@@ -103,8 +103,7 @@ def _attempts(stage: Stage, kind: Kind, seconds: float, seed: int) -> Iterator[t
         return
     end = monotonic() + seconds
     for attempt in module.attacks(stage, seed):
-        if attempt is not None:
-            yield tuple(attempt)
+        yield from map(tuple, attempt if isinstance(attempt, list) else [attempt] if attempt else [])
         if monotonic() > end:
             return
 

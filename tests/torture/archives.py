@@ -16,8 +16,9 @@ from torture.outcomes import Attempt, Outcome
 from torture.stage import Stage
 
 NAMES = [
-    "things/a", "things/deep/b", "../evil", "/tmp/cascadice-evil", "things/../../evil", "things\\..\\..\\evil", "C:\\evil",
-    "things/\x1b[31m", "things/" + "x" * 300, "things/a/b", "things", "", ".", "..", "things/a\x00b", "./things/a",
+    "things/a", "things/deep/b", "../evil", "/tmp/cascadice-evil", "things/../../evil", "things\\..\\..\\evil",
+    "C:\\evil", "things/\x1b[31m", "things/" + "x" * 300, "things/a/b", "things", "", ".", "..", "things/a\x00b",
+    "./things/a",
 ]  # fmt: skip
 TYPES = [
     tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE,
@@ -88,7 +89,7 @@ def _attack(stage: Stage, content: bytes, what: str) -> Attempt:
         ended = wait(start(work))
         outside = [path.name for path in place.iterdir() if path.name != "inner"]
         left = {path.name for path in inner.iterdir()} - {"archive"} - ({"things"} if ended.code == 0 else set())
-        escaped = [path for path in (inner / "things").rglob("*") if _escapes(path, inner / "things")]
+        escaped = [path for path in (inner / "things").rglob("*") if _escapes(path, inner)]
         planted = Path("/tmp/cascadice-evil").exists()
     if ended.crashed:
         return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])

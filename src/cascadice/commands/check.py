@@ -13,13 +13,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from cascadice import checksums
     from cascadice.applications.reward.seals import read_key
     from cascadice.report.checking import check_run, summary
-    from cascadice.runs.progress import say
+    from cascadice.runs.progress import Console, say
 
     console = Console(quiet=args.quiet)
     areas = check_run(args.run, read_key(args.seal, Path(args.run)), args.data_root)

@@ -84,7 +84,8 @@ def _server(listening: socket.socket) -> Iterator[socket.socket]:
     silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with ours:
         with theirs:  # in a group of its own: Ctrl-C at the terminal is for the training
-            process = subprocess.Popen(command, stdin=theirs, pass_fds=[listening.fileno()], process_group=0, **silent)
+            given: Any = {"stdin": theirs.fileno(), "pass_fds": [listening.fileno()], "process_group": 0}
+            process = subprocess.Popen(command, **given, **silent)
         try:
             yield ours
         finally:

@@ -12,6 +12,7 @@ from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, rea
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
+from cascadice.runs.words import caution
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence
 ENTRIES = 100_000  # of cascades
@@ -29,8 +30,9 @@ class Influences(NamedTuple):
 
 
 def read(
-    folder: Path, run: str, nodes: int, metrics: Sequence[RoundMetrics], injected: dict[int, str], notes: list[str]
-) -> list[Influences]:
+    folder: Path, run: str, nodes: int, metrics: Sequence[RoundMetrics], injected: dict[int, str], sees_scale: bool,
+    notes: list[str],
+) -> list[Influences]:  # fmt: skip
     """Read every table of influence of this run; those that say whom an update reached come first."""
     read = []
     places = {path.parent for path in folder.glob(f"*/{NOTE}")}
@@ -41,8 +43,8 @@ def read(
             if read_note(place).get("run") != run:
                 raise ValueError("it belongs to another run.")
             rows = read_table(place)
-            change = read_training_change(place)
-            read.append(Influences(place.name, rows, summarise(rows, nodes, metrics, injected, change)))
+            summary = summarise(rows, nodes, metrics, injected, read_training_change(place), sees_scale)
+            read.append(Influences(place.name, rows, summary))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {place.name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
@@ -160,4 +162,5 @@ def table(read: Sequence[Influences]) -> Json | None:
         "sums": COLUMNS[2:-1],
         "values": [*whole, short(columns[-1])],
         "note": note,
+        "caution": next(filter(None, (caution(one.summary) for one in read)), ""),
     }
