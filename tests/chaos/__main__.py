@@ -3,6 +3,7 @@
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=70, help="how many to plan (default: 70)")
     parser.add_argument("--at-least", type=int, default=50, help="how many must happen (default: 50)")
     parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn (default: 0)")
+    parser.add_argument("--keep", type=Path, help="a folder to leave the logs of the processes in")
     parser.add_argument("--longest", type=float, default=LONGEST, help=f"seconds it may take (default: {LONGEST})")
     args = parser.parse_args(arguments)
     rounds, plans = planned(args.faults, args.seed)
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         restarts = run(rounds, plans, Path(folder), args.seed, args.longest)
         logs = read(Path(folder))
+        if args.keep:
+            shutil.copytree(folder, args.keep, dirs_exist_ok=True)
     found = faults(logs, rounds)
     print(table(found))
     finished = [max((line["t"] for line in log if "rows" in line), default=0) == rounds - 1 for log in logs]

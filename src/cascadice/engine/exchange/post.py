@@ -112,11 +112,17 @@ class Post:
                     raise MissingError("nothing came in time", late=True)
                 self._changed.wait(left)
 
-    def newest(self, peer: int) -> Frame | None:
-        """The message with the highest number that came of a peer and was not asked for."""
+    def newest(self, peer: int, near: int) -> Frame | None:
+        """The message with the highest number that came of a peer and was not asked for.
+
+        One number far ahead is not believed, until the peer's next message is near it, or near the number given.
+        """
         with self._changed:
             good = [frame for frame in self._came[peer].values() if isinstance(frame, Frame)]
-        return max(good, key=lambda frame: frame.step, default=None)
+        good.sort(key=lambda frame: frame.step)
+        known = [near, *(frame.step for frame in good)]
+        believed = [frame for before, frame in zip(known, good, strict=False) if frame.step - before <= AHEAD]
+        return believed[-1] if believed else None
 
     def heard(self, peer: int) -> float:
         """When, by the clock `monotonic`, something last came from a peer."""
