@@ -68,7 +68,8 @@ class Network:
     """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round).
 
     `groups` is empty where all participants work alike, by `learner`. `sample_weights` says how much the term of each
-    training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side.
+    training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
+    `members` are the numbers of these participants in a network of which this is a part.
     """
 
     learner: Learner
@@ -87,6 +88,7 @@ class Network:
     groups: tuple[Group, ...] = ()
     sample_weights: Float[Tensor, "n size"] | None = None
     seeds: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         steps = (learner.optimizer.update for learner in self.learners)
@@ -117,6 +119,8 @@ class Network:
 
     def origins(self, nodes: Sequence[int]) -> list[tuple[int, int]]:
         """The (seed, number) by which each of these participants draws: as in its own network."""
+        if self.members:
+            return [(self.seed, self.members[k]) for k in nodes]
         size, own = self.nodes // self.blocks, self.seeds or (self.seed,)
         return [(own[k // size], k % size) for k in nodes]
 

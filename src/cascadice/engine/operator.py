@@ -85,7 +85,7 @@ class Operator:
         if rule is not None and (round_ := apply_rule(round_, rule, self.network.blocks)).rule is not None:
             return round_
         after = self._exchange.apply(round_, half, None if buffers is None else buffers.after)
-        return round_._replace(after=after)
+        return round_._replace(draw=round_.draw._replace(W=self._exchange.mixed(round_)), after=after)
 
     def work(
         self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any

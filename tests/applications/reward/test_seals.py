@@ -109,3 +109,12 @@ def test_payments_are_computed_again(paid, ledger):
 def test_edited_payments_are_refused(paid, ledger, changes, said):
     with pytest.raises(ValueError, match=said):
         audit({**paid, **changes}, ledger.parent / "reward")
+
+
+def test_a_copy_of_a_run_is_audited_by_its_own_ledger(paid, ledger, tmp_path):
+    copy = shutil.copytree(ledger.parent, tmp_path / "copy")
+    chain = copy / ledger.name / CHAIN
+    chain.write_text("".join(chain.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match="never had the seal"):
+        audit(paid, copy / "reward")
+    audit(paid, ledger.parent / "reward")

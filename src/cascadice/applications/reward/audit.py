@@ -24,10 +24,11 @@ def audit(results: Json, folder: Path) -> list[str]:
     """
     if missing := [name for name in TERMS if name not in results]:
         return [f"Not computed again: reward.json does not say {', '.join(missing)}."]
-    places = (Path(str(results["ledger"])), folder.parent / "ledger")
-    place = next((place for place in places if (place / CHAIN).exists()), None)
+    noted = Path(str(results["ledger"]))
+    own = folder.parent / noted.name  # of this run, which may be a copy: the note is of where the ledger was then
+    place = next((place for place in (own, noted) if (place / CHAIN).exists()), None)
     if place is None:
-        return [f"Not computed again: there is no ledger in {places[0]}."]
+        return [f"Not computed again: there is no ledger in {noted}."]
     ledger = read_ledger(place)
     if ledger.note.get("run") != results.get("run"):
         raise ValueError(f"the ledger in {place} belongs to another run.")

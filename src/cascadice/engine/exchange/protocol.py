@@ -2,6 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
+from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine.exchange.stacked import Point
@@ -14,6 +15,8 @@ class Exchange(Protocol):
     """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
+
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]: ...
 
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
 

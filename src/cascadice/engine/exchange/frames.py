@@ -1,0 +1,127 @@
+"""A message between two processes: rows of numbers, and a header that says what they are.
+
+Everything in it is checked before use: a frame that is not what was announced is refused, and nothing is unpickled.
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+MAGIC, FORMAT = 0x63617363, 1
+HEADER = struct.Struct("<IHHqqIIIQ")  # magic, format, kind, step, round, rows, columns, type, checksum
+GOODBYE, MODEL, ADJOINT = 0, 1, 2
+KINDS = {GOODBYE: "goodbye", MODEL: "parameters", ADJOINT: "adjoints"}
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class FrameError(ValueError):
+    """A message that must not be used.
+
+    Attributes:
+        of: The (kind, step) that it says it has; None where not even that can be read.
+    """
+
+    of: tuple[int, int] | None = None
+
+
+class Frame(NamedTuple):
+    """Rows of participants: their parameters, or adjoints.
+
+    Attributes:
+        kind: MODEL, ADJOINT, or GOODBYE, after which its sender says nothing more.
+        step: The number of the exchange, the same in every process.
+        t: The round.
+        nodes: Whose rows they are.
+    """
+
+    kind: int
+    step: int
+    t: int
+    nodes: Int[Tensor, " rows"]
+    rows: Float[Tensor, "rows columns"]
+
+
+def size(rows: int, columns: int, dtype: torch.dtype) -> int:
+    """The bytes of a frame."""
+    return HEADER.size + rows * (8 + columns * dtype.itemsize)
+
+
+def bytes_of(frame: Frame) -> int:
+    """The bytes of this one."""
+    rows, columns = frame.rows.shape
+    return size(rows, columns, frame.rows.dtype)
+
+
+def pack(frame: Frame) -> Tensor:
+    """The frame as bytes."""
+    rows = frame.rows.detach().to("cpu").contiguous()
+    body = torch.cat([_bytes(frame.nodes.to("cpu", torch.int64)), _bytes(rows)])
+    kind = TYPES.index(rows.dtype)
+    header = HEADER.pack(
+        MAGIC, FORMAT, frame.kind, frame.step, frame.t, len(rows), rows.shape[1], kind, _checksum(body)
+    )
+    return torch.cat([torch.frombuffer(bytearray(header), dtype=torch.uint8), body])
+
+
+def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int, frozenset[int]]) -> Frame:
+    """The frame in these bytes, if it is what is expected of its sender.
+
+    Args:
+        data: At least the frame; what follows it is ignored.
+        allowed: The participants whose rows its sender may send, by kind.
+
+    Raises:
+        FrameError: Where anything about it is wrong; the message says what.
+    """
+    if len(data) < HEADER.size:
+        raise FrameError(f"a message of {len(data)} bytes, which is too short")
+    magic, form, kind, step, t, *rest = HEADER.unpack(bytes(data[: HEADER.size].numpy()))
+    if magic != MAGIC or form != FORMAT:
+        raise FrameError("a message that is not one of ours, or of another version")
+    if kind not in KINDS:
+        raise FrameError(f"a message of unknown kind {kind}")
+    if kind == GOODBYE:
+        return Frame(kind, step, t, torch.empty(0, dtype=torch.int64), torch.empty(0, 0))
+    try:
+        return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))
+    except FrameError as error:
+        error.of = kind, step
+        raise
+
+
+def _body(
+    data: Tensor, rows: int, width: int, number: int, checksum: int,
+    *, columns: int, dtype: torch.dtype, allowed: frozenset[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Whose rows a frame has, and the rows."""
+    found = TYPES[number] if number < len(TYPES) else f"type {number}"
+    if width != columns or found != dtype or rows > len(allowed):
+        raise FrameError(
+            f"{rows} rows of {width} {found}, where at most {len(allowed)} of {columns} {dtype} were expected"
+        )
+    if len(data) < (end := size(rows, width, dtype)):
+        raise FrameError(f"a message cut off at {len(data)} of {end} bytes")
+    body = data[HEADER.size : end]
+    if _checksum(body) != checksum:
+        raise FrameError("a message that was changed on its way")
+    nodes = body[: 8 * rows].clone().view(torch.int64)
+    whose = set(nodes.tolist())
+    if len(whose) != rows or not whose <= allowed:
+        raise FrameError("rows of participants that are not its own to send")
+    values = body[8 * rows :].clone().view(dtype).view(rows, width)
+    if not bool(values.isfinite().all()):
+        raise FrameError("numbers that are NaN or infinite")
+    return nodes, values
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _checksum(body: Tensor) -> int:
+    return zlib.crc32(body.contiguous().numpy().data)

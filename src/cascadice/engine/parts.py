@@ -1,0 +1,88 @@
+"""A part of a network: the participants of one process, which hears from the others by messages.
+
+A part is a `Network` like any other. Its rows are its own participants; what they draw, and who hears whom, is as in
+the whole network, so W^t stays the matrix of everybody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from cascadice.data.corruption import Corruption
+from cascadice.engine.behaviours import Behaviour
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import rows_of
+
+Attack = TypeVar("Attack", Corruption, Behaviour)
+
+
+def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
+    """Who belongs to which part: participants in order, as evenly as they go.
+
+    Raises:
+        ValueError: Where there are more parts than participants.
+
+    Example:
+        >>> split(5, 2)
+        [(0, 1, 2), (3, 4)]
+    """
+    if not 1 <= parts <= nodes:
+        raise ValueError(
+            f"every process must have a participant; found {parts} processes for {nodes}. Start at most {nodes}."
+        )
+    sizes = [nodes // parts + (part < nodes % parts) for part in range(parts)]
+    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    return [tuple(range(start, end)) for start, end in pairwise(ends)]
+
+
+def part_of(network: Network, members: Sequence[int]) -> Network:
+    """The network with these participants' rows alone.
+
+    Args:
+        members: Their numbers in the whole network, in ascending order.
+
+    Returns:
+        A network to train with an exchange that hears from the others.
+
+    Raises:
+        ValueError: Where members are not participants of the network, or the network is already a part or a fleet.
+
+    Example:
+        >>> mine = part_of(network, (2, 3))
+        >>> mine.nodes
+        2
+    """
+    chosen = tuple(members)
+    if network.members or network.blocks > 1:
+        raise ValueError("a part is taken of one whole network; this is a part already, or several side by side.")
+    if not chosen or list(chosen) != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < network.nodes:
+        raise ValueError(f"members must be participants below {network.nodes}, in ascending order; found {chosen}.")
+    rows, place = torch.tensor(chosen), {k: i for i, k in enumerate(chosen)}
+    groups = [group._replace(nodes=tuple(place[k] for k in group.nodes if k in place)) for group in network.groups]
+    return replace(
+        network,
+        initial=rows_of(network.initial, rows.to(network.device)),
+        batches=lambda t: network.batches(t)[rows],
+        lr=lambda t: _own(network.lr(t), rows),
+        q=network.q[rows],
+        partition=None if network.partition is None else [network.partition[k] for k in chosen],
+        corruptions=_numbered(network.corruptions, place),
+        behaviours=_numbered(network.behaviours, place),
+        groups=tuple(group for group in groups if group.nodes),
+        sample_weights=None if network.sample_weights is None else network.sample_weights[rows],
+        members=chosen,
+    )
+
+
+def _own(rate: Any, rows: Tensor) -> Any:
+    return rate[rows] if isinstance(rate, Tensor) and rate.dim() else rate
+
+
+def _numbered(attacks: Sequence[Attack], place: dict[int, int]) -> tuple[Attack, ...]:
+    """Those that concern members, by their rows."""
+    own = ((attack, tuple(place[k] for k in attack.nodes if k in place)) for attack in attacks)
+    return tuple(replace(attack, nodes=nodes) for attack, nodes in own if nodes)
