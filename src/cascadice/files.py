@@ -255,4 +255,5 @@ def _system_error(error: Exception, path: Path) -> OSError | None:
 
 def damaged(path: Path, reason: str) -> ValueError:
     """The error to raise about a damaged file."""
-    return ValueError(f"{path} is damaged: {reason.rstrip('.')}. Restore it from a copy, or compute what it held again.")
+    remedy = "Restore it from a copy, or compute what it held again."
+    return ValueError(f"{path} is damaged: {reason.rstrip('.')}. {remedy}")
