@@ -167,3 +167,20 @@ def test_what_the_system_says_is_about_the_file_not_its_draft(tmp_path):
     with pytest.raises(IsADirectoryError) as caught:
         files.write_json(tmp_path / "a.json", {})
     assert caught.value.filename == str(tmp_path / "a.json")
+
+
+def test_who_is_stopped_while_announcing_may_go_on_writing(folder, monkeypatch):
+    def stopped(handle):
+        if os.path.samestat(os.fstat(handle), (folder / LIST).stat()):
+            raise KeyboardInterrupt
+        fsync(handle)
+
+    fsync = os.fsync
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            files.write_json(folder / "one.json", {"n": 3})
+    files.write_json(folder / "three.json", {"n": 3})
+    assert files.read_json(folder / "one.json") == {"n": 1}
+    forget_what_was_read()
+    assert files.read_json(folder / "one.json") == {"n": 1}
