@@ -2,11 +2,14 @@
 
 import json
 import os
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cascadice import checksums, files
+from cascadice import checksums, files, flock
 from cascadice.checksums import LIST, list_for, problem, unlisted, verify, verify_none_missing
+from cascadice.report.page.writing import _write as write_page
 
 
 @pytest.fixture
@@ -167,3 +170,85 @@ def test_what_the_system_says_is_about_the_file_not_its_draft(tmp_path):
     with pytest.raises(IsADirectoryError) as caught:
         files.write_json(tmp_path / "a.json", {})
     assert caught.value.filename == str(tmp_path / "a.json")
+
+
+def test_who_is_stopped_while_announcing_may_go_on_writing(folder, monkeypatch):
+    def stopped(handle):
+        if os.path.samestat(os.fstat(handle), (folder / LIST).stat()):
+            raise KeyboardInterrupt
+        fsync(handle)
+
+    fsync = os.fsync
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            files.write_json(folder / "one.json", {"n": 3})
+    files.write_json(folder / "three.json", {"n": 3})
+    assert files.read_json(folder / "one.json") == {"n": 1}
+    forget_what_was_read()
+    assert files.read_json(folder / "one.json") == {"n": 1}
+
+
+def test_two_writers_keep_each_others_lines(folder):
+    first, second = (checksums.List(folder, 0) for _ in range(2))
+    for writer in (first, second):
+        writer.refresh()
+    first.announce("three.json", checksums.Digest(1, "3"))
+    second.announce("four.json", checksums.Digest(1, "4"))
+    first.append({})
+    assert lines(folder)[-2:] == [{"file": "four.json", "bytes": 1, "sha256": "4"}, {}]
+
+
+def test_a_writer_settles_what_another_left_when_it_died(folder):
+    mine = list_for(folder / "one.json")
+    mine.settle()
+    other = checksums.List(folder, 0)
+    other.refresh()
+    other.announce("one.json", checksums.Digest(1, "7"))  # and dies
+    files.write_json(folder / "three.json", {})
+    forget_what_was_read()
+    assert files.read_json(folder / "one.json") == {"n": 1}
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_who_adds_to_a_list_waits_for_the_other_writer(folder, replaced):
+    with ThreadPoolExecutor(1) as pool, flock.turn(folder / LIST):
+        writing = pool.submit(files.write_json, folder / "three.json", {"n": 3})
+        with pytest.raises(TimeoutError):
+            writing.result(0.05)
+        assert not (folder / "three.json").exists()
+        with (folder / LIST).open("ab") as file:  # another process
+            file.write(b'{"file": "four.json", "bytes": 1, "sha256": "4"}\n{}\n')
+        if replaced:
+            (folder / "copy").write_bytes((folder / LIST).read_bytes())
+            (folder / "copy").replace(folder / LIST)
+    writing.result()
+    assert [line.get("file") for line in lines(folder)][-4:] == ["four.json", None, "three.json", None]
+
+
+def test_a_list_begins_anew_when_nobody_adds_to_it(folder):
+    with ThreadPoolExecutor(1) as pool, flock.turn(folder / LIST):
+        keeping = pool.submit(files.keep_checksums, folder)
+        with pytest.raises(TimeoutError):
+            keeping.result(0.05)
+        with (folder / LIST).open("ab") as file:  # another process
+            file.write(b'{"file": "four.json", "bytes": 1, "sha256": "4"}\n{}\n')
+    keeping.result()
+    assert [line["file"] for line in lines(folder) if "file" in line] == ["one.json", "rounds/two.json", "four.json"]
+
+
+def test_a_page_is_written_into_a_run_that_trains(folder):
+    with warnings.catch_warnings(action="ignore"):  # Python dislikes to fork where there are threads
+        child = os.fork()
+    if not child:
+        for number in range(20):
+            write_page(f"<p>{number}</p>", folder, None)
+        os._exit(0)
+    for number in range(100):
+        with files.replacing(folder / "rounds" / f"{number}.json", settled=False) as draft:
+            draft.write_text("{}")
+    assert os.waitpid(child, 0)[1] == 0
+    forget_what_was_read()
+    found = list_for(folder / LIST)
+    assert len(found.files) == 103
+    assert [name for name in found.files if problem(found, folder / name)] == []

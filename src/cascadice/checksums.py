@@ -7,6 +7,7 @@
     {}                                                                            what the line above says is on disk
 Each line is added before its file is renamed into place, or removed, and {} once the new name would survive a loss of
 power. So a last line without {} may describe what did not happen; what was there before is right then as well.
+Writers take turns, each from its line to {}.
 """
 
 import errno
@@ -20,6 +21,8 @@ from functools import cached_property
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from cascadice import flock
 
 LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
@@ -72,6 +75,7 @@ class List:
             else:
                 self._check_header(line)
         self.offset += len(complete)
+        self.settled = False  # others wrote these lines, and may have died
 
     def _check_header(self, line: bytes) -> None:
         found = self._parsed(line).get("format")
@@ -116,6 +120,7 @@ class List:
         line = json.dumps(entry).encode() + b"\n"
         with self.path.open("r+b", buffering=0) as file:
             if file.seek(0, os.SEEK_END) != self.offset:
+                self.refresh()
                 file.truncate(self.offset)
                 file.seek(self.offset)
             if file.write(line) != len(line):  # a full disk
@@ -155,12 +160,24 @@ def list_for(path: Path) -> List | None:
 
 def _read(folder: str, status: os.stat_result) -> List:
     with _lock:
-        known = _lists.get(folder)
+        known = _lists.pop(folder, None)  # what was half read when somebody interrupts is not kept
         if known is None or known.inode != status.st_ino or known.offset > status.st_size:
-            known = _lists[folder] = List(Path(folder), status.st_ino)
+            known = List(Path(folder), status.st_ino)
         if known.offset != status.st_size:
             known.refresh()
-    return known
+        return _lists.setdefault(folder, known)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[List | None]:
+    """The list for a file, to which nobody else adds inside this block; None if there is none."""
+    with _lock:
+        while (found := list_for(path)) is not None:
+            with flock.turn(found.path):
+                if list_for(path) is found:  # it was not replaced while we waited
+                    yield found
+                    return
+        yield None
 
 
 def drop_unreadable(folder: Path) -> None:
@@ -193,20 +210,22 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
 
     Without `sync` the line reaches the disk with the next one that is written with it, and no name need be flushed.
     """
-    found = list_for(path)
-    name = "" if found is None else _name(found.folder, path)
-    if found is None or path.suffix == APPENDED or (draft is None and not found.inside(name)):
+    if path.suffix == APPENDED:
         yield
         return
-    with _lock:
-        found.announce(name, None if draft is None else _digest(draft), sync)
-        try:
+    with alone(path) as found:
+        name = "" if found is None else _name(found.folder, path)
+        if found is None or (draft is None and not found.inside(name)):
             yield
+            return
+        try:
+            found.announce(name, None if draft is None else _digest(draft), sync)
+            yield
+            if sync and draft is not None:
+                found.append({})
         except BaseException:
-            found.settled = False
+            _lists.pop(str(found.folder), None)  # to be read again, and settled
             raise
-        if sync and draft is not None:
-            found.append({})
 
 
 def check_ordinary(path: Path) -> None:

@@ -120,9 +120,8 @@ def remove_drafts(folder: Folder, *below: str) -> None:
 
 def keep_checksums(folder: Path, existing: Iterable[Path] = ()) -> None:
     """Start the list of checksums of a folder, with these files in it; one that is there goes on, without old lines."""
-    lines = checksums.opening(folder, existing)
-    with replacing(folder / checksums.LIST) as draft:
-        draft.write_bytes(lines)
+    with checksums.alone(folder / checksums.LIST), replacing(folder / checksums.LIST) as draft:
+        draft.write_bytes(checksums.opening(folder, existing))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
