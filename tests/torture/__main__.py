@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from time import monotonic
 from typing import Any, NamedTuple
@@ -57,17 +58,17 @@ def attack(stage: Stage, kinds: Sequence[str], seconds: float, seed: int, jobs: 
     """Make attacks of these kinds for so many seconds, in several processes, and count what came of them."""
     tally = Tally()
     parts = sum(KINDS[kind].part for kind in kinds)
-    readers = [_worker(stage, kinds, seconds / parts, seed * 1000 + job) for job in range(jobs)]
-    for pid, reader in readers:
-        with os.fdopen(reader) as lines:
-            for line in lines:
+    workers = [_worker(stage, kinds, seconds / parts, seed * 1000 + job) for job in range(jobs)]
+    with ThreadPoolExecutor(jobs) as pool:  # one that nobody listens to would wait
+        for told in pool.map(lambda worker: list(os.fdopen(worker[1])), workers):
+            for line in told:
                 kind, what, outcome, said = json.loads(line)
                 if outcome == "skipped":
                     tally.skipped[kind] = said
                 else:
                     tally.add(kind, Attempt(what, Outcome(outcome), said))
-        _, status = os.waitpid(pid, 0)
-        if status:
+    for pid, _ in workers:
+        if os.waitpid(pid, 0)[1]:
             tally.add("attackers", Attempt(f"process {pid}", Outcome.TRACEBACK, "it failed itself; see above"))
     return tally
 
