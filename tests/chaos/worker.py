@@ -54,11 +54,15 @@ class Job(NamedTuple):
 
 @cache
 def whole() -> Network:
-    """The network of everybody; momentum is lost where a process dies."""
+    """The network of everybody; momentum is lost where a process dies.
+
+    Everybody hears everybody, with other weights: who shares no living neighbour cannot stay in step.
+    """
+    W = torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
     model = models.mlp((64,), 10, hidden=(4,), activation="gelu")
     return network(
         model, data.digits(), nodes=NODES, batch_size=4, lr=0.03, optimizer="momentum", dtype="float64",
-        mixing="exponential",
+        mixing=W / W.sum(1, keepdim=True),
     )  # fmt: skip
 
 

@@ -9,9 +9,11 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
+import torch.distributed
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
+
+dist: Any = torch.distributed  # its types leave out what is needed here
 
 CONNECTING = timedelta(seconds=5)
 LOOK_EVERY = 0.02  # seconds
