@@ -20,6 +20,7 @@ from cascadice.engine.exchange.frames import GOODBYE, Frame, FrameError, bytes_o
 
 WAITING = 4  # messages to a peer that does not read, before further ones are dropped
 TAG = 7
+FINISHED = "it has finished"
 
 
 class Post:
@@ -86,7 +87,7 @@ class Post:
         """Let what was handed in leave, say goodbye, and wait a little for that of the others."""
         nothing = torch.empty(0)
         goodbye = pack(Frame(GOODBYE, 0, 0, nothing.long(), nothing.view(0, 1)))
-        for peer in self._letters.keys() - self._gone.keys():
+        for peer in [peer for peer in self._letters if self.gone(peer) in ("", FINISHED)]:  # it waits for an answer
             for letter in (goodbye, None):
                 with suppress(Full):
                     self._letters[peer].put(letter, timeout=timeout)
@@ -109,7 +110,7 @@ class Post:
                 self._refuse(f"process {peer} sent {error}")
                 continue
             if frame.kind == GOODBYE:
-                self._lose(peer, "it has finished")
+                self._lose(peer, FINISHED)
                 return
             self._accept(peer, frame)
 
