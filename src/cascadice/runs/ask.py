@@ -9,10 +9,11 @@ import torch
 
 from cascadice import checksums, files
 from cascadice.engine.networks import Network
+from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Round
 from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
-from cascadice.influence.tables import NOTE, parts, read_note, write_part
+from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store
 from cascadice.runs.binding import build_recorded
@@ -127,17 +128,21 @@ def check_eval_samples(count: int | None, network: Network) -> None:
         raise ValueError(f"eval-samples must be at most {available}, the number of test samples; found {count}.")
 
 
-def answers(network: Network, rounds: Iterable[Round], question: Question) -> Iterator[RoundInfluence]:
+def answers(
+    network: Network, rounds: Iterable[Round], question: Question, exchange: Exchange | None = None
+) -> Iterator[RoundInfluence]:
     """The influence of each round's updates, as the rounds come by."""
     index = torch.arange(question.eval_samples or len(network.data.test))
     evaluation = evaluate_on(network, network.data.test.subset(index))
     settings = {name: value for name, value in vars(question).items() if name != "eval_samples"}
-    return score_rounds(network, rounds, evaluation, **settings)
+    return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
 
 
-def save_answer(folder: files.Folder, answer: RoundInfluence, note: dict[str, str]) -> None:
-    """Add the influence of a round's updates to the table in a folder."""
-    write_part(folder, table(answer), answer.round.t, note)
+def save_answer(
+    folder: files.Folder, answer: RoundInfluence, note: dict[str, str], members: Sequence[int] = ()
+) -> None:
+    """Add the influence of a round's updates to the table in a folder; `members` are the sources, if not everybody."""
+    write_part(folder, renumbered(table(answer), members), answer.round.t, note)
 
 
 def ask(

@@ -62,6 +62,14 @@ def read_setting(name: str, text: str) -> Any:
         raise ValueError(f"--{name.replace('_', '-')} must be {wanted}; found {text!r}.") from None
 
 
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that several processes may run together."""
+    group = parser.add_argument_group("several processes (torchrun -m cascadice …)")
+    text = "network interface on which they talk (loopback, or $GLOO_SOCKET_IFNAME)"
+    group.add_argument("--interface", metavar="NAME", help=text)
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to wait for one another [60]")
+
+
 def add_question(parser: argparse.ArgumentParser, title: str) -> None:
     """Add the flags of a question; flags that are not given stay absent."""
     group = parser.add_argument_group(title)

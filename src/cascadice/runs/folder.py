@@ -17,7 +17,8 @@ CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.p
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
 RUN_FILES = (
-    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE, WHOLE_RUN, checksums.LIST
+    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, "rounds", INFLUENCE, WHOLE_RUN,
+    checksums.LIST,
 )  # fmt: skip
 RESULTS = (
     "detect",
@@ -206,8 +207,9 @@ def clear(folder: Path) -> None:
     """
     files.remove_drafts(folder, *BELOW)
     checksums.drop_unreadable(folder)
-    others = [name for name in OWN if name not in (store.CHECKPOINT, CONFIG, MANIFEST, checksums.LIST)]
-    for names in ([store.CHECKPOINT], others, [CONFIG]):
+    first = (store.CHECKPOINT, store.EARLIER)
+    others = [name for name in OWN if name not in (*first, CONFIG, MANIFEST, checksums.LIST)]
+    for names in (first, others, [CONFIG]):
         for name in names:
             files.remove(folder / name)
         files.sync(folder)

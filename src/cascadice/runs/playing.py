@@ -16,7 +16,7 @@ from cascadice.influence.whole_run_shares import measured_at
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
-from cascadice.runs.config import Config, length
+from cascadice.runs.config import Config, length_of
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.recording import RecordedRounds
 
@@ -118,8 +118,7 @@ def _check_rule(config: Config, folder: Path) -> None:
 
 
 def _rounds(folder: Path, config: Config, network: Network) -> int:
-    assert network.partition is not None
-    rounds = int(read_manifest(folder).get("rounds", length(config, network.partition)))
+    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
     if rounds < 1:
         raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
     return rounds
