@@ -7,14 +7,21 @@ import json
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from shutil import rmtree
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
+from cascadice.influence.tables import read_table
+from cascadice.pictures import influence
 from cascadice.runs import journal, processes, store, train
+from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import Config
 from cascadice.runs.processes import World, joined
+from cascadice.runs.summary import read_training_change
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 CONFIG = Config(
     nodes=5, per_node=40, rounds=6, epochs=None, batch_size=8, dtype="float64", eval_every=2, checkpoint_every=2,
@@ -56,6 +63,7 @@ def trained(out, config=CONFIG, count=2, **options):
 def unplotted():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(journal, "plot", lambda journal: None)  # takes as long as the rest
+        patched.setattr(influence, "plot", lambda path, **what: None)
         yield
 
 
@@ -212,3 +220,61 @@ def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
 def test_an_unknown_interface_is_said(monkeypatch):
     with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
         processes._group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
+
+
+def asked(runs, question, ask, name):
+    alone = runs / f"{name}-of-one"
+    ask(runs / "one", question, alone, quiet=True)
+    results, errors = together(2, lambda world: ask(runs / "two", question, quiet=True, world=world))
+    if any(errors):
+        raise next(error for error in errors if error)
+    places = [place / name for place in sorted((runs / "two").glob("rank-*"))]
+    return read_table(alone), [read_table(place) for place in places], results
+
+
+def same_rows(whole, parts, members):
+    """The rows of one process are those of its own participants, with the values of the run in one process."""
+    for part, own in zip(parts, members, strict=True):
+        expected = whole.select(source=own)
+        assert len(part) == len(expected) > 0
+        for name, column in part.columns.items():
+            if name == "value":
+                np.testing.assert_allclose(column, expected.value, rtol=0, atol=1e-10)
+            else:
+                assert column.tolist() == expected.columns[name].tolist()
+
+
+@pytest.mark.parametrize("kind", ["first-order", "shares"])
+def test_influence_between_processes_is_that_in_one(runs, kind):
+    question = Question((kind,), hops=2, samples=True, eval_samples=100)
+    name = "influence"
+    whole, parts, results = asked(runs, question, ask, name)
+    same_rows(whole, parts, [[0, 1, 2], [3, 4]])
+    totals = next(iter(results[1].participants.values()))
+    assert np.isnan(totals).tolist() == [True, True, True, False, False]
+    for place in (runs / f"{name}-of-one", *(place / name for place in (runs / "two").glob("rank-*"))):
+        rmtree(place)
+
+
+def test_whole_run_influence_between_processes_is_that_in_one(runs):
+    question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
+    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run")
+    same_rows(whole, parts, [[0, 1, 2], [3, 4]])
+    change = read_training_change(runs / "whole-run-of-one")
+    assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
+
+
+def test_questions_that_need_everybody_are_refused_by_name(runs):
+    for question, why in (
+        (Question(("truth",)), "truth follows each update through everybody's models, which no process has"),
+        (Question(hops=0), "from 1 on; found 0 hops"),
+        (Question(sources=(1,)), "everybody is scored at once"),
+    ):
+        _, errors = together(2, lambda world, asked=question: ask(runs / "two", asked, quiet=True, world=world))
+        assert all(why in str(error) for error in errors)
+    _, errors = together(
+        2, lambda world: ask_whole_run(runs / "two", WholeRunQuestion(on="average"), quiet=True, world=world)
+    )
+    assert all("no process has the average model" in str(error) for error in errors)
+    with pytest.raises(ValueError, match="Use: torchrun --nproc-per-node 2 -m cascadice"):
+        ask(runs / "two" / "rank-000", Question(), quiet=True)

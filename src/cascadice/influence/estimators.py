@@ -138,7 +138,7 @@ BY_ADJOINTS = ("first-order", "shares")
 """Kinds that need nothing but adjoints, which neighbours pass on."""
 
 
-def check_part(kinds: Sequence[str], hops: int) -> None:
+def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = None) -> None:
     """Raise ValueError unless processes that have a part of the network each can answer this."""
     for kind in kinds:
         if kind not in BY_ADJOINTS:
@@ -148,6 +148,8 @@ def check_part(kinds: Sequence[str], hops: int) -> None:
             )
     if not hops:
         raise ValueError("between processes, influence is summed over hops, from 1 on; found 0 hops.")
+    if sources is not None:
+        raise ValueError("between processes, everybody is scored at once. Leave out the sources.")
 
 
 WHOLE_RUN: dict[str, str] = {
@@ -205,7 +207,7 @@ def score_rounds(
         raise ValueError("there must be at least one kind and one source to look at.")
     estimators = [lookup(ESTIMATORS, kind, "kind").estimate for kind in names]
     if network.members:
-        check_part(names, hops)
+        check_part(names, hops, sources)
     if not hops:
         estimators = [partial(_hop_zero, kind) for kind in names]
     chosen: list[int] | None = None

@@ -12,12 +12,13 @@ from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Round
 from cascadice.influence import evaluate_on
-from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
+from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
 from cascadice.names import lookup
-from cascadice.runs import forecast, memory, store
+from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
+from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
@@ -153,6 +154,7 @@ def ask(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    world: World | None = None,
 ) -> InfluenceSummary:
     """Ask a recorded run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
 
@@ -161,6 +163,8 @@ def ask(
         out: The folder for the table and the figure (None: `influence` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         overwrite: Whether to replace influence of other settings.
+        world: The processes that trained the run together: each reads its own folder in `run`, and writes the scores
+            of its own participants there.
 
     Returns:
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
@@ -168,31 +172,37 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
-    folder = Path(run)
+    folder, place = together.places(world, run, out, INFLUENCE)
+    together.agree(world, question, settings, overwrite)
     read_run_config(folder)
-    place = Path(out) if out is not None else folder / INFLUENCE
     with writing(place):
-        return _ask(folder, question, place, settings or {}, overwrite, quiet)
+        return _ask(folder, question, place, settings or {}, overwrite, quiet, world)
 
 
 def _ask(
-    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool
-) -> InfluenceSummary:
-    console, config, numbers = Console(quiet=quiet), read_run_config(folder), store.saved_rounds(folder)
+    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool,
+    world: World | None,
+) -> InfluenceSummary:  # fmt: skip
+    console, config = Console(quiet=quiet or not together.speaks(world)), read_run_config(folder)
+    numbers = together.common(world, store.saved_rounds(folder))
     starts = start_rounds(numbers, question, folder)
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
-    network = build_recorded(folder, config, settings, quiet=quiet)
+    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
+    if network.members:
+        check_part(question.kinds, question.hops, question.sources)
     check_fits(question, network)
     memory.check("this question", forecast.of_question(network, question), network.device)
     if overwrite:
         clear(out)
     protect(out)
-    remaining = [t for t in starts if t not in parts(out)]
+    there = together.common(world, list(parts(out)))
+    remaining = [t for t in starts if t not in there]
     recording = Recording(folder, config, network, tuple(numbers))
     loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
-    computed = (answer for rounds in loaded for answer in answers(network, rounds, question))
-    for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
-        save_answer(out, answer, note)
+    with together.exchange(world, network) as exchange:
+        computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
+        for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
+            save_answer(out, answer, note, network.members)
     return conclude(console, network, folder, out)
 
 
@@ -244,7 +254,7 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
         out / FIGURE, updates=summary.updates, by_hop=summary.by_hop, matrix=summary.matrix,
         agreements=summary.agreements, injected=summary.injected,
         test_results=f"{tests[0].metric} {in_words(tests)}" if tests else "",
-        title=f"influence among {network.nodes} participants on {data.name}",
+        title=f"influence among {network.whole} participants on {data.name}",
     )  # fmt: skip
     print_summary(console, summary, data.classes, data.train.y if data.train.y.dim() == 1 else None)
     say(console, f"wrote {FIGURE} and the influence of {len(summary.rounds)} round(s) to {out}")

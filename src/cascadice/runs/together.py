@@ -1,13 +1,15 @@
 """What is different where several processes train one network together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cascadice import files, locks
+from cascadice.engine.backwards import segment
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.metrics import Metrics
 from cascadice.engine.networks import Network
@@ -15,6 +17,7 @@ from cascadice.engine.simulation import DivergedError
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World
 
 OWN = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
@@ -57,6 +60,53 @@ def exchange(world: World | None, network: Network) -> Iterator[Messages | None]
         return
     with world.exchange(network) as messages:
         yield messages
+
+
+def places(world: World | None, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
+    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's."""
+    folder = Path(run) if world is None else world.folder(run)
+    if out is None:
+        return folder, folder / name
+    return folder, Path(out) if world is None else world.folder(out)
+
+
+def agree(world: World | None, question: Any, settings: Any, overwrite: bool) -> None:
+    """Check that all processes were asked the same."""
+    if world is not None:
+        settings = {name: value for name, value in (settings or {}).items() if name not in OWN}
+        world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
+
+
+def common(world: World | None, numbers: Sequence[int]) -> list[int]:
+    """The numbers that all processes have."""
+    told = tell(world, list(numbers))
+    return sorted(set(told[0]).intersection(*told[1:]))
+
+
+def tell(world: World | None, value: Any) -> list[Any]:
+    """What all processes say."""
+    return [value] if world is None else world.tell(value)
+
+
+def in_step(world: World | None, played: Playable) -> Playable:
+    """The run, played again by all processes in the same way: recorded if all have it so, as many rounds at a time."""
+    if world is None:
+        return played
+    least = segment(played.network, played.rounds)
+    told = world.tell([played.rounds, played.recorded is not None, least])
+    rounds, recorded, lengths = zip(*told, strict=True)
+    if len(set(rounds)) > 1:
+        raise ValueError(
+            f"all processes must have as many rounds; found {', '.join(map(str, rounds))}. Continue the run with "
+            "--resume."
+        )
+    return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths))
+
+
+def total(world: World | None, *values: float) -> tuple[float, ...]:
+    """The sums of these values over all processes."""
+    told = tell(world, list(values))
+    return tuple(map(sum, zip(*told, strict=True)))
 
 
 def speaks(world: World | None) -> bool:
