@@ -14,8 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.pictures import influence
+from cascadice.report.page import collect, page
 from cascadice.runs import journal, processes, store, train
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import Config
@@ -262,6 +264,27 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs):
     same_rows(whole, parts, [[0, 1, 2], [3, 4]])
     change = read_training_change(runs / "whole-run-of-one")
     assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
+
+
+def test_the_page_of_one_process_shows_its_own_and_that_of_the_run_everybody(runs):
+    whole, own = collect(runs / "two"), collect(runs / "two" / "rank-001")
+    assert (whole["nodes"], own["nodes"]) == (5, 5)
+    assert [None in line for line in whole["training"]["loss"]["each"]] == [False] * 5
+    assert [None in line for line in own["training"]["loss"]["each"]] == [True, True, True, False, False]
+    totals = whole["influence"]["totals"]["whole-run shares"]
+    assert None not in totals
+    assert own["influence"]["totals"]["whole-run shares"] == [None, None, None, *totals[3:]]
+    assert (whole["notes"], own["notes"]) == ([], [])
+    assert whole["commands"][-1]["command"] == f"torchrun --nproc-per-node 2 -m cascadice detect {runs / 'two'}"
+    assert collect(runs / "one")["training"]["loss"] == whole["training"]["loss"]
+    assert "participants" in page(own)
+
+
+def test_every_process_s_files_are_checked(runs, capsys):
+    assert main(["check", str(runs / "two")]) == 0
+    said = capsys.readouterr().out
+    assert "rank-000 training" in said
+    assert "rank-001 rounds" in said
 
 
 def test_questions_that_need_everybody_are_refused_by_name(runs):

@@ -292,7 +292,7 @@ def _write_manifest(journal: Journal) -> None:
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
         "strategy": network.strategy,
-        "nodes": network.nodes,
+        "nodes": network.whole,
         "parameters": network.learner.size,
         DATA: journal.data,
         "seed": journal.config.seed,

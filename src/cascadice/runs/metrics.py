@@ -32,7 +32,7 @@ class RoundMetrics(NamedTuple):
 
 def quality(test: Metrics) -> tuple[str, Float[Tensor, " n"]]:
     """What participants are judged by, and its name: accuracy, or the loss where there is no accuracy."""
-    return ("loss", test.loss) if test.accuracy.isnan().any() else ("accuracy", test.accuracy)
+    return ("loss", test.loss) if test.accuracy.isnan().all() else ("accuracy", test.accuracy)
 
 
 COLUMNS = ("round", "node", "train_loss", "eval_loss", "eval_accuracy", "consensus")

@@ -203,7 +203,7 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
     """The evaluations nearest to the first and the last of these rounds."""
     tests = [(m.t, quality(m.test)) for m in metrics if m.test is not None]
     nearest = [min(tests, key=lambda one, t=t: abs(one[0] - t)) for t in (rounds[0], rounds[-1]) if tests]
-    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.mean())) for t, (name, values) in nearest))
+    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.nanmean())) for t, (name, values) in nearest))
 
 
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
