@@ -107,7 +107,16 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
 
     def command(args: argparse.Namespace) -> None:
         from cascadice.runs.folder import writing
+        from cascadice.runs.processes import started
 
+        if started() and "interface" in args:  # each process locks its own folder
+            import_module(f"cascadice.applications.{name}.findings").run(args)
+            return
+        if started():
+            raise ValueError(
+                f"{name} compares everybody's models in one place, which no process has. Under torchrun, use run, "
+                "influence and detect."
+            )
         places = {"out": name, "ledger": "ledger"}
         with writing(*(Path(vars(args)[flag] or Path(args.run, own)) for flag, own in places.items() if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)

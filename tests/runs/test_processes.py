@@ -7,13 +7,15 @@ import json
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from shutil import rmtree
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
+from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.findings import own_samples
+from cascadice.applications.detect.idea import detect
 from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.pictures import influence
@@ -21,7 +23,8 @@ from cascadice.report.page import collect, page
 from cascadice.runs import journal, processes, store, train
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import Config
-from cascadice.runs.processes import World, joined
+from cascadice.runs.processes import World, folder_name, joined
+from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
@@ -226,8 +229,9 @@ def test_an_unknown_interface_is_said(monkeypatch):
 
 def asked(runs, question, ask, name):
     alone = runs / f"{name}-of-one"
-    ask(runs / "one", question, alone, quiet=True)
-    results, errors = together(2, lambda world: ask(runs / "two", question, quiet=True, world=world))
+    options = {"quiet": True, "overwrite": True}
+    ask(runs / "one", question, alone, **options)
+    results, errors = together(2, lambda world: ask(runs / "two", question, **options, world=world))
     if any(errors):
         raise next(error for error in errors if error)
     places = [place / name for place in sorted((runs / "two").glob("rank-*"))]
@@ -249,13 +253,10 @@ def same_rows(whole, parts, members):
 @pytest.mark.parametrize("kind", ["first-order", "shares"])
 def test_influence_between_processes_is_that_in_one(runs, kind):
     question = Question((kind,), hops=2, samples=True, eval_samples=100)
-    name = "influence"
-    whole, parts, results = asked(runs, question, ask, name)
+    whole, parts, results = asked(runs, question, ask, "influence")
     same_rows(whole, parts, [[0, 1, 2], [3, 4]])
     totals = next(iter(results[1].participants.values()))
     assert np.isnan(totals).tolist() == [True, True, True, False, False]
-    for place in (runs / f"{name}-of-one", *(place / name for place in (runs / "two").glob("rank-*"))):
-        rmtree(place)
 
 
 def test_whole_run_influence_between_processes_is_that_in_one(runs):
@@ -267,13 +268,14 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs):
 
 
 def test_the_page_of_one_process_shows_its_own_and_that_of_the_run_everybody(runs):
+    asked(runs, Question(samples=True, every=6, eval_samples=20), ask, "influence")
     whole, own = collect(runs / "two"), collect(runs / "two" / "rank-001")
     assert (whole["nodes"], own["nodes"]) == (5, 5)
     assert [None in line for line in whole["training"]["loss"]["each"]] == [False] * 5
     assert [None in line for line in own["training"]["loss"]["each"]] == [True, True, True, False, False]
-    totals = whole["influence"]["totals"]["whole-run shares"]
+    totals = whole["influence"]["totals"]["first order"]
     assert None not in totals
-    assert own["influence"]["totals"]["whole-run shares"] == [None, None, None, *totals[3:]]
+    assert own["influence"]["totals"]["first order"] == [None, None, None, *totals[3:]]
     assert (whole["notes"], own["notes"]) == ([], [])
     assert whole["commands"][-1]["command"] == f"torchrun --nproc-per-node 2 -m cascadice detect {runs / 'two'}"
     assert collect(runs / "one")["training"]["loss"] == whole["training"]["loss"]
@@ -301,3 +303,22 @@ def test_questions_that_need_everybody_are_refused_by_name(runs):
     assert all("no process has the average model" in str(error) for error in errors)
     with pytest.raises(ValueError, match="Use: torchrun --nproc-per-node 2 -m cascadice"):
         ask(runs / "two" / "rank-000", Question(), quiet=True)
+
+
+def test_detection_from_what_processes_receive_is_that_in_one(runs):
+    def seen(world):
+        recording = open_recording(runs / "two" / folder_name(world.rank), world=world)
+        evaluation, samples = own_samples(recording.network, 30, world)
+        with world.exchange(recording.network) as exchange:
+            options = {"allowance": 0.5, "samples": samples, "look": looking(exchange)}
+            return list(detect(recording.network, recording.load_rounds(), evaluation, **options))[-1]
+
+    results, errors = together(2, seen)
+    assert errors == [None, None]
+    recording = open_recording(runs / "one")
+    evaluation, samples = own_samples(recording.network, 30)
+    expected = list(detect(recording.network, recording.load_rounds(), evaluation, allowance=0.5, samples=samples))[-1]
+    for verdict, own in zip(results, ([0, 1, 2], [3, 4]), strict=True):
+        assert torch.equal(verdict.heard[:, own], expected.heard[:, own])
+        assert verdict.heard.sum() == expected.heard[:, own].sum()
+        torch.testing.assert_close(verdict.deviation[:, :, own], expected.deviation[:, :, own], rtol=0, atol=1e-9)

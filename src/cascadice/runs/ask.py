@@ -174,6 +174,8 @@ def ask(
     """
     folder, place = together.places(world, run, out, INFLUENCE)
     together.agree(world, question, settings, overwrite)
+    if world is not None:
+        check_part(question.kinds, question.hops, question.sources)
     read_run_config(folder)
     with writing(place):
         return _ask(folder, question, place, settings or {}, overwrite, quiet, world)
@@ -188,8 +190,6 @@ def _ask(
     starts = start_rounds(numbers, question, folder)
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
     network = build_recorded(folder, config, settings, quiet=quiet, world=world)
-    if network.members:
-        check_part(question.kinds, question.hops, question.sources)
     check_fits(question, network)
     memory.check("this question", forecast.of_question(network, question), network.device)
     if overwrite:

@@ -9,7 +9,7 @@ other updates.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -122,5 +122,9 @@ def signal_scores(
 
     `evaluation` is of each participant's own data: `evaluate_on(network, own_data(network, size))`.
     """
-    received = Received(network, round_, evaluation)
+    return scores_of(Received(network, round_, evaluation), signals)
+
+
+def scores_of(received: Any, signals: Mapping[str, Signal] = SIGNALS) -> Float[Tensor, "signals n n"]:
+    """The same, of what was received."""
     return torch.stack([signal.score(received).to(received.inner) for signal in signals.values()])
