@@ -303,6 +303,8 @@ def test_questions_that_need_everybody_are_refused_by_name(runs):
     assert all("no process has the average model" in str(error) for error in errors)
     with pytest.raises(ValueError, match="Use: torchrun --nproc-per-node 2 -m cascadice"):
         ask(runs / "two" / "rank-000", Question(), quiet=True)
+    with pytest.raises(ValueError, match=r"two holds the run of 2 processes, which compute together. Use: torchrun"):
+        ask(runs / "two", Question(), quiet=True)
 
 
 def test_detection_from_what_processes_receive_is_that_in_one(runs):

@@ -16,7 +16,7 @@ from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_par
 from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
-from cascadice.runs.binding import build_recorded
+from cascadice.runs.binding import build_recorded, check_process
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, say, track
@@ -177,6 +177,7 @@ def ask(
     if world is not None:
         check_part(question.kinds, question.hops, question.sources)
     read_run_config(folder)
+    check_process(folder, None, world)
     with writing(place):
         return _ask(folder, question, place, settings or {}, overwrite, quiet, world)
 

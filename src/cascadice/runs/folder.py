@@ -139,6 +139,11 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 def read_run_config(folder: Path) -> Config:
     """Read the configuration in a folder that must hold a run."""
+    if not (folder / CONFIG).exists() and (parts := len(list(folder.glob(f"rank-*/{CONFIG}")))):
+        raise ValueError(
+            f"{folder} holds the run of {parts} processes, which compute together. Use: torchrun --nproc-per-node "
+            f"{parts} -m cascadice COMMAND {folder}"
+        )
     if not (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that `cascadice run` wrote.")
     return read_config(folder)
