@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cascadice.applications.detect.signals import Received
+from cascadice.applications.detect.signals import Received, Seen
 from cascadice.engine import Evaluation, Network, Operator, Participants, Round
 from cascadice.engine.exchange.geometry import inner_products, neighbours, norms
 from cascadice.engine.operator import Exchange
@@ -25,7 +25,7 @@ class ReceivedHere:
     gradient_cosine: Float[Tensor, "n n"]
 
 
-def looking(exchange: Exchange | None) -> Callable[[Network, Round, Evaluation], Received | ReceivedHere]:
+def looking(exchange: Exchange | None) -> Callable[[Network, Round, Evaluation], Seen]:
     """How to look at a round: all of it, or what this process receives by an exchange with others."""
     if exchange is None:
         return Received

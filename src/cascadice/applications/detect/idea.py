@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +18,7 @@ from cascadice.applications.detect.evidence import (
     no_evidence,
     strengths,
 )
-from cascadice.applications.detect.signals import SIGNALS, Received, Signal, scores_of
+from cascadice.applications.detect.signals import SIGNALS, Received, Seen, Signal, scores_of
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.influence.proximity import in_turn
 
@@ -64,7 +64,7 @@ def detect(
     samples: int | None = None,
     unlike: bool = False,
     signals: Mapping[str, Signal] = SIGNALS,
-    look: Callable[[Network, Round, Evaluation], Any] = Received,
+    look: Callable[[Network, Round, Evaluation], Seen] = Received,
 ) -> Iterator[Verdict]:
     """Flag neighbours that are unlike the others after each round, live while training or from a recording.
 
