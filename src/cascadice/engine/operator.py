@@ -49,6 +49,8 @@ class Exchange(Protocol):
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
 
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]: ...
+
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
 
     def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
@@ -103,7 +105,7 @@ class Operator:
         if rule is not None and (round_ := apply_rule(round_, rule, self.network.blocks)).rule is not None:
             return round_
         after = self._exchange.apply(round_, half, None if buffers is None else buffers.after)
-        return round_._replace(after=after)
+        return round_._replace(draw=round_.draw._replace(W=self._exchange.mixed(round_)), after=after)
 
     def work(
         self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any

@@ -66,7 +66,7 @@ class World:
     @contextmanager
     def exchange(self, network: Network) -> Iterator[Messages]:
         """The exchange between the parts of a network, of which this process has one; it ends with a goodbye."""
-        messages = Messages(network, split(network.whole, self.size), self.rank, self.group, self.timeout)
+        messages = Messages(network, split(network.whole, self.size), self.rank, self.group, patience=self.timeout)
         try:
             yield messages
         except BaseException:
