@@ -20,9 +20,9 @@ from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.pictures import influence
 from cascadice.report.page import collect, page
-from cascadice.runs import journal, processes, store, train
+from cascadice.runs import binding, journal, processes, store, train
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.config import Config
+from cascadice.runs.config import Config, build
 from cascadice.runs.processes import World, folder_name, joined
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
@@ -32,6 +32,9 @@ CONFIG = Config(
     nodes=5, per_node=40, rounds=6, epochs=None, batch_size=8, dtype="float64", eval_every=2, checkpoint_every=2,
     model_options=("hidden=[8]",), record="all",
 )  # fmt: skip
+
+
+LOCK = threading.Lock()
 
 
 def together(count, work, timeout=20.0):
@@ -64,9 +67,17 @@ def trained(out, config=CONFIG, count=2, **options):
         raise next(error for error in errors if error)
 
 
+def one_by_one(config, **options):
+    """`build` for threads: to make a model, torch's one generator is seeded."""
+    with LOCK:
+        return build(config, **options)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def unplotted():
+def fit_for_threads():
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train, "build", one_by_one)
+        patched.setattr(binding, "build", one_by_one)
         patched.setattr(journal, "plot", lambda journal: None)  # takes as long as the rest
         patched.setattr(influence, "plot", lambda path, **what: None)
         yield
