@@ -8,11 +8,12 @@ each process trains its own participants with a thread each. Medians of the rati
 
 import os
 import time
+from collections.abc import Iterable
 from statistics import median
 
 import torch
 
-from cascadice import data, models, network
+from cascadice import Network, data, models, network
 from cascadice.applications.detect.between import updates_of_neighbours
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.influence import reverse_gossip
@@ -20,18 +21,18 @@ from cascadice.influence.whole_run import whole_run
 from cascadice.runs.processes import World, joined
 from cascadice.topology import links
 
-NODES, ROUNDS, PAIRS = 16, 60, 7
+NODES, ROUNDS, PAIRS = 16, 20, 5
 MODELS = {"9,000 parameters": (64, 64), "86,000 parameters": (256, 256)}
 
 
-def built(hidden: tuple[int, ...], nodes: int, members: tuple[int, ...] = ()) -> "network":
+def built(hidden: tuple[int, ...], nodes: int, members: tuple[int, ...] = ()) -> Network:
     return network(
         lambda: models.mlp((64,), 10, hidden=hidden), data.digits(), nodes=nodes, batch_size=32, lr=0.05,
         strategy="vmap", members=members,
     )  # fmt: skip
 
 
-def seconds(train: object) -> float:
+def seconds(train: Iterable[object]) -> float:
     start = time.perf_counter()
     for _ in train:
         pass

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,7 +89,7 @@ def _path_integrated(request: Request) -> RoundInfluence:
 
 def _shares(request: Request) -> RoundInfluence:
     kind = f"shares, {request.points} points"
-    more = {"points": request.points, "operator": request.operator.fresh()}
+    more: dict[str, Any] = {"points": request.points, "operator": request.operator.fresh()}
     participants = {kind: _of_sources(request, shares(*request.window, **more))}
     samples = {}
     if request.samples:

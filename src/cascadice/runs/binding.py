@@ -31,7 +31,7 @@ def build_recorded(
     """
     run_fingerprint(folder, config)
     check_process(folder, None, world)
-    place = {} if world is None else {"processes": world.size, "rank": world.rank}
+    place: dict[str, Any] = {} if world is None else {"processes": world.size, "rank": world.rank}
     network = build(override(config, settings or {}), quiet=quiet, **place)
     check_process(folder, network, world)
     check_data(folder, network.data)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 import cascadice
 from cascadice.engine.exchange.messages import Messages
@@ -27,6 +27,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder
 from cascadice.names import visible
+
+dist: Any = torch.distributed  # its types leave out what is needed here
 
 TIMEOUT = 60.0  # seconds to wait for other processes
 LOOPBACK = "lo"

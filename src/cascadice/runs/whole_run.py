@@ -209,7 +209,7 @@ def _ends(
     count: Callable[[], None],
 ) -> tuple[float, float]:  # fmt: skip
     """f(1) and f(0): the loss of the final models, and of models that were never trained."""
-    how = {"on": question.on, "exchange": played.exchange}
+    how: dict[str, Any] = {"on": question.on, "exchange": played.exchange}
     untrained = measured_at(played.network, played.rounds, evaluation, 0.0, **how)
     if 1.0 in swept:
         return swept[1.0].value, untrained
