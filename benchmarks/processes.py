@@ -101,7 +101,7 @@ def main() -> None:
         print(f"{NODES} participants, {ROUNDS} rounds, {cores} cores\n")
         print("| model | seconds | simulator | processes | ratio |\n|---|---|---|---|---|")
         for name, (alone, together) in rows.items():
-            for place, what in enumerate(("by the clock", "of all cores")):
+            for place, what in enumerate(("by the clock", "of processor time")):
                 one, other = ([pair[place] for pair in pairs] for pairs in (alone, together))
                 ratio = median(b / a for a, b in zip(one, other, strict=True))
                 print(f"| {name} | {what} | {median(one):.2f} | {median(other):.2f} | {ratio:.2f} |")
