@@ -1,13 +1,17 @@
 """How much a flooded live page slows the training: python benchmarks/live.py
 
 Each attack is made by a process of its own against `cascadice run --live`, from the first round to the last. The ratio
-is the training speed under attack over the speed that the same run has when nobody asks for its page.
+is the training speed under attack over the speed that the same run has when nobody asks for its page, measured just
+before. Where there are several cores, the run and its server have one, and the attacker has another: what it takes
+from the run by computing is not the server's doing.
 """
 
 import argparse
 import json
+import os
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -68,13 +72,24 @@ def attack(name: str, address: str) -> None:
 
 def train(name: str | None, rounds: int) -> float:
     """Rounds a second of a run that is attacked in this way, or left alone."""
+    own, *others = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "cascadice", *RUN, "--rounds", str(rounds), "--out", folder]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        command = ["taskset", "-c", str(own), sys.executable, "-m", "cascadice", *RUN, "--rounds", str(rounds)]
+        with subprocess.Popen([*command, "--out", folder], stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
             found = re.search(r"http://\S+", run.stdout.readline())
             assert found is not None, "the run printed no address"
-            client = subprocess.Popen([sys.executable, __file__, "--attack", name, found[0]]) if name else None
+            flood = [
+                "taskset",
+                "-c",
+                str((others or [own])[0]),
+                sys.executable,
+                __file__,
+                "--attack",
+                str(name),
+                found[0],
+            ]
+            client = subprocess.Popen(flood) if name else None
             try:
                 assert run.wait() == 0, f"the run failed under {name}"
             finally:
@@ -85,22 +100,21 @@ def train(name: str | None, rounds: int) -> float:
 
 
 def main() -> None:
-    """Print a table: each attack, the speed under it and the ratio, the medians of a few repetitions."""
+    """Print a table: the median ratio of each attack over a few repetitions, and all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attack", nargs=2, metavar=("NAME", "ADDRESS"), help="make one attack, and nothing else")
-    parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     if args.attack:
         return attack(*args.attack)
-    speeds: dict[str | None, list[float]] = {}
-    for _ in range(args.repeat):
-        for name in (None, *ATTACKS):
-            speeds.setdefault(name, []).append(train(name, args.rounds))
-    alone = sorted(speeds[None])[args.repeat // 2]
-    for name, measured in speeds.items():
-        middle = sorted(measured)[args.repeat // 2]
-        print(f"{name or 'alone':10} {middle:8.1f} rounds/s   {middle / alone:5.2f}")
+    for name, make in ATTACKS.items():
+        ratios = []
+        for _ in range(args.repeat):
+            alone = train(None, args.rounds)
+            ratios.append(train(name, args.rounds) / alone)
+        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"{name:10} {statistics.median(ratios):5.2f}  ({each})  {(make.__doc__ or '').rstrip('.')}", flush=True)
     return None
 
 

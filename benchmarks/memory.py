@@ -17,7 +17,7 @@ SMALL = ["--model-options", "hidden=[256]", "--nodes", "1000", "--partition", "w
 SWEPT = [*SMALL, "--rounds", "3", "--batch-size", "32"]
 FEW = ["--model-options", "hidden=[700]", "--nodes", "16", "--rounds", "6"]
 CASES: dict[str, list[list[str]]] = {
-    "mlp, small": [["run", "--model-options", "hidden=[700,700]", "--nodes", "16", "--rounds", "2"]],
+    "mlp, small": [["run", "--model-options", "hidden=[600,600]", "--nodes", "16", "--rounds", "1"]],
     "mlp": [["run", *MLP]],
     "mlp, adam": [["run", *MLP, "--optimizer", "adam"]],
     "mlp, own initial parameters": [["run", *MLP, "--init", "own"]],
@@ -27,7 +27,7 @@ CASES: dict[str, list[list[str]]] = {
     "a thousand, vectorised": [["run", *SWEPT]],
     "a thousand, momentum": [["run", *SWEPT, "--optimizer", "momentum"]],
     "resnet18, large batches": [["run", "--model", "resnet18", "--nodes", "4", "--batch-size", "256", "--rounds", "1"]],
-    "20,000 local steps": [["run", "--nodes", "16", "--local-steps", "20000", "--rounds", "1", "--batch-size", "64"]],
+    "2,000 local steps": [["run", "--nodes", "16", "--local-steps", "2000", "--rounds", "1", "--batch-size", "64"]],
     "truth, 2 hops": [["run", *FEW, "--kind", "truth", "--hops", "2"]],
     "first order, 2 hops": [["run", *FEW, "--hops", "2"]],
     "shares, 3 hops": [["run", *FEW, "--kind", "shares", "--hops", "3"]],

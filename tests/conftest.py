@@ -2,11 +2,17 @@
 
 import os
 import shutil
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import jaxtyping
 import pytest
 from hypothesis import settings
+
+# Before anything imports torch: the workers of `make test` share the cores, and threads that wait for one another
+# are slow on a busy machine. tests/test_golden.py has two threads.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Before anything imports cascadice: the checks are woven in while its modules are loaded. Only where tensors have
 # shapes: configurations are given wrong types on purpose, to see their own errors.
@@ -65,9 +71,22 @@ def compiler(unchecked):
 @pytest.fixture
 def one_thread():
     """One intra-op thread: threads that wait for one another are slow on a busy machine."""
+    with intra_op_threads(1):
+        yield
+
+
+@pytest.fixture
+def two_threads():
+    """Two intra-op threads: loops over rows are then dealt over two."""
+    with intra_op_threads(2):
+        yield
+
+
+@contextmanager
+def intra_op_threads(count):
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     yield
     torch.set_num_threads(before)

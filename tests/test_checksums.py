@@ -55,7 +55,7 @@ def test_a_changed_byte_is_noticed(folder):
     content = bytearray((folder / "one.json").read_bytes())
     content[5] ^= 1
     (folder / "one.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"one.json is damaged: its content was changed"):
+    with pytest.raises(ValueError, match=r"one.json is damaged: it was changed"):
         files.read_json(folder / "one.json")
 
 
@@ -149,3 +149,21 @@ def test_without_a_list_nothing_is_checked(tmp_path):
     files.write_json(tmp_path / "one.json", {})
     (tmp_path / "one.json").write_text('{"n": 3}')
     assert files.read_json(tmp_path / "one.json") == {"n": 3}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_never_ends_is_not_read(tmp_path, listed):
+    if listed:
+        files.keep_checksums(tmp_path)
+    files.write_json(tmp_path / "a.json", {"x": 1})
+    (tmp_path / "a.json").unlink()
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(ValueError, match=r"a\.json must be a file; found a folder, a pipe or a device"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_what_the_system_says_is_about_the_file_not_its_draft(tmp_path):
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        files.write_json(tmp_path / "a.json", {})
+    assert caught.value.filename == str(tmp_path / "a.json")

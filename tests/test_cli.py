@@ -240,7 +240,7 @@ def test_influence_while_training(cascadice):
 
 
 def test_a_run_that_was_not_recorded_has_no_influence(cascadice):
-    cascadice("run", "demo", *TINY, "--out", "a", "--quiet")
+    assert cascadice("run", "demo", *TINY, "--out", "a", "--quiet") == (0, "", "")
     code, out, err = cascadice("influence", "a")
     assert (code, out) == (2, "")
     assert err.startswith(

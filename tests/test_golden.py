@@ -162,7 +162,7 @@ def forgetting(name):
 
 @pytest.mark.parametrize("part", [training, cascades, sweeps, forgetting], ids=lambda part: part.__name__)
 @pytest.mark.parametrize("name", CASES)
-def test_no_number_moved(name, part):
+def test_no_number_moved(name, part, two_threads):
     golden, compared = load_file(TABLES), set()
     for key, value in part(name):
         compared.add(key)

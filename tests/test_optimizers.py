@@ -265,6 +265,7 @@ def test_built_by_name_with_and_without_options(name):
         (lambda: momentum(weight_decay=math.nan), "weight_decay must be at least 0; found nan"),
         (lambda: nesterov(1.0), r"beta must lie in \[0, 1\); found 1.0"),
         (lambda: adam((0.9, 1.5)), r"must lie in \[0, 1\); found 0.9, 1.5"),
+        (lambda: sgd(weight_decay=1e39), "weight_decay must be at most .* the largest float32; found 1e"),
         (lambda: adamw(eps=-1e-8), "eps must be at least 0; found -1e-08"),
         (lambda: adamw(weight_decay=-1.0), "weight_decay must be at least 0; found -1"),
         (lambda: clip(sgd(), 0.0), "max_norm must be positive; found 0"),

@@ -9,12 +9,14 @@ Each line is added before its file is renamed into place, or removed, and {} onc
 power. So a last line without {} may describe what did not happen; what was there before is right then as well.
 """
 
+import errno
 import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +25,7 @@ LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
 LEVELS = 4  # folders to go up from a file to its list: RUN/whole-run/unfinished/at-0.5/000040.safetensors
 ROUNDS = "rounds"
-TENSORS = ".safetensors"
-APPENDED = ".jsonl"  # files that grow; they carry digests of their own
+TENSORS, APPENDED = ".safetensors", ".jsonl"  # the latter grow, and carry digests of their own
 
 
 class Digest(NamedTuple):
@@ -48,7 +49,7 @@ class List:
     offset: int = 0
     settled: bool = False
 
-    @property
+    @cached_property
     def path(self) -> Path:
         return self.folder / LIST
 
@@ -58,6 +59,7 @@ class List:
 
     def refresh(self) -> None:
         """Read the lines that were added since; an unfinished last line is none."""
+        check_ordinary(self.path)
         if self.path.stat().st_size == self.offset:
             return
         with self.path.open("rb") as file:
@@ -79,13 +81,12 @@ class List:
 
     def _enter(self, line: bytes) -> None:
         entry = self._parsed(line)
-        name = entry.get("file")
+        name = entry.get("file", "")
+        if not isinstance(name, str) or bool(entry) != bool(name):
+            raise self._unreadable(line)
         if not entry:
             self.before = {}
-            return
-        if not isinstance(name, str):
-            raise self._unreadable(line)
-        if "sha256" in entry:
+        elif "sha256" in entry:
             self.before = {name: self.files.get(name)}
             self.files[name] = Digest(entry.get("bytes", -1), entry["sha256"])
         else:
@@ -93,12 +94,9 @@ class List:
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
-            entry = json.loads(line)
-        except ValueError:
+            return dict(json.loads(line))
+        except (ValueError, TypeError):
             raise self._unreadable(line) from None
-        if not isinstance(entry, dict):
-            raise self._unreadable(line)
-        return entry
 
     def _unreadable(self, line: bytes) -> ValueError:
         return ValueError(f"{self.path} has a line that is no checksum: {line[:60]!r}. Restore it from a copy.")
@@ -115,11 +113,13 @@ class List:
 
     def append(self, entry: dict[str, Any], sync: bool = False) -> None:
         """Add a line, over an unfinished one if there is one."""
-        with self.path.open("r+b") as file:
-            file.seek(self.offset)
-            file.truncate()
-            file.write(line := json.dumps(entry).encode() + b"\n")
-            file.flush()
+        line = json.dumps(entry).encode() + b"\n"
+        with self.path.open("r+b", buffering=0) as file:
+            if file.seek(0, os.SEEK_END) != self.offset:
+                file.truncate(self.offset)
+                file.seek(self.offset)
+            if file.write(line) != len(line):  # a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
             if sync:
                 os.fsync(file.fileno())
         self._enter(line)
@@ -136,25 +136,30 @@ class List:
         return self
 
 
-_lists: dict[Path, List] = {}
+_lists: dict[str, List] = {}
 _lock = threading.RLock()  # a live page is made while the run writes
 
 
 def list_for(path: Path) -> List | None:
     """The list, read up to its end, in which this file has its place; None if there is none."""
-    for folder in path.absolute().parents[:LEVELS]:
-        if (folder / LIST).exists():
-            return _read(folder)
+    folder = os.path.abspath(path)  # noqa: PTH100 - in every round: pathlib takes three times as long
+    for _ in range(LEVELS):
+        folder = os.path.dirname(folder)  # noqa: PTH120
+        try:
+            status = os.stat(f"{folder}/{LIST}")  # noqa: PTH116
+        except OSError:
+            continue
+        return _read(folder, status)
     return None
 
 
-def _read(folder: Path) -> List:
-    status = (folder / LIST).stat()
+def _read(folder: str, status: os.stat_result) -> List:
     with _lock:
         known = _lists.get(folder)
         if known is None or known.inode != status.st_ino or known.offset > status.st_size:
-            known = _lists[folder] = List(folder, status.st_ino)
-        known.refresh()
+            known = _lists[folder] = List(Path(folder), status.st_ino)
+        if known.offset != status.st_size:
+            known.refresh()
     return known
 
 
@@ -163,7 +168,7 @@ def drop_unreadable(folder: Path) -> None:
     try:
         list_for(folder / LIST)
     except ValueError:
-        _lists.pop(folder.absolute(), None)
+        _lists.pop(str(folder.absolute()), None)
         (folder / LIST).unlink()
 
 
@@ -172,10 +177,10 @@ def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
 
     Hidden files, those that grow and those in a list further down are left out.
     """
-    if (folder / LIST).exists():
-        listed = _read(folder.absolute()).settle().files
+    above = list_for(folder / LIST)
+    if above is not None and (folder / LIST).exists():
+        listed = above.settle().files
     else:
-        above = list_for(folder / LIST)
         own = (path for path in existing if path.suffix != APPENDED and list_for(path) is above)
         listed = {_name(folder, path): _digest(path) for path in own if not _hidden(_name(folder, path))}
     lines = [{"format": FORMAT}, *({"file": name, **digest._asdict()} for name, digest in listed.items()), {}]
@@ -204,11 +209,18 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
             found.append({})
 
 
+def check_ordinary(path: Path) -> None:
+    """Raise ValueError if something else than a file has this name: to read a pipe or a device may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} must be a file; found a folder, a pipe or a device. Restore it, or name another.")
+
+
 def verify(path: Path, *, foreign: bool = False) -> None:
-    """Raise ValueError if a file is not what its list says. Without a list nothing is checked.
+    """Raise ValueError if a file is not what its list says. Without a list nothing but its kind is checked.
 
     `foreign` files may have been put there by others: those that are not listed pass.
     """
+    check_ordinary(path)
     found = list_for(path)
     if found is None or path.suffix == APPENDED or (foreign and _name(found.folder, path) not in found.files):
         return
@@ -221,22 +233,22 @@ def verify(path: Path, *, foreign: bool = False) -> None:
 
 def verify_none_missing(folder: Path) -> None:
     """Raise ValueError if a file that was written into this folder is missing."""
-    for path in listed(folder):
-        if not path.exists():
-            verify(path)
+    for path in (path for path in listed(folder) if not path.exists()):
+        verify(path)
 
 
 def listed(folder: Path) -> list[Path]:
     """The files that were written into this folder."""
     found = list_for(folder / LIST)
-    paths = [] if found is None else [found.folder / name for name in found.files]
+    paths = (found.folder / name for name in found.files) if found else ()
     return [folder / path.name for path in paths if path.parent == folder.absolute()]
 
 
 def is_unlisted(path: Path) -> bool:
-    """Whether a file lies in a folder with a list, but no line is about it."""
+    """Whether a file that is not hidden lies in a folder with a list, but no line is about it."""
     found = list_for(path)
-    return found is not None and _name(found.folder, path) not in {*found.files, *found.before}
+    name = _name(found.folder, path) if found else ""
+    return found is not None and name not in found.files and name not in found.before and not _hidden(name)
 
 
 def problem(found: List, path: Path) -> str | None:
@@ -253,16 +265,13 @@ def problem(found: List, path: Path) -> str | None:
     if now is None or allowed[0] is None:
         return f"is not listed in {LIST}" if now else "is missing"
     written = allowed[0].bytes
-    change = "its content was changed" if now.bytes == written else f"it has {now.bytes} bytes, not {written}"
-    return f"is damaged: {change}"
+    return f"is damaged: {f'it has {now.bytes} bytes, not {written}' if now.bytes != written else 'it was changed'}"
 
 
 def unlisted(found: List) -> Iterator[Path]:
     """The files in the folder that no line is about, but for hidden ones and those that grow."""
     for path in sorted(found.folder.rglob("*")):
-        name = _name(found.folder, path)
-        known = name in found.files or name in found.before or path.suffix == APPENDED or list_for(path) is not found
-        if path.is_file() and not known and not _hidden(name):
+        if path.is_file() and path.suffix != APPENDED and list_for(path) is found and is_unlisted(path):
             yield path
 
 
@@ -271,7 +280,7 @@ def _hidden(name: str) -> bool:
 
 
 def _name(folder: Path, path: Path) -> str:
-    return path.absolute().relative_to(folder.absolute()).as_posix()
+    return os.path.relpath(path, folder).replace(os.sep, "/")
 
 
 def _digest_now(path: Path) -> Digest | None:
@@ -282,9 +291,10 @@ def _digest_now(path: Path) -> Digest | None:
 
 
 def _digest(path: Path) -> Digest:
+    check_ordinary(path)
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         if path.suffix != TENSORS:
-            return Digest(path.stat().st_size, file_digest(file, "sha256").hexdigest())
+            return Digest(size, file_digest(file, "sha256").hexdigest())
         length = file.read(8)  # of the header, as safetensors writes it
-        header = file.read(min(int.from_bytes(length, "little"), path.stat().st_size))
-        return Digest(path.stat().st_size, sha256(length + header).hexdigest())
+        return Digest(size, sha256(length + file.read(min(int.from_bytes(length, "little"), size))).hexdigest())

@@ -30,26 +30,38 @@ Tensors = dict[str, Tensor]
 
 @contextmanager
 def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
-    """Yield a temporary path to write to; if the block succeeds, flush that file to disk and rename it to `path`.
+    """Yield a temporary path to write to; if the block succeeds, that file is renamed to `path`.
 
     The temporary file is new: nothing planted under its name is followed. Missing parent folders are created.
 
     Args:
         path: The file to replace.
-        settled: Whether the new name too must survive a loss of power; without, it does after `sync(path.parent)`.
+        settled: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
+            where many files are written, leave it for one call of `settle`.
     """
     make_folder(path.parent)
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
     draft.touch(exist_ok=False)
     try:
         yield draft
-        sync(draft)
+        if settled:
+            sync(draft)
         with checksums.announced(path, draft, sync=settled):
-            draft.replace(path)
+            with _about(path):
+                draft.replace(path)
             if settled:
                 sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Let what the operating system says about a temporary file inside be about the file that it becomes."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def sync(path: Path) -> None:
@@ -64,6 +76,15 @@ def sync(path: Path) -> None:
             raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(handle)
+
+
+def settle(folder: Path, paths: Iterable[Path]) -> None:
+    """Wait until files that were written to a folder without settling would survive a loss of power."""
+    if folder.exists():
+        for path in paths:
+            if path.exists():
+                sync(path)
+        sync(folder)
 
 
 def make_folder(folder: Path) -> None:

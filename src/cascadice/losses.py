@@ -46,7 +46,7 @@ def class_targets(logits: Float[Tensor, "*batch classes"], targets: Tensor) -> I
     Any other shape is refused: torch would broadcast it against the logits, and the result would be wrong.
 
     Example:
-        >>> class_targets(torch.zeros(5, 10), torch.zeros(5, 1)).shape
+        >>> class_targets(torch.zeros(5, 10), torch.zeros(5, 1, dtype=torch.int64)).shape
         torch.Size([5])
     """
     if targets.shape == (*logits.shape[:-1], 1):

@@ -208,8 +208,13 @@ def count_parameters(name: str, data_shape: Sequence[int], classes: int, **optio
         >>> count_parameters("mlp", (1, 8, 8), 10, hidden=(10_000, 10_000))
         100760010
     """
-    with torch.device("meta"):
-        return sum(p.numel() for p in _builder(name, options)(data_shape, classes, **options).parameters())
+    builder = _builder(name, options)
+    try:
+        with torch.device("meta"):
+            return sum(p.numel() for p in builder(data_shape, classes, **options).parameters())
+    except (RuntimeError, OverflowError) as error:  # torch counts bytes in 64 bits
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"{name} would be larger than any memory: {reason}. Choose smaller options.") from None
 
 
 def _builder(name: str, options: Mapping[str, Any]) -> Callable[..., nn.Module]:

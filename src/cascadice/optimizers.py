@@ -238,6 +238,8 @@ def _require_at_least_zero(**values: float) -> None:
     for name, value in values.items():
         if not value >= 0:
             raise ValueError(f"{name} must be at least 0; found {value}.")
+        if value > (most := torch.finfo(torch.float32).max):
+            raise ValueError(f"{name} must be at most {most:.3g}, the largest float32; found {value}.")
 
 
 def _require_decay_rates(*betas: float) -> None:

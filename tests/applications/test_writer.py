@@ -6,9 +6,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from cascadice.applications.writer import Writer, open_writer
+from cascadice.runs.progress import Console
 
 
 @pytest.fixture

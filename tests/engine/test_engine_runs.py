@@ -189,3 +189,8 @@ def test_a_seeded_run_pinned():
     net = make(seed=2025, optimizer="momentum", local_steps=2, mixing="matching", nodes=4, init="own")
     losses = torch.stack([done.loss for done in simulate(net, 3)])
     torch.testing.assert_close(losses, torch.tensor(GOLDEN, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_a_rate_that_no_parameter_can_hold_is_named():
+    with pytest.raises(ValueError, match=r"lr must be at most 3\.4e\+38, the largest torch\.float32; .* has 1e\+39"):
+        make(lr=1e39, dtype="float32")

@@ -34,10 +34,10 @@ def test_rules_side_by_side_are_the_rules_alone(one_thread):
     setting = replace(quick_settings()[0], nodes=6, per_node=64)
     alone = [make_network(setting, data.digits(), seed, (8,)) for seed in (100, 101)]
     bad = [k + 6 * i for i, seed in enumerate((100, 101)) for k in strangers(setting, seed)]
-    together = rules_of(setting, fleet(alone), bad, 2)
+    together = rules_of(setting, fleet(alone), bad)
     everything = fleet(alone * len(together))
     *_, found = simulate(everything, 5, rule=side_by_side(list(together.values()), 12))
-    for i, (name, rule) in enumerate(rules_of(setting, fleet(alone), bad, 2).items()):
+    for i, (name, rule) in enumerate(rules_of(setting, fleet(alone), bad).items()):
         *_, expected = simulate(fleet(alone), 5, rule=rule)
         rows = slice(12 * i, 12 * (i + 1))
         torch.testing.assert_close(found.after.theta[rows], expected.after.theta, msg=name)

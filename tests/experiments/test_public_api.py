@@ -20,7 +20,7 @@ PACKAGES = {"cascadice", *(f"cascadice.{name}" for name in ("data", "engine", "i
 PLAIN = {
     f"cascadice.{name}"
     for names in (
-        "files names seeds models optimizers losses learning_rates",
+        "files locks names seeds models optimizers losses learning_rates",
         "data.batches data.corruption data.partition",
         "engine.exchange.geometry engine.exchange.cosine_trust engine.exchange.robust",
         "influence.cascade influence.measures influence.proximity influence.readings influence.retraining",

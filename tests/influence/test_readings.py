@@ -23,6 +23,7 @@ from cascadice.influence.readings import (
     proximal,
     r_hop,
     reciprocity,
+    resampled_rank_correlations,
     sample_contributions,
     summed,
 )
@@ -242,6 +243,15 @@ def test_agreement_is_what_scipy_finds(points):
     line = stats.linregress(true.numpy(), found.numpy())
     rank = stats.spearmanr(true.numpy(), found.numpy()).statistic
     assert made[:3] == pytest.approx((line.rvalue, rank, line.slope), abs=1e-9)
+
+
+def test_rank_correlations_of_resamples_are_those_of_a_loop():
+    draw = torch.Generator().manual_seed(0)
+    true, found = torch.randint(4, (2, 6), generator=draw).double()  # with ties
+    picks = torch.cat([torch.randint(6, (40, 6), generator=draw), torch.zeros(1, 6, dtype=torch.long)])
+    slow = torch.tensor([agreement(true[pick], found[pick]).spearman for pick in picks], dtype=torch.float64)
+    assert bool(slow[-1].isnan())  # one point alone does not vary
+    equal(resampled_rank_correlations(true, found, picks), slow, equal_nan=True)
 
 
 def test_agreement_leaves_out_what_is_not_finite():

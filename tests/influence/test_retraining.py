@@ -103,18 +103,37 @@ def test_random_subsets_keep_a_part():
             random_subsets(10, keep, 3)
 
 
-def test_bad_input():
+def test_bad_input(unchecked):
     network = small()
     evaluation = evaluate_on(network)
     for options, message in (
         ({}, "found neither"),
         ({"updates": torch.zeros(1, NODES)}, "row 0 of updates"),
         ({"samples": torch.zeros(2, 48)}, "row 0 of samples"),
-        ({"updates": torch.ones(2, 3)}, "one a participant"),
+        ({"updates": torch.ones(2, 3)}, r"a column for each of 4 participants; found shape \[2, 3\]"),
+        ({"updates": torch.ones(NODES)}, r"found shape \[4\]. Use weights\[None\] for one network"),
+        ({"samples": torch.ones(2, 47)}, r"a column for each of 48 training samples; found shape \[2, 47\]"),
+        ({"updates": torch.ones(2, NODES), "samples": torch.ones(3, 48)}, "a row for each network; found 2 and 3 rows"),
+        ({"samples": torch.full((1, 48), -1.0)}, "weights of samples must be at least 0 and finite; found -1"),
+        ({"updates": torch.ones(2, NODES), "names": ["one"]}, "a name for each of 2 networks; found 1"),
         ({"updates": torch.ones(0, NODES)}, "row 0 of updates"),
     ):
         with pytest.raises(ValueError, match=message):
             retrain(network, 2, evaluation, **options)
+    for rounds, found in ((0, "0"), (simulate(network, 2), "generator")):
+        with pytest.raises(ValueError, match=f"how many rounds to train, at least 1; found {found}"):
+            retrain(network, rounds, evaluation, updates=torch.ones(1, NODES))
+
+
+def test_scores_subsets_and_losses_must_fit(unchecked):
+    subsets, scores, losses = random_subsets(6, 0.5, 8), torch.rand(6), torch.rand(8)
+    for wrong in ((scores[:5], subsets, losses), (scores, subsets, losses[:7]), (scores, subsets[0], losses)):
+        with pytest.raises(ValueError, match=r"a row for each of .* and a column for each of .* found"):
+            datamodeling_score(*wrong)
+    with pytest.raises(ValueError, match=r"one prediction for each thing found.*shapes \[8\] and \[7\]"):
+        predicts(losses, losses[:7])
+    with pytest.raises(ValueError, match=r"and 0 resamples"):
+        predicts(losses, losses, 0)
 
 
 def test_samples_that_share_statistics_cannot_be_left_out():

@@ -64,7 +64,7 @@ def test_networks_side_by_side_are_judged_as_if_alone(make, one_thread):
     """Evaluated on all that everyone holds: which of it is drawn depends on the number of a participant."""
     apiece = [digits(seed, per_node=200, behaviours=[cd.Behaviour("free-rider", (seed,))]) for seed in (0, 1)]
     explore = {"explore": False} if make is proximal_trust else {}
-    both = make(fleet(apiece), networks=2, samples=200, **explore)
+    both = make(fleet(apiece), samples=200, **explore)
     *_, _ = cd.simulate(fleet(apiece), 4, rule=both)
     for i, net in enumerate(apiece):
         alone = make(net, samples=200, **explore)

@@ -10,6 +10,7 @@ from cascadice import checksums
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.cli import main
 from cascadice.files import keep_checksums, write_json
+from cascadice.report.page import collect
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
 KEY = "0123456789abcdef0123456789abcdef\n"
@@ -134,3 +135,11 @@ def test_a_record_of_forgetting_is_about_its_models(tmp_path):
     (tmp_path / "models.bin").write_bytes(b"other")
     with pytest.raises(ValueError, match=r"models.bin holds other models: its digest is"):
         audit(record, tmp_path)
+
+
+def test_results_that_are_missing_are_named_on_the_page(whole, tmp_path):
+    run = shutil.copytree(whole / "run", tmp_path / "run")
+    assert collect(run)["notes"] == []
+    (run / "influence" / "influence.json").unlink()
+    shutil.rmtree(run / "reward")  # as a whole: nobody misses it
+    assert collect(run)["notes"] == ["influence/influence.json is missing: what it held is not shown."]

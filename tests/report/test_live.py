@@ -211,6 +211,21 @@ def test_data_are_collected_only_on_request_and_not_too_often(monkeypatch, tmp_p
     assert all(b - a >= 0.3 for a, b in pairwise(times))
 
 
+def test_two_threads_send_whole_messages(tmp_path):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        feed = live._Feed(tmp_path, 1, ours)
+        content = b"x" * 3_000_000
+        threads = [Thread(target=feed.send, args=({"size": len(content), "by": by}, content)) for by in range(2)]
+        for thread in threads:
+            thread.start()
+        reader = theirs.makefile("rb")
+        for _ in threads:
+            assert json.loads(reader.readline())["size"] == len(reader.read(len(content)))
+        for thread in threads:
+            thread.join()
+
+
 def test_slow_updates_come_less_often():
     assert PAUSE(0.001) == journal.UPDATE_SECONDS
     assert PAUSE(2.0) == pytest.approx(20.0)

@@ -4,18 +4,13 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
-from importlib import resources
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from report.pages import CONFIG, HOSTILE, ask_everything, train, write_section
+from report.pages import CONFIG, HOSTILE, train, write_section
 
 from cascadice import files
-from cascadice.applications.plain import evenly, plain, short
 from cascadice.cli import main
 from cascadice.engine import simulate
 from cascadice.influence.cascade import Cascade
@@ -26,32 +21,6 @@ from cascadice.runs import store
 from cascadice.runs.config import build, to_json
 from cascadice.runs.folder import fingerprint
 from cascadice.runs.summary import read_summary
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("page") / "run")
-
-
-@pytest.fixture(scope="module")
-def asked(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("asked") / "run"
-    shutil.copytree(trained, folder)
-    ask_everything(folder)
-    return folder
-
-
-@pytest.fixture
-def bare(trained, tmp_path):
-    """A run without influence, which a test may change."""
-    return shutil.copytree(trained, tmp_path / "bare")
-
-
-@pytest.fixture
-def run(asked, tmp_path):
-    """A run with all kinds of influence, which a test may change."""
-    return shutil.copytree(asked, tmp_path / "run")
 
 
 def columns(found, kind="truth"):
@@ -296,77 +265,6 @@ def test_too_many_rows_are_summed_to_fit_the_page(tmp_path):
     assert len(page(data).encode()) < LARGEST
 
 
-class Reader(HTMLParser):
-    """What a browser makes of a page: its tags, and the text of its data and title."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.texts, self.open = [], {}, None
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        self.open = dict(attributes).get("id") if tag == "script" else tag
-
-    def handle_endtag(self, tag):
-        self.open = None
-
-    def handle_data(self, text):
-        self.texts[self.open] = self.texts.get(self.open, "") + text
-
-
-def test_nothing_in_a_run_becomes_markup(run, tmp_path):
-    write_section(run, "detect")
-    hostile = run.rename(tmp_path / HOSTILE.replace("/", "⁄"))
-    data = collect(hostile)
-    reader = Reader()
-    reader.feed(page(data))
-    assert json.loads(reader.texts["data"]) == json.loads(json.dumps(data))
-    assert HOSTILE in reader.texts["data"] or HOSTILE in json.dumps(json.loads(reader.texts["data"]))
-    assert reader.texts["title"] == f"{hostile.name} · cascadice"
-    assert not any(tag == "img" for tag, _ in reader.tags)
-
-
-def test_the_page_is_one_file_that_asks_for_nothing(asked):
-    reader = Reader()
-    text = page(collect(asked))
-    reader.feed(text)
-    assert not [a for _, a in reader.tags if "src" in a or a.get("href", "#").startswith(("http", "/"))]
-    assert not any(tag == "link" for tag, _ in reader.tags)
-    assert any("default-src 'none'" in a.get("content", "") for _, a in reader.tags)
-    assert not re.search(r"\{\{\w+\}\}", text.replace(page_of_plotly(), ""))
-    assert len(text.encode()) < LARGEST
-
-
-def page_of_plotly():
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs()
-
-
-@settings(max_examples=50)
-@given(st.text())
-def test_text_in_data_comes_through(text):
-    embedded = json_in_html({"text": text, "key" + text: [text]})
-    assert not set("<>&\u2028\u2029") & set(embedded)
-    assert json.loads(embedded) == {"text": text, "key" + text: [text]}
-
-
-def test_numbers_are_rounded_and_null_if_not_finite():
-    assert short([0.123456789, float("nan"), float("inf"), -2.0]) == [0.12346, None, None, -2.0]
-    assert plain({"a": [float("nan"), 1.5, (float("-inf"),)]}) == {"a": [None, 1.5, [None]]}
-
-
-@given(st.integers(0, 200), st.integers(1, 50))
-def test_places_are_spread_evenly(count, most):
-    places = evenly(count, most)
-    assert len(places) == min(count, most)
-    assert places == sorted(set(places))
-    if count and most > 1:
-        assert (places[0], places[-1]) == (0, count - 1)
-    steps = np.diff(places)
-    assert len(steps) == 0 or steps.max() - steps.min() <= 1
-
-
 def test_the_command_writes_the_page_where_asked(asked, tmp_path, capsys):
     out = tmp_path / "deep" / "page.html"
     assert main(["report", str(asked), "--out", str(out)]) == 0
@@ -398,70 +296,3 @@ def test_mistakes_are_reported_in_one_line(trained, tmp_path, monkeypatch, capsy
     said = capsys.readouterr().err
     assert re.search(message, said)
     assert said.count("\n") == 1
-
-
-def colours(theme):
-    text = (resources.files("cascadice.report.page") / "page.css").read_text()
-    block = re.search(
-        r":root\[data-theme=\"dark\"\] \{(.*?)\}" if theme == "dark" else r":root \{(.*?)\}", text, re.DOTALL
-    )
-    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block[1]))
-
-
-def luminance(colour):
-    parts = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return linear @ [0.2126, 0.7152, 0.0722]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_can_be_read(theme):
-    """WCAG AA: 4.5 : 1 for text."""
-    tones = colours(theme)
-    for text in ("ink", "soft", "accent", "helped", "harmed"):
-        for ground in ("card", "ground"):
-            dark, light = sorted((luminance(tones[text]), luminance(tones[ground])))
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
-
-
-@pytest.fixture(scope="module")
-def final(trained, tmp_path_factory):
-    """A run that was asked who helped its final models, and nothing else."""
-    folder = shutil.copytree(trained, tmp_path_factory.mktemp("final") / "run")
-    ask_whole_run(folder, WholeRunQuestion(("whole-run", "whole-run-shares"), points=1, samples=True), quiet=True)
-    return folder
-
-
-def test_who_helped_the_final_models_comes_first(final, tmp_path):
-    data, summary = collect(final), read_summary(final / "whole-run", final, build(CONFIG))
-    shares = summary.participants["whole-run shares"]
-    assert data["findings"][1].startswith("Influence on the final models is the change in their test loss")
-    assert f"participant {shares.argmin()}" in data["findings"][2].lower()
-    assert "helped the final models most." in data["findings"][2]
-    (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
-    assert (
-        sentence == f"Shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}."
-    )
-    section = data["final"]
-    assert section["title"] == "Who helped the final models, and who harmed them"
-    assert section["columns"] == ["participant", "injected", "whole-run shares", "whole-run at 1"]
-    assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
-    assert section["picture"].startswith("data:image/png;base64,")
-    assert data["samples"]["kind"] == "whole-run shares"
-    assert [entry["name"] for entry in data["commands"]] == [
-        "influence", "detect", "choose", "reward", "forget", "validate",
-    ]  # fmt: skip
-    assert data["influence"]["kinds"] == ["whole-run shares", "whole-run at 1"]
-
-
-def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):
-    folder = shutil.copytree(asked, tmp_path / "run")
-    shutil.copytree(final / "whole-run", folder / "whole-run")
-    files.keep_checksums(folder / "whole-run", (folder / "whole-run").iterdir())
-    data, without = collect(folder), collect(asked)
-    assert without["final"] is None
-    assert data["influence"] == without["influence"]
-    assert data["samples"]["kind"] == "whole-run shares"
-    helped = [text for text in data["findings"] if "helped" in text and "most" in text]
-    assert all("the final models" in text for text in helped)
-    assert any("at hop 1" in text for text in data["findings"])

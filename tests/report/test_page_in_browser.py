@@ -163,7 +163,7 @@ def test_controls_have_accessible_names(tab):
 def test_another_estimator_can_be_chosen(tab):
     before = tab.text("#ranking")
     tab.js("(s => { s.value = 'first order'; s.dispatchEvent(new Event('change')); })(document.getElementById('kind'))")
-    assert tab.text("#panel-text").startswith("Change in loss by first order (")
+    assert tab.text("#panel-text").startswith("Influence by first order (")
     assert tab.text("#ranking") != before
 
 

@@ -1,8 +1,8 @@
 """A disk that loses its power: what was written to a folder, in order, and what a crash may leave of it.
 
-The content of a file is kept once the file was flushed; of lines added to a file, those up to the last flush. A name
-that was made, replaced or removed is kept once its folder was flushed; until then it may be kept or not, whatever
-happened to the names changed before and after it.
+The content of a file is kept once the file was flushed; until then a new file may be empty, and lines added to a file
+may be missing. A name that was made, replaced or removed is kept once its folder was flushed; until then it may be kept
+or not, whatever happened to the names changed before and after it.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ State = dict[str, bytes | None]
 
 
 class Change(NamedTuple):
-    """One thing that happened: a name got this content (None: became a folder), was removed, or was flushed.
+    """One thing that happened to a name: it was made or replaced ("name"; None: as a folder), removed, or flushed.
 
-    A file that lines were added to got this "content", and was flushed as a "file".
+    "content" is what a file holds that had another name when it was written, or that lines were added to.
     """
 
     kind: str
@@ -61,8 +61,7 @@ def recording(folder: Path) -> Iterator[list[Change]]:
 
     def noted_sync(path: Path) -> None:
         sync(path)
-        if path.is_dir():
-            note("flush", path)
+        note("flush", path)
         flushed.add(path)
 
     def noted_remove(path: Path) -> None:
@@ -79,13 +78,15 @@ def recording(folder: Path) -> Iterator[list[Change]]:
 
     def noted_replace(draft: Path, path: Path) -> Path:
         note("name", path, draft.read_bytes() if draft in flushed else b"")
+        if draft not in flushed:
+            note("content", path, draft.read_bytes())
         return replace(draft, path)
 
     def noted_append(list_: checksums.List, entry: dict[str, Any], sync: bool = False) -> None:
         append(list_, entry, sync)
         note("content", list_.path, list_.path.read_bytes())
         if sync:
-            note("file", list_.path)
+            note("flush", list_.path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checksums.List, "append", noted_append)
@@ -118,9 +119,8 @@ def unflushed(changes: list[Change]) -> list[str]:
 def _durable(change: Change, later: list[Change]) -> bool:
     """Whether a change survives; one in a folder that is removed later does when the removal does."""
     folder = str(Path(change.path).parent)
-    if change.kind == "content":
-        return Change("file", change.path) in later
-    if change.kind == "file" or change.kind == "flush" or change.path == "." or Change("flush", folder) in later:
+    needed = change.path if change.kind == "content" else folder
+    if change.kind == "flush" or change.path == "." or Change("flush", needed) in later:
         return True
     removed = Change("remove", folder)
     return removed in later and _durable(removed, later[later.index(removed) :])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cascadice import learning_rates
 from cascadice.engine import behaviours, simulate
 from cascadice.runs import config as configuration
-from cascadice.runs.config import Config, build, from_json, length, override, to_json
+from cascadice.runs.config import Config, build, from_json, length, override, sees_scale, to_json
 from cascadice.runs.flags import read_setting
 from cascadice.runs.folder import fingerprint
 from cascadice.runs.options import read_options
@@ -177,3 +177,17 @@ def test_flags_are_read_by_the_type_of_their_field(text):
     assert read_setting("lr", "1e-3") == 1e-3
     with pytest.raises(ValueError, match=f"--batch-size must be a whole number; found '{text}'"):
         read_setting("batch_size", text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),
+        ({"optimizer": "momentum"}, True),
+        ({"optimizer": "adam"}, False),
+        ({"clip": 1.0}, False),
+        ({"participants": ("1:optimizer=adam",)}, False),
+    ],
+)
+def test_which_settings_hide_the_size_of_gradients(settings, expected):
+    assert sees_scale(replace(Config(), **settings), 3) == expected

@@ -16,7 +16,8 @@ from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.summary import injected_faults, print_summary, ranked, summarise
+from cascadice.runs.summary import injected_faults, ranked, summarise
+from cascadice.runs.words import print_summary
 
 NODES, HOPS = 4, 2
 KINDS = ("truth", "path-integrated, 2 points", "first order")
@@ -132,7 +133,7 @@ def test_findings_in_words():
     true, estimate = Cascade("truth", 4, (0, 1, 2), value), Cascade("first order", 4, (0, 1, 2), 2 * value)
     text = told(summarise(concatenate(map(table_of, (true, estimate))), 3, [measures(4, 0.75)], {1: "flip-labels"}))
     for line in (
-        "Influence of the updates in round 4, as a change of the weighted mean test loss:",
+        "Influence of the updates in round 4: the change of the weighted mean test loss. Negative lowered the loss (he",
         "helped  participant 0                   -0.5000",
         "harmed  participant 1 (flip-labels)     +0.2500",
         "no influence: participant 2",
@@ -151,13 +152,40 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     assert list(found.updates) == ["whole-run shares", "whole-run at 0.5", "truth"]
     text = told(found)
     for line in (
-        "Influence of the updates in 2 rounds from 0 to 1, as a change of the test loss of the final models:",
+        "Influence of the updates in 2 rounds from 0 to 1: everybody's share of what training did to the test loss",
         "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
         "helped  participant 0     -1.0000",
         "no influence: participant 2\nshares sum to -0.5000; training changed the loss by -0.7500",
     ):
         assert line in text
     assert "shares sum" not in told(summarise(concatenate(rows), 3))
+
+
+def test_a_slope_is_not_called_a_change():
+    scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
+    text = told(summarise(table_of_participants("whole-run at 0.5", 0, scores), 3))
+    assert (
+        "the slope of the final models' test loss by the weight of somebody's updates, which is not the change" in text
+    )
+    assert "change of the" not in text
+
+
+def test_how_many_more_helped_and_harmed():
+    scores = torch.linspace(-1, 1, 17, dtype=torch.float64)  # 8 helped, 8 harmed, 5 of each are named
+    found = summarise(table_of_participants("truth", 0, scores), 17)
+    assert "3 more helped and 3 more harmed: all in the table\n" in told(found, where=": all in the table")
+    few = summarise(table_of_participants("truth", 0, scores[4:13]), 9)
+    assert "more h" not in told(few, where=": all in the table")
+
+
+@pytest.mark.parametrize(("kind", "sees_scale", "warned"), [
+    ("whole-run shares", False, True), ("whole-run shares", True, False), ("first order", False, False),
+])  # fmt: skip
+def test_under_adam_samples_are_not_ranked_as_if_it_meant_something(kind, sees_scale, warned):
+    updates = table_of_participants(kind, 0, torch.tensor([-1.0, 2.0], dtype=torch.float64))
+    text = told(summarise(concatenate([updates, sampled(kind)]), 2, sees_scale=sees_scale))
+    assert ("Do not choose samples by these scores: Adam and clipping" in text) == warned
+    assert ("The most helpful and the most harmful samples" in text) != warned
 
 
 def test_samples_in_words_with_their_labels():

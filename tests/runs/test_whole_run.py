@@ -14,12 +14,11 @@ from cascadice.cli import main
 from cascadice.engine import DivergedError, simulate
 from cascadice.influence import evaluate_on, whole_run, whole_run_shares
 from cascadice.influence.tables import parts, read_note, read_table
-from cascadice.runs import store, unfinished
+from cascadice.runs import store, sweeps, unfinished
 from cascadice.runs import train as runs
-from cascadice.runs import whole_run as asking
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import build, to_json
-from cascadice.runs.folder import read_config
+from cascadice.runs.folder import fingerprint, read_config
 from cascadice.runs.playing import open_playable
 from cascadice.runs.recipes import demo
 from cascadice.runs.summary import read_training_change
@@ -174,8 +173,8 @@ def never_stopped(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "whole-run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
-        patch.setattr(asking, "segment", lambda network, rounds: 2)
-        patch.setattr(asking, "counting", whole := stopping(0))
+        patch.setattr(sweeps, "segment", lambda network, rounds: 2)
+        patch.setattr(sweeps, "counting", whole := stopping(0))
         ask_whole_run(trained, BOTH, out, quiet=True)
     assert whole.count == whole.total == 3 * (4 + 6 + 6)
     return read_table(out)
@@ -183,17 +182,17 @@ def never_stopped(trained, tmp_path_factory):
 
 @pytest.mark.parametrize(("after", "killed"), [(1, 1), (3, 0), (5, 1), (9, 0), (12, 1), (16, 0), (17, 1), (40, 1)])
 def test_stopped_it_goes_on_where_it_was_with_the_same_bits(run, never_stopped, monkeypatch, after, killed):
-    monkeypatch.setattr(asking, "segment", lambda network, rounds: 2)  # checkpoints before rounds 2 and 4
+    monkeypatch.setattr(sweeps, "segment", lambda network, rounds: 2)  # checkpoints before rounds 2 and 4
     out = run / "whole-run"
     with monkeypatch.context() as patch:
-        patch.setattr(asking, "counting", stopping(after))
+        patch.setattr(sweeps, "counting", stopping(after))
         patch.setattr(unfinished, "SAVE_SECONDS", 0.0)
         if killed:  # nothing is saved on the way out
             patch.setattr(unfinished.Scores, "save", _saving_unless(unfinished.Scores.save))
         with pytest.raises(StopError):
             ask_whole_run(run, BOTH, quiet=True)
     assert list(parts(out)) == []
-    monkeypatch.setattr(asking, "counting", rest := stopping(0))
+    monkeypatch.setattr(sweeps, "counting", rest := stopping(0))
     ask_whole_run(run, BOTH, quiet=True)
     assert rest.count == rest.total <= 3 * (4 + 6 + 6) - after + 1 + 4  # at most two segments are played once more
     same(read_table(out), never_stopped)
@@ -207,7 +206,7 @@ def _saving_unless(save):
 def test_what_is_finished_is_not_computed_again(run, monkeypatch):
     ask_whole_run(run, BOTH, quiet=True)
     before = read_table(run / "whole-run")
-    monkeypatch.setattr(asking, "sweep", None)
+    monkeypatch.setattr(sweeps, "sweep", None)
     ask_whole_run(run, BOTH, quiet=True)
     same(read_table(run / "whole-run"), before)
 
@@ -229,7 +228,10 @@ def test_notes_leave_out_defaults_and_other_settings_are_refused(run):
 def test_a_weight_at_which_the_run_diverges_is_named(tmp_path):
     run = train(tmp_path / "run", optimizer="sgd")
     store.delete_rounds(run, range(ROUNDS))  # what was recorded would be followed, whatever the settings say now
-    files.write_json(run / "config.json", to_json(replace(read_config(run), lr=1e300)))
+    config = replace(read_config(run), lr=1e300)
+    files.write_json(run / "config.json", to_json(config))
+    manifest = files.read_json(run / "manifest.json")
+    files.write_json(run / "manifest.json", manifest | {"fingerprint": fingerprint(config)})
     with pytest.raises(DivergedError, match=r"in the run at α = 0.7, "):
         ask_whole_run(run, replace(BOTH, kinds=("whole-run",)), quiet=True)
 
@@ -240,7 +242,7 @@ def test_what_is_said(run, capsys):
     for words in (
         "whole-run influence of 6 rounds at α = 0.7, 0.211, 0.789: about 9 trainings, 0 MiB of rounds kept",
         "played and scored rounds, 36/36",
-        "as a change of the test loss of the final models",
+        "everybody's share of what training did to the test loss of the final models",
         "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
         "shares sum to ",
         "; training changed the loss by ",

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,9 @@ def test_the_published_multi_hop_matrix_loads_and_is_not_strongly_connected(publ
     assert W[5, 0] == 0.3
     with pytest.warns(UserWarning, match="not strongly connected"):
         assert not topology.describe(W).strongly_connected
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "W.csv")
+    with pytest.raises(ValueError, match=r"W\.csv must be a file; found a folder, a pipe or a device"):
+        topology.read_csv(tmp_path / "W.csv")

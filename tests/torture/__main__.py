@@ -68,7 +68,7 @@ def attack(stage: Stage, kinds: Sequence[str], seconds: float, seed: int, jobs: 
                     tally.add(kind, Attempt(what, Outcome(outcome), said))
         _, status = os.waitpid(pid, 0)
         if status:
-            raise RuntimeError(f"process {pid} of the attackers failed; see above.")
+            tally.add("attackers", Attempt(f"process {pid}", Outcome.TRACEBACK, "it failed itself; see above"))
     return tally
 
 
@@ -103,8 +103,7 @@ def _attempts(stage: Stage, kind: Kind, seconds: float, seed: int) -> Iterator[t
         return
     end = monotonic() + seconds
     for attempt in module.attacks(stage, seed):
-        if attempt is not None:
-            yield tuple(attempt)
+        yield from map(tuple, attempt if isinstance(attempt, list) else [attempt] if attempt else [])
         if monotonic() > end:
             return
 

@@ -1,6 +1,7 @@
 """Archives made to escape, to overwrite, to fill the disk or to confuse: nothing may be left outside, or half done."""
 
 import io
+import os
 import tarfile
 import warnings
 import zipfile
@@ -16,8 +17,9 @@ from torture.outcomes import Attempt, Outcome
 from torture.stage import Stage
 
 NAMES = [
-    "things/a", "things/deep/b", "../evil", "/tmp/cascadice-evil", "things/../../evil", "things\\..\\..\\evil", "C:\\evil",
-    "things/\x1b[31m", "things/" + "x" * 300, "things/a/b", "things", "", ".", "..", "things/a\x00b", "./things/a",
+    "things/a", "things/deep/b", "../evil", "/tmp/cascadice-evil", "things/../../evil", "things\\..\\..\\evil",
+    "C:\\evil", "things/\x1b[31m", "things/" + "x" * 300, "things/a/b", "things", "", ".", "..", "things/a\x00b",
+    "./things/a",
 ]  # fmt: skip
 TYPES = [
     tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE,
@@ -88,7 +90,7 @@ def _attack(stage: Stage, content: bytes, what: str) -> Attempt:
         ended = wait(start(work))
         outside = [path.name for path in place.iterdir() if path.name != "inner"]
         left = {path.name for path in inner.iterdir()} - {"archive"} - ({"things"} if ended.code == 0 else set())
-        escaped = [path for path in (inner / "things").rglob("*") if _escapes(path, inner / "things")]
+        escaped = [path for path in (inner / "things").rglob("*") if _escapes(path, inner)]
         planted = Path("/tmp/cascadice-evil").exists()
     if ended.crashed:
         return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])
@@ -98,4 +100,4 @@ def _attack(stage: Stage, content: bytes, what: str) -> Attempt:
 
 
 def _escapes(path: Path, folder: Path) -> bool:
-    return path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
+    return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -62,9 +63,10 @@ def start(work: Callable[[], Any], *, before: Callable[[], None] = lambda: None,
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout, sys.stderr = (open(fd, "w", buffering=1, errors="backslashreplace") for fd in (1, 2))
+        sys.stdout, sys.stderr = (os.fdopen(fd, "w", 1, errors="backslashreplace") for fd in (1, 2))
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        os.environ["CASCADICE_TRACEBACK"] = "1"  # what nobody foresaw is shown in full
         before()
         code = _finish(work, Path(f"{name}.answer"))
     except SystemExit as error:
@@ -136,10 +138,8 @@ def interrupted(child: Child, seconds: float, number: int) -> None:
     end = monotonic() + seconds
     while (left := end - monotonic()) > 0:
         sleep(min(left, 0.05))
-    try:
+    with suppress(ProcessLookupError):
         os.kill(child.pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def judged(what: str, ended: Ended, right: Any) -> Attempt:

@@ -1,4 +1,4 @@
-"""Disks that are full: small ones mounted in memory, and files that may not grow; then room is made, and work goes on."""
+"""Full disks: small ones mounted in memory, and files that may not grow; then room is made, and the work done again."""
 
 import os
 import random
@@ -48,12 +48,13 @@ def small_disk(home: Path, size: int) -> Iterator[Path]:
 def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
     """Works on disks with less and less room, by chance; every third with files that may not grow."""
     rng = random.Random(seed)
-    rights = {work.name: right_of(stage, work).answer[1] for work in WORKS}
     while True:
         for work in rng.sample(WORKS, len(WORKS)):
-            yield _on_small_disk(stage, work, rights[work.name], rng.randrange(0, 60) * PAGE)
+            yield _on_small_disk(stage, work, right_of(stage, work)[1], rng.randrange(0, 60) * PAGE)
             if rng.random() < 0.5:
-                yield _with_short_files(stage, work, rights[work.name], rng.choice([0, 1, 100, 1000, 4000, 10_000]))
+                yield _with_short_files(
+                    stage, work, right_of(stage, work)[1], rng.choice([0, 1, 100, 1000, 4000, 10_000])
+                )
 
 
 def _on_small_disk(stage: Stage, work: Work, right: str, room: int) -> Attempt:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from torture.children import Child, command, start, wait
 from torture.outcomes import Attempt, Outcome
@@ -34,22 +34,20 @@ REQUESTS = {
     "trace": b"TRACE PATH HTTP/1.1\r\nHost: HOST\r\n\r\n",
     "options": b"OPTIONS * HTTP/1.1\r\nHost: HOST\r\nOrigin: http://evil.example\r\n\r\n",
     "long path": b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: HOST\r\n\r\n",
-    "many headers": b"GET PATH HTTP/1.1\r\nHost: HOST\r\n"
-    + b"".join(b"X-%d: y\r\n" % i for i in range(5000))
-    + b"\r\n",
+    "many headers": b"GET PATH HTTP/1.1\r\nHost: HOST\r\n" + b"X-Y: z\r\n" * 5000 + b"\r\n",
     "long header": b"GET PATH HTTP/1.1\r\nHost: HOST\r\nX: " + b"y" * 300_000 + b"\r\n\r\n",
     "old protocol": b"GET PATH\r\n",
     "absolute": b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     "split": b"GET PATH HTTP/1.1\r\nHost: HOST\r\nX: a\rb\nSet-Cookie: c\r\n\r\n",
     "unfinished": b"GET PATH HTTP/1.1\r\nHost: HO",
-    "smuggled": b"GET /x HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET PATH HTTP/1.1\r\n\r\n",
+    "smuggled": b"GET / HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET PATH\r\n\r\n",
     "bad chunk": b"POST PATH HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
     "nothing": b"",
 }
 OURS = {"old protocol", "split", "many headers", "long header", "unfinished", "smuggled"}  # which may see the page
 
 
-def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
+def attacks(stage: Stage, seed: int) -> Iterator[list[Attempt]]:
     """Train with a live page, send hostile requests and floods meanwhile, and look at the run afterwards."""
     rng = random.Random(seed)
     with stage.empty() as place:
@@ -63,11 +61,10 @@ def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
             address = _address(child)
             requests = [*_requests(address, rng)] if address else []
             ended = wait(child)
-            yield from requests
             wrong = ended.code != 0 or digest(place / "run" / "checkpoint.safetensors", place) != right
             said = ended.said[-800:] if wrong else ""
             outcome = Outcome.TRACEBACK if ended.crashed else Outcome.LOST if wrong or not address else Outcome.HELD
-            yield Attempt(f"a run flooded with {len(requests)} requests and {SLOW} slow ones", outcome, said)
+            yield [*requests, Attempt(f"a run with {len(requests)} requests and {SLOW} slow ones", outcome, said)]
 
 
 def _line(place: Path) -> list[str]:
@@ -110,10 +107,10 @@ def _connect(port: int) -> socket.socket | None:
         return None
 
 
-def _send(name: str, url: "object", attempts: list[Attempt]) -> None:
+def _send(name: str, url: SplitResult, attempts: list[Attempt]) -> None:
     """Send a request; the answer must be a refusal, or the end of the connection."""
     content = REQUESTS[name].replace(b"PATH", url.path.encode()).replace(b"HOST", url.netloc.encode())
-    answer, opened = b"", _connect(url.port)
+    answer, opened = b"", _connect(url.port or 0)
     with suppress(OSError):
         if opened is not None:
             opened.sendall(content)
@@ -122,12 +119,7 @@ def _send(name: str, url: "object", attempts: list[Attempt]) -> None:
     status = answer[9:12].decode(errors="replace")
     leaked = b"participants trained" in answer and name not in OURS
     failed = status.startswith("5") and status not in ("501", "503", "505")
-    what = f"request: {name}"
-    if leaked:
-        attempts.append(Attempt(what, Outcome.SILENT, f"the page was shown: {answer[:200]!r}"))
-    else:
-        attempts.append(
-            Attempt(what, Outcome.TRACEBACK if failed else Outcome.HELD, answer[:200].decode(errors="replace"))
-        )
+    outcome = Outcome.SILENT if leaked else Outcome.TRACEBACK if failed else Outcome.HELD
+    attempts.append(Attempt(f"request: {name}", outcome, repr(answer[:200])))
     if opened is not None:
         opened.close()

@@ -19,10 +19,11 @@ from torture.outcomes import Attempt, Outcome
 from torture.stage import Stage
 
 PAYLOADS = [
-    "<script>alert(1)</script>", "</script><script>alert(1)//", "<img src=x onerror=alert(1)>", "'\"><svg onload=alert(1)>",
-    "<!--", "<!--<script>", "]]>", "javascript:alert(1)", "{{data}}", "${alert(1)}", "&lt;b&gt;", "\u2028\u2029", "\x1b[31m",
-    "\x1b]0;title\x07", "\x9b31m", "\r\nnew line", "\x08\x08\x08", "\u202egnp.exe", "[/b]", "[bold red]x[/]", "[link=x]y", "[/",
-    "%(name)s", "$x^2$", "\\frac{", "__proto__", "constructor", "search", "é\u0301", "𝕏" * 40, "", " ",
+    "<script>alert(1)</script>", "</script><script>alert(1)//", "<img src=x onerror=alert(1)>",
+    "'><svg onload=alert(1)>", "<!--", "<!--<script>", "]]>", "javascript:alert(1)", "{{data}}", "${alert(1)}",
+    "&lt;b&gt;", "\u2028\u2029", "\x1b[31m", "\x1b]0;title\x07", "\x9b31m", "\r\nnew line", "\x08\x08\x08",
+    "\u202egnp.exe", "[/b]", "[/", "[link=x]y", "[bold red]x[/]", "%(name)s", "$x^2$", "\\frac{", "__proto__",
+    "constructor", "search", "e\u0301", "𝕏" * 40, "", " ",
 ]  # fmt: skip
 ASK = "influence RUN --kind shares --samples --hops 1 --data-root ROOT"
 
@@ -42,7 +43,7 @@ class Active(HTMLParser):
 
 def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
     """One or two payloads, in one of the places that names come from."""
-    plain = {where: _page(_show(stage, where, "plain"), stage) for where in PLACES}
+    plain = {where: Active(_show(stage, where, "plain")[1]) for where in PLACES}
     strategy = st.tuples(st.sampled_from(list(PLACES)), st.sampled_from(PAYLOADS), st.sampled_from(PAYLOADS))
     for where, first, second in drawn(strategy, seed):
         yield _judged(f"{where}: {first + second!r}", _show(stage, where, first + second), plain[where])
@@ -73,11 +74,8 @@ def _results(place: Path, payload: str) -> list[Ended]:
         path.write_text(json.dumps(_filled(content, payload)))
     name = re.sub(r"[/\x00]", "_", payload)[:60].strip(". ") or "_"
     (place / "run" / name).mkdir(exist_ok=True)
-    (place / "run" / name / f"{name}.json").write_text(
-        json.dumps(
-            {"run": json.loads((place / "run" / "manifest.json").read_text()).get("fingerprint"), "title": payload}
-        )
-    )
+    run = json.loads((place / "run" / "manifest.json").read_text()).get("fingerprint")
+    (place / "run" / name / f"{name}.json").write_text(json.dumps({"run": run, "title": payload}))
     return [call("report", place / "run")]
 
 
@@ -114,10 +112,6 @@ def _show(stage: Stage, where: str, payload: str) -> tuple[list[Ended], str]:
         ends = PLACES[where](place, payload)
         page = place / "run" / "report.html"
         return ends, page.read_text(errors="replace") if page.exists() else ""
-
-
-def _page(shown: tuple[list[Ended], str], stage: Stage) -> Active:
-    return Active(shown[1])
 
 
 def _judged(what: str, shown: tuple[list[Ended], str], plain: Active) -> Attempt:

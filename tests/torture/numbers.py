@@ -4,6 +4,7 @@ import math
 import os
 import random
 import resource
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,8 @@ def _memory(stage: Stage, rng: random.Random) -> Attempt:
     what = f"{question} with {megabytes} MiB of memory left"
     with stage.copy() as place:
         ended = ask(question, place, memory=None, before=partial(_leave, megabytes << 20))
+        if ended.code == -signal.SIGABRT and "Traceback" not in ended.said:  # a library gave up, as if it were killed
+            ended = ask(question, place)
     if ended.crashed:
         return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])
     wrong = ended.code == 0 and ended.answer != stage.answers[question]

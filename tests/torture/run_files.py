@@ -15,6 +15,7 @@ from torture.stage import QUESTIONS, Stage, ask
 
 UNCHANGED = 99
 DERIVED = (".png", ".html")
+NOTED = ("manifest.json", "checksums.jsonl")  # where a command that fails may say so
 # What a file is read by; every file is also in front of all the other commands.
 READERS = {
     "influence/": ["influence again", "report"],
@@ -47,14 +48,14 @@ def _questions(name: str) -> list[str]:
 
 
 def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | None:
-    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be as before."""
+    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be kept."""
     what = f"{name}: {mutation[2]}; {question}"
     with stage.copy() as place:
         changed = place / "run" / name
         ended = ask(question, place, before=lambda: None if mutate(changed, mutation) else os._exit(UNCHANGED))
         if ended.code == UNCHANGED:
             return None
-        right = None if question == "check" else stage.answers[question]
+        right = "something is wrong" if question == "check" else stage.answers[question]
         if ended.code not in (0, 1, 2, 3):
             return Attempt(what, Outcome.TRACEBACK, f"exit {ended.code}: {ended.said[-800:]}")
         if question == "report" and ended.code == 0 and "note:" in ended.said:
@@ -68,7 +69,7 @@ def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | N
 def missing(pristine: Path, run: Path, changed: str) -> str:
     """The first file of a run that a command which failed removed or changed, other than by the attack; or nothing."""
     for path in sorted(pristine.rglob("*")):
-        name, derived = str(path.relative_to(pristine)), path.suffix in DERIVED or path.name == "manifest.json"
+        name, derived = str(path.relative_to(pristine)), path.suffix in DERIVED or path.name in NOTED
         if path.is_file() and name != changed and not derived and not path.name.startswith("."):
             copy = run / name
             if not copy.is_file() or copy.read_bytes() != path.read_bytes():

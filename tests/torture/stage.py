@@ -22,32 +22,16 @@ import numpy as np
 
 from torture.children import call, command, start, wait
 
-SMALL = [
-    "run",
-    "demo",
-    "--nodes",
-    "4",
-    "--rounds",
-    "4",
-    "--per-node",
-    "12",
-    "--batch-size",
-    "4",
-    "--model-options",
-    "hidden=[4]",
-    "--eval-every",
-    "2",
-    "--record",
-    "all",
-    "--checkpoint-every",
-    "1",
-    "--quiet",
-]
+SETTINGS = (
+    "run demo --nodes 4 --rounds 4 --per-node 12 --batch-size 4 --model-options hidden=[4] --eval-every 2 "
+    "--record all --checkpoint-every 1 --quiet"
+)
+SMALL = SETTINGS.split()
 LONGER = 6  # rounds to which the run is continued
-VOLATILE = ("seconds", "started", "finished", "created", "when")
+VOLATILE = ("seconds", "started", "finished", "created", "seal")  # a ledger keeps all that was ever entered
 PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII=")
-SKIPPED = (".png", ".svg")
-DURATION = re.compile(rb"\b[\d.]+ s\b")  # in words
+SKIPPED = (".png", ".svg", ".jsonl")  # and lists, which tell how often things were written
+DURATION = re.compile(rb"\b[\d.]+ s\b|Ledger seal: [0-9a-f]+")  # in words
 
 # A command line about the run RUN that writes to OUT, where it writes anything.
 QUESTIONS: Mapping[str, str] = {
@@ -58,6 +42,7 @@ QUESTIONS: Mapping[str, str] = {
     "reward": "reward RUN --budget 100 --overwrite --quiet",
     "forget": "forget RUN --participant 1 --out OUT --quiet",
     "report": "report RUN --out OUT/report.html",
+    "check": "check RUN --quiet",
     "resume": f"run --resume --out RUN --rounds {LONGER} --quiet",
 }
 
@@ -66,12 +51,13 @@ QUESTIONS: Mapping[str, str] = {
 class Stage:
     """A folder to work in, the runs in it, and the right answers.
 
-    `run` is pristine: each attempt gets a copy.
+    `run` is pristine: each attempt gets a copy. `works` is what is known of works that are not attacked.
     """
 
     home: Path
     run: Path
     answers: dict[str, Any] = field(default_factory=dict)
+    works: dict[str, Any] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
 
     @contextmanager
@@ -224,11 +210,20 @@ class NoFigure:
 
     def subplots(self, rows: int = 1, columns: int = 1, **options: Any) -> Any:
         array = np.empty(rows * columns, dtype=object)
-        array[:] = [MagicMock() for _ in array]
+        array[:] = [Axes() for _ in array]
         return array if len(array) > 1 else array[0]
 
     def savefig(self, file: Path, **options: Any) -> None:
         file.write_bytes(PIXEL)
 
     def __getattr__(self, name: str) -> Any:
+        return MagicMock()
+
+
+class Axes:
+    """Takes what axes take. Not a mock itself, which NumPy would take for an empty list."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return MagicMock()

@@ -16,17 +16,16 @@ TOGETHER = 3
 def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
     """Two or three works at once, begun within a few hundredths of a second."""
     rng = random.Random(seed)
-    rights = {work.name: right_of(stage, work).answer[1] for work in WORKS}
     by_name = {work.name: work for work in WORKS}
     new, old = [by_name["run"]], [work for work in WORKS if work.pristine]
     while True:
         works = new * rng.randint(2, TOGETHER) if rng.random() < 0.3 else rng.choices(old, k=rng.randint(2, TOGETHER))
         if rng.random() < 0.5:
             works = [works[0]] * len(works)
-        yield _attack(stage, works, [rng.uniform(0, 0.05) for _ in works], rights)
+        yield _attack(stage, works, [rng.uniform(0, 0.05) for _ in works])
 
 
-def _attack(stage: Stage, works: list[Work], pauses: list[float], rights: dict[str, str]) -> Attempt:
+def _attack(stage: Stage, works: list[Work], pauses: list[float]) -> Attempt:
     names = [work.name for work in works]
     what = f"at once: {', '.join(names)}"
     with stage.copy() if works[0].pristine else stage.empty() as place:
@@ -46,7 +45,7 @@ def _attack(stage: Stage, works: list[Work], pauses: list[float], rights: dict[s
             if set(names) & {"overwrite"} and set(names) & {"resume"}:
                 return Attempt(what, Outcome.HELD, said)
         for work in works:
-            attempt = repaired(work, place, rights[work.name], what, said)
+            attempt = repaired(work, place, right_of(stage, work)[1], what, said)
             if attempt.outcome != Outcome.HELD:
                 return attempt
         return Attempt(what, Outcome.HELD, said)

@@ -40,7 +40,7 @@ def measure(
     networks = [make_network(setting, dataset, seed, hidden) for seed in numbers]
     offsets = range(0, len(numbers) * setting.nodes, setting.nodes)
     bad = [by + k for by, seed in zip(offsets, numbers, strict=True) for k in strangers(setting, seed)]
-    rules = rules_of(setting, fleet(networks), bad, len(networks), every)
+    rules = rules_of(setting, fleet(networks), bad, every)
     size = len(numbers) * setting.nodes
     everything = fleet(networks * len(rules))
     rule = side_by_side(list(rules.values()), size)

@@ -17,20 +17,18 @@ from cascadice_experiments.collaboration.settings import GROUPS, Setting
 NOISE = 1e-3  # variance of what noise senders add
 
 
-def rules_of(
-    setting: Setting, together: Network, strangers: Sequence[int], count: int, every: int = 0
-) -> dict[str, MixingRule]:
-    """The rules by name, for a fleet of `count` networks; robust rules are told the fraction of attackers.
+def rules_of(setting: Setting, together: Network, strangers: Sequence[int], every: int = 0) -> dict[str, MixingRule]:
+    """The rules by name, for a fleet; robust rules are told the fraction of attackers.
 
     Whole-run trust costs many trainings; it is among them where `every`, the rounds between its sweeps, is not 0.
     """
     uniform: dict[str, MixingRule] = {"uniform": lambda draw, before, half: draw.W}
     by_trust: dict[str, MixingRule] = {}
     for name, make in (("cosine trust", cosine_trust), ("proximal trust", proximal_trust)):
-        by_trust[f"{name}, own links"] = make(together, explore=False, networks=count)
-        by_trust[name] = make(together, networks=count)
+        by_trust[f"{name}, own links"] = make(together, explore=False)
+        by_trust[name] = make(together)
     if every:
-        by_trust["whole-run trust"] = whole_run_trust(together, every=every, networks=count)
+        by_trust["whole-run trust"] = whole_run_trust(together, every=every)
     if setting.attack == GROUPS:
         group = torch.zeros(together.nodes, dtype=torch.int64).index_fill_(0, torch.tensor(strangers), 1)
         return {**uniform, "alone": robust.alone, **by_trust, "oracle": robust.within(group)}

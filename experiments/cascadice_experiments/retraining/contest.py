@@ -144,4 +144,4 @@ def joining(game: Tensor, nodes: int) -> Iterator[Tensor]:
 
 def _without_one(nodes: int) -> Tensor:
     """The numbers of the coalitions of all but one."""
-    return 2**nodes - 1 - (1 << torch.arange(nodes))
+    return torch.full((nodes,), 2**nodes - 1) - (1 << torch.arange(nodes))

@@ -56,8 +56,8 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
         for name, found in _retrained(case, network, own, evaluate_on(network)).items():
             conditions[name].append(found)
     say(f"{case.name}: retrained in {clock(device) - start:.1f} s")
-    for name, found in conditions.items():
-        say(f"{name}: {[[round(value, 5) for value in each.found.tolist()] for each in found]}")
+    for name, each in conditions.items():
+        say(f"{name}: {[[round(value, 5) for value in one.found.tolist()] for one in each]}")
     estimates: dict[str, Scores] = {}
     for name, scores in _estimates(case, together, evaluation, len(networks), device):
         estimates[name] = scores

@@ -14,14 +14,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from cascadice import checksums
     from cascadice.applications.reward.seals import read_key
     from cascadice.report.checking import check_run, summary
     from cascadice.runs.gathering import places_of
-    from cascadice.runs.progress import say
+    from cascadice.runs.progress import Console, say
 
     console = Console(quiet=args.quiet)
     places = places_of(args.run) or [Path(args.run)]

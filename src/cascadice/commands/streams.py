@@ -50,7 +50,7 @@ def standard_output() -> Iterator[None]:
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    with redirect_stdout(_Output(stdout)):  # type: ignore[type-var]
+    with redirect_stdout(_Output(stdout)):
         yield
         sys.stdout.flush()
 

@@ -1,7 +1,6 @@
 """Where to find data files, and the errors for missing or damaged ones."""
 
 import os
-import stat
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cascadice.checksums import check_ordinary
 
 Root = str | os.PathLike[str] | None
 
@@ -59,8 +60,7 @@ def reading(path: Path) -> Iterator[None]:
 
     What the system says about the file (that it does not exist, may not be read, has links in a circle) is passed on.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # to read a pipe or a device may never end
-        raise ValueError(f"{path} must be a file; it is something else. Name the folder that holds the data.")
+    check_ordinary(path)
     try:
         yield
     except MemoryError as cause:

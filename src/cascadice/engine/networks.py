@@ -146,6 +146,9 @@ def draw(network: Network, t: int) -> Draw:
     rates = torch.as_tensor(lr)
     if rates.dim() and rates.shape != (nodes,):
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
+    dtype = network.initial.theta.dtype
+    if not rates.dim() and abs(float(lr)) > (most := torch.finfo(dtype).max):
+        raise ValueError(f"lr must be at most {most:.3g}, the largest {dtype}; round {t} has {float(lr):g}.")
     conduct: Any = behaviours.conduct(network.behaviours, t, range(nodes))
     return Draw(t, network.batches(t), network.mixing(t), rates if rates.dim() else float(lr), conduct)
 

@@ -14,20 +14,20 @@ this file imports.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import repeat
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice import optimizers
 from cascadice.engine import send
+from cascadice.engine.checks import check_differentiable, check_rows
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
-from cascadice.engine.exchange.stacked import Averaging, Point
+from cascadice.engine.exchange.protocol import Exchange
+from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
@@ -38,24 +38,8 @@ from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, difference, moved, rows_of
-from cascadice.optimizers import Optimizer
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
-
-
-@runtime_checkable
-class Exchange(Protocol):
-    """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
-
-    def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
-
-    def mixed(self, round_: Round) -> Float[Tensor, "n n"]: ...
-
-    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
-
-    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
-
-    def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint: ...
 
 
 class Pulled(NamedTuple):
@@ -121,12 +105,14 @@ class Operator:
         """The rounds that were drawn, one after the other; see `simulate`."""
         buffers_in_turn = ring(before, window or 0) if window is not None or self._captures else repeat(None)
         play: Callable[..., Round] | None = None
+        here = before  # what a graph reads: the same few addresses again and again, whatever is yielded
         for drawn, buffers in zip(draws, buffers_in_turn, strict=False):
             play = play or self._player(drawn, taped, rule)
-            round_ = play(drawn, before, buffers)
+            round_ = play(drawn, here, buffers)
+            here = round_.after
             if buffers is not None and window is None:
                 half, after, loss, tape = kept((round_.half, round_.after, round_.loss, round_.tape))
-                round_ = round_._replace(half=half, after=after, loss=loss, tape=tape)
+                round_ = round_._replace(before=before, half=half, after=after, loss=loss, tape=tape)
             yield round_
             before = round_.after
 
@@ -288,14 +274,14 @@ class Operator:
 
     def losses(self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]) -> Float[Tensor, " p"]:
         """L(θ_p; z') of rows that stand for these participants. Cost: a forward pass each."""
-        _check_rows(self.network, here.theta, nodes)
+        check_rows(self.network, here.theta, nodes)
         return row_losses(self.network.learner, self.network.strategy, evaluation, here, nodes)
 
     def gradients(
         self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
     ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
         """L(θ_p; z') and ∇L(θ_p; z') of rows that stand for these participants. Cost: two passes each."""
-        _check_rows(self.network, here.theta, nodes)
+        check_rows(self.network, here.theta, nodes)
         return row_gradients(self.network.learner, self.network.strategy, evaluation, here, nodes)
 
     def objective(self, evaluation: Evaluation, here: Participants, t: int | None = None) -> Float[Tensor, "n d"]:
@@ -304,7 +290,7 @@ class Operator:
         if t is not None and t in remembered:
             return remembered[t]
         nodes, out = range(network.nodes), None if t is None else self._scratch.take()
-        _check_rows(network, here.theta, nodes)
+        check_rows(network, here.theta, nodes)
         gradients = row_gradients(network.learner, network.strategy, evaluation, here, nodes, network.weights, out)[1]
         if t is not None:
             remembered[t] = gradients
@@ -313,28 +299,3 @@ class Operator:
     def forget(self, t: int | None = None) -> None:
         """Gradients before round t, or all of them, will not be asked for again."""
         self._scratch.forget(t)
-
-
-def check_differentiable(network: Network) -> None:
-    """Derivatives need the same dropout masks twice in one pass, and optimizers whose steps respond to gradients."""
-    if network.learner.stochastic:
-        raise ValueError(
-            "derivatives of a model that draws at random (dropout) are not defined; use the ground truth, "
-            "which replays the recorded seeds, or a model without dropout."
-        )
-    for learner in network.learners:
-        _check_optimizer(learner.optimizer)
-
-
-@lru_cache(maxsize=64)
-def _check_optimizer(optimizer: Optimizer) -> None:
-    optimizers.check_differentiable(optimizer)
-
-
-def _check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
-    expected = (len(nodes), network.learner.size)
-    if theta.shape != expected:
-        raise ValueError(
-            f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
-            "Build the network that was recorded."
-        )

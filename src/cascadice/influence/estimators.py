@@ -153,7 +153,7 @@ def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = 
 
 
 WHOLE_RUN: dict[str, str] = {
-    "whole-run": "what a little less of somebody's data would change in the final models, in the run at weight --at",
+    "whole-run": "the slope of the final models' loss by the weight of somebody's data, in the run at weight --at",
     "whole-run-shares": "everybody's part of what training did to the final models; they add up",
 }
 """Kinds that look at a whole run at once, with what they answer; see `whole_run` and `whole_run_shares`."""

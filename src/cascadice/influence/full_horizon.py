@@ -3,7 +3,8 @@
 λ_k^T = q_k ∇L(θ_k^T)      λ_k^t = (I − η H_k) Σ_l W[l, k] λ_l^{t+1}      score_i = −η/B ∇ℓ_iᵀ Σ_k W[k, j] λ_k
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
+from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
 
@@ -47,16 +48,33 @@ def full_horizon(
         >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
         ...     print(scores.t, scores.participants)
     """
-    op, adjoint = operator or Operator(network), None
+    op = operator or Operator(network)
+    for round_, pulled in pull_back(op, backwards, partial(final_adjoint, op, evaluation)):
+        yield HorizonScores(round_.t, pulled.participants, pulled.samples)
+
+
+def pull_back(
+    operator: Operator, backwards: Iterable[Round], final: Callable[[Round], Adjoint], *,
+    adjoint: Adjoint | None = None, samples: bool = True,
+) -> Iterator[tuple[Round, Pulled]]:  # fmt: skip
+    """Rounds pulled back through one by one, the last one first.
+
+    Args:
+        final: The adjoint after the last round, which is checked before.
+        adjoint: The adjoint to go on from instead.
+        samples: Score samples too.
+    """
+    network = operator.network
     for round_ in one_by_one(backwards):
         check_form(network, round_)
         if adjoint is None:
             check_recording(network, [round_], many=1)  # a sweep may be short, and each step is as long as its round
-            check_samples_are_separate(network, round_.draw, round_.before)
-            adjoint = final_adjoint(op, evaluation, round_)
-        pulled = op.pull_scored(round_, adjoint)
+            if samples:
+                check_samples_are_separate(network, round_.draw, round_.before)
+            adjoint = final(round_)
+        pulled = operator.pull_scored(round_, adjoint, samples)
         adjoint = pulled.before
-        yield HorizonScores(round_.t, pulled.participants, pulled.samples)
+        yield round_, pulled
 
 
 def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:

@@ -201,6 +201,23 @@ def agreement(truth: Float[Tensor, " points"], estimate: Float[Tensor, " points"
     )
 
 
+def resampled_rank_correlations(
+    one: Float[Tensor, " points"], other: Float[Tensor, " points"], picks: Int[Tensor, "resamples points"]
+) -> Float[Tensor, " resamples"]:
+    """The rank correlation of the points in each row of `picks`; NaN where one of the two does not vary."""
+    a, b = (ranks - ranks.mean(1, keepdim=True) for ranks in (_resampled_ranks(v, picks) for v in (one, other)))
+    return ((a * b).sum(1) / (a.square().sum(1) * b.square().sum(1)).sqrt()).clamp(-1, 1)
+
+
+def _resampled_ranks(values: Tensor, picks: Tensor) -> Tensor:
+    """`_ranks` of the values in each row of `picks`."""
+    _, places = np.unique(values.cpu().numpy(), return_inverse=True)
+    which = torch.from_numpy(places)[picks]
+    counts = torch.zeros(len(picks), int(which.max()) + 1, dtype=torch.float64)
+    counts.scatter_add_(1, which, torch.ones_like(which, dtype=torch.float64))
+    return (counts.cumsum(1) - (counts - 1) / 2).gather(1, which)
+
+
 def _correlation(one: Tensor, other: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([one, other]))[0, 1])
 

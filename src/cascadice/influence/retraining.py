@@ -26,7 +26,7 @@ from cascadice.engine.rounds import rows_of
 from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.checks import check_samples_are_separate
-from cascadice.influence.readings import agreement
+from cascadice.influence.readings import agreement, resampled_rank_correlations
 
 MEMORY = 2**30
 """Bytes of parameters and optimizer state to train side by side."""
@@ -40,7 +40,7 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     Where there are fewer than `count`, all of them.
 
     Raises:
-        ValueError: Where a subset would keep nobody, or everybody.
+        ValueError: Where a subset would keep nobody, or everybody; where none are asked for.
 
     Example:
         >>> random_subsets(4, keep=0.5, count=2)
@@ -49,7 +49,13 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     """
     kept = round(keep * size)
     if not 0 < kept < size:
-        raise ValueError(f"subsets must keep some of {size} and leave some out; keeping {keep:g} leaves {kept}.")
+        who = "all of them" if kept >= size else "none"
+        raise ValueError(
+            f"each subset must keep some and leave some out; the part {keep:g} of {size} keeps {who}. "
+            + (f"Keep a part from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2.")
+        )
+    if count < 1:
+        raise ValueError(f"at least one subset must be asked for; found {count}.")
     draw = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):
@@ -86,13 +92,17 @@ def retrain(
         f of each network.
 
     Raises:
-        ValueError: Where a network would have nobody, or nothing, to train.
+        ValueError: Where a network would have nobody, or nothing, to train, or weights have the wrong shape.
         DivergedError: Where one of them diverges.
 
     Example:
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
-    total = _checked(updates, samples)
+    if not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds must be how many rounds to train, at least 1; found {_in_short(rounds)}.")
+    total = _checked(network, updates, samples)
+    if names is not None and len(names) != total:
+        raise ValueError(f"there must be a name for each of {total} networks; found {len(names)}.")
     names = names or [f"network {i} of those trained again" for i in range(total)]
     if samples is not None:
         check_samples_are_separate(network, draw(network, 0), network.initial)
@@ -110,16 +120,34 @@ def retrain(
     return torch.stack(values).cpu()
 
 
-def _checked(updates: Tensor | None, samples: Tensor | None) -> int:
+def _checked(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
     """How many networks there are to train; each must have somebody, and something, to train."""
     given = {name: w for name, w in (("updates", updates), ("samples", samples)) if w is not None}
     if not given:
         raise ValueError("there must be weights of updates, of samples or of both; found neither.")
+    wanted = {"updates": (network.nodes, "participants"), "samples": (len(network.data.train), "training samples")}
     for name, weights in given.items():
+        size, what = wanted[name]
+        if weights.dim() != 2 or weights.shape[1] != size:
+            raise ValueError(
+                f"{name} must have a row for each network and a column for each of {size} {what}; found shape "
+                f"{list(weights.shape)}. Use weights[None] for one network."
+            )
+        if not bool((weights.isfinite() & (weights >= 0)).all()):
+            raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(weights.min()):g}.")
         if not len(weights) or not bool(weights.any(1).all()):
             row = int((~weights.any(1)).nonzero()[0]) if len(weights) else 0
             raise ValueError(f"every network must have something to train on; row {row} of {name} leaves nothing.")
+    if len({len(weights) for weights in given.values()}) > 1:
+        raise ValueError(
+            f"updates and samples must have a row for each network; found {len(given['updates'])} and "
+            f"{len(given['samples'])} rows."
+        )
     return len(next(iter(given.values())))
+
+
+def _in_short(value: object) -> str:
+    return str(value) if isinstance(value, int | float) else type(value).__name__
 
 
 def _trained(
@@ -170,19 +198,30 @@ def datamodeling_score(
         >>> truth = retrain(network, 100, evaluation, updates=subsets)
         >>> datamodeling_score(whole_run(network, 100, evaluation, at=0.8).participants, subsets, truth)
     """
+    if subsets.dim() != 2 or scores.shape != subsets.shape[1:] or retrained.shape != subsets.shape[:1]:
+        raise ValueError(
+            f"subsets must have a row for each of {list(retrained.shape)} retrained networks and a column for each of "
+            f"{list(scores.shape)} scores; found shape {list(subsets.shape)}."
+        )
     return predicts(subsets.double() @ scores.double().cpu(), retrained, resamples)
 
 
 def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"], resamples: int = 1000) -> Prediction:
     """How well predictions rank what was found, e.g. scores of participants and what leaving each out changed."""
-    whole = agreement(found, predicted)
+    if predicted.dim() != 1 or predicted.shape != found.shape or resamples < 1:
+        raise ValueError(
+            f"there must be one prediction for each thing found, and a resample; found shapes {list(predicted.shape)} "
+            f"and {list(found.shape)}, and {resamples} resamples."
+        )
+    whole, finite = agreement(found, predicted), found.isfinite() & predicted.isfinite()
+    found, predicted = found[finite], predicted[finite]
     draw = seeds.generator(0, "bootstrap", len(found))
     picks = torch.randint(len(found), (resamples, len(found)), generator=draw)
-    each = torch.tensor([agreement(found[pick], predicted[pick]).spearman for pick in picks])
+    each = resampled_rank_correlations(found, predicted, picks)
     each = each[each.isfinite()]
     if not len(each):  # one of the two does not vary
         return Prediction(whole.spearman, float("nan"), float("nan"), whole.pearson)
-    low, high = each.double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = each.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Prediction(whole.spearman, low, high, whole.pearson)
 
 

@@ -175,8 +175,8 @@ def concatenate(tables: Iterable[Table]) -> Table:
 def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str]) -> None:
     """Add the rows of round `number` to a folder, or replace them; `note` are the settings of the whole folder.
 
-    One writer a folder: what a killed one left half written is removed. When the power fails, parts written since
-    `files.sync(folder)` may be missing; those that are there are whole.
+    One writer a folder: what a killed one left half written is removed. `files.settle` makes parts
+    survive a loss of power.
     """
     from pyarrow import parquet
 

@@ -36,7 +36,6 @@ def proximal_trust(
     memory: float = MEMORY,
     degree: int | None = None,
     explore: bool = True,
-    networks: int = 1,
 ) -> TrustRule:
     """A mixing rule by which participants drop neighbours whose updates do not lower the loss on their own data.
 
@@ -50,7 +49,6 @@ def proximal_trust(
         memory: Weight of evidence to keep.
         degree: Greatest number of neighbours to listen to.
         explore: Whether each participant also receives one stranger's update a round; see `cosine_trust`.
-        networks: How many networks of equal size are simulated side by side in this one.
 
     Returns:
         A rule for `simulate(network, rounds, rule=...)`.
@@ -71,11 +69,11 @@ def proximal_trust(
         shared = (norms(gradient).cpu() * usual)[:, None]
         return weigh(trust, (inner_products(gradient, update).cpu() / shared).nan_to_num(0, 0, 0), received, memory)
 
-    return _with_small_trust(TrustRule(network, learn, degree, explore, networks))
+    return _with_small_trust(TrustRule(network, learn, degree, explore))
 
 
 def whole_run_trust(
-    network: Network, *, every: int = 50, samples: int | None = None, degree: int | None = None, networks: int = 1
+    network: Network, *, every: int = 50, samples: int | None = None, degree: int | None = None
 ) -> TrustRule:
     """A mixing rule by which participants drop those whose updates harmed them over all rounds so far.
 
@@ -106,15 +104,15 @@ def whole_run_trust(
             loss = before.theta.new_zeros(network.nodes)
             kept.append(Round(drawn._replace(W=rule.mixing), was, worked, _copied(before), loss))
         sent.append((draw, _copied(before), _copied(half)))
-        return trust if not kept or len(kept) % every else _over_all(network, kept, evaluation, networks, trust)
+        return trust if not kept or len(kept) % every else _over_all(network, kept, evaluation, trust)
 
-    rule = _with_small_trust(TrustRule(network, learn, degree, False, networks))
+    rule = _with_small_trust(TrustRule(network, learn, degree, explore=False))
     return rule
 
 
-def _over_all(network: Network, rounds: list[Round], evaluation: Evaluation, networks: int, trust: Trust) -> Trust:
+def _over_all(network: Network, rounds: list[Round], evaluation: Evaluation, trust: Trust) -> Trust:
     """What everybody's updates did to everybody over these rounds; the n-th participants of all networks at once."""
-    size = network.nodes // networks
+    size = network.nodes // network.blocks
     total = torch.zeros_like(trust.total)
     for place in range(size):
         on = torch.zeros_like(network.q)

@@ -23,11 +23,12 @@ from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.engine.simulation import DivergedError
 from cascadice.engine.weighting import as_recorded, with_weights
-from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
-from cascadice.influence.full_horizon import final_adjoint, one_by_one
+from cascadice.influence.checks import check_recording
+from cascadice.influence.full_horizon import final_adjoint, pull_back
 
 Rounds = int | Sequence[Round]
 Alpha = float | Float[Tensor, " n"]
+Part = tuple[Float[Tensor, " n"], Float[Tensor, "n samples"], Int[Tensor, "n samples"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +81,11 @@ class RoundScores(NamedTuple):
     drawn: Int[Tensor, "n samples"]
     sweep: Sweep
 
+    @property
+    def part(self) -> Part:
+        """What is kept of it: scores of participants and of samples, and which those are."""
+        return self.participants.cpu(), self.samples.cpu(), self.drawn
+
 
 def whole_run(
     network: Network,
@@ -96,7 +102,8 @@ def whole_run(
 ) -> WholeRun:
     """∂f/∂α of every participant and sample, at the run in which all updates count α.
 
-    At 1 it says what a little less of somebody's data would change. To predict runs that keep a random part of the
+    It is a slope: how f moves as somebody's data counts a little more than α, which is not what leaving it out changes.
+    To predict runs that keep a random part of the
     participants or samples, take that part for α. Cost: about four trainings, three where all rounds fit in memory; at
     α = 1, two of rounds that were kept.
 
@@ -115,7 +122,7 @@ def whole_run(
 
     Raises:
         ValueError: Where rounds are missing, or were mixed by a rule that does not average, or an optimizer's step is
-            not proportional to its learning rate.
+            not proportional to its learning rate; where `during` is empty or goes beyond the run.
         DivergedError: Where the run diverges at this α.
 
     Example:
@@ -129,12 +136,17 @@ def whole_run(
 
 def collect(scored: Iterable[RoundScores]) -> WholeRun:
     """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
-    parts, t, value = list[tuple[Tensor, Tensor, Tensor]](), 0, 0.0
+    parts, t, value = list[Part](), 0, 0.0
     for each in scored:
-        parts.append((each.participants, each.samples, each.drawn))
+        parts.append(each.part)
         t, value = each.t, each.sweep.value
+    return together(parts, t, value)
+
+
+def together(parts: Sequence[Part], first: int, value: float) -> WholeRun:
+    """Parts of all rounds, the last one first, as one result."""
     participants, samples, drawn = (torch.stack(part) for part in zip(*parts[::-1], strict=True))
-    return WholeRun(value, t, participants.double().cpu(), samples.cpu(), drawn)
+    return WholeRun(value, first, participants.double(), samples, drawn)
 
 
 def sweep(
@@ -172,7 +184,7 @@ def sweep(
     alpha = torch.as_tensor(at, dtype=torch.float64, device=network.device).expand(network.nodes)
     per_unit = torch.where(alpha > 0, 1 / alpha, torch.nan)
     try:
-        for scored in _pulled(operator, source, evaluation, on, samples, resume):
+        for scored in _scored(operator, source, evaluation, on, samples, resume):
             counts = per_unit if during is None or scored.t in during else 0 * alpha
             participants, parts = scored.participants * counts, scored.samples * counts[:, None].to(scored.samples)
             yield scored._replace(participants=participants, samples=parts)
@@ -182,21 +194,20 @@ def sweep(
         raise error.within(f"in the run at α = {in_words(at)}, ") from None
 
 
-def _pulled(
+def _scored(
     operator: Operator, source: Iterable[Round], evaluation: Evaluation, on: str, samples: bool, resume: Sweep | None
 ) -> Iterator[RoundScores]:
     adjoint, value = (None, 0.0) if resume is None else (resume.adjoint, resume.value)
-    for round_ in one_by_one(source):
-        check_form(operator.network, round_)
-        if adjoint is None:
-            check_recording(operator.network, [round_], many=1)
-            _check_buffers(round_)
-            if samples:
-                check_samples_are_separate(operator.network, round_.draw, round_.before)
-            adjoint, value = final(operator, evaluation, round_, on)
-        pulled = operator.pull_scored(round_, adjoint, samples)
-        adjoint, drawn = pulled.before, round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
-        yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, adjoint, value))
+
+    def start(last: Round) -> Adjoint:
+        nonlocal value
+        _check_buffers(last)
+        adjoint, value = final(operator, evaluation, last, on)
+        return adjoint
+
+    for round_, pulled in pull_back(operator, source, start, adjoint=adjoint, samples=samples):
+        drawn = round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
+        yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, pulled.before, value))
 
 
 def _check_buffers(round_: Round) -> None:
@@ -242,6 +253,10 @@ def focused(network: Network, on: str | int) -> tuple[Network, str]:
 
 def network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None = None) -> Network:
     """The network whose run is the one at α."""
+    if during is not None:
+        start, stop = span_of(rounds)
+        if not during or min(during) < start or max(during) >= stop:
+            raise ValueError(f"during must be rounds of the run, from {start} to {stop - 1}; found {during}.")
     if not isinstance(rounds, int) and not _as_it_was(at):
         if any(round_.rule is not None for round_ in rounds):
             raise ValueError(
@@ -259,6 +274,11 @@ def _as_it_was(at: Alpha) -> bool:
 
 def span_of(rounds: Rounds) -> tuple[int, int]:
     """The first round, and the one after the last."""
+    if isinstance(rounds, Round) or not isinstance(rounds, int | Sequence):
+        raise TypeError(
+            f"rounds must be a number of rounds to train, or a list of rounds that were kept; found "
+            f"{type(rounds).__name__}. Use list(rounds)."
+        )
     count = rounds if isinstance(rounds, int) else len(rounds)
     if count < 1:
         raise ValueError(f"at least one round is needed; found {count}.")

@@ -84,7 +84,8 @@ def _server(listening: socket.socket) -> Iterator[socket.socket]:
     silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with ours:
         with theirs:  # in a group of its own: Ctrl-C at the terminal is for the training
-            process = subprocess.Popen(command, stdin=theirs, pass_fds=[listening.fileno()], process_group=0, **silent)
+            given: Any = {"stdin": theirs.fileno(), "pass_fds": [listening.fileno()], "process_group": 0}
+            process = subprocess.Popen(command, **given, **silent)
         try:
             yield ours
         finally:
@@ -105,6 +106,7 @@ class _Feed:
     rounds: int
     control: socket.socket
     lock: Lock = field(default_factory=Lock)
+    sending: Lock = field(default_factory=Lock)
     ended: bool = False
     final_fetched: Event = field(default_factory=Event)
 
@@ -122,21 +124,24 @@ class _Feed:
 
     def answer(self) -> None:
         """Send the server what it asks for, until it or the run has ended."""
-        with suppress(OSError):
-            while letter := self.control.recv(1):
-                if letter == b"f":
-                    self.final_fetched.set()
-                elif letter == b"s":
-                    self._send_shell()
-                else:
-                    with self.lock:
-                        if not self.ended:
-                            self._send_data()
-        self.final_fetched.set()  # nobody can fetch them any more
+        try:
+            with suppress(OSError):
+                while letter := self.control.recv(1):
+                    if letter == b"f":
+                        self.final_fetched.set()
+                    elif letter == b"s":
+                        self._send_shell()
+                    else:
+                        with self.lock:
+                            if not self.ended:
+                                self._send_data()
+        finally:
+            self.final_fetched.set()  # nobody can fetch them any more
 
     def send(self, about: Json, content: bytes = b"") -> None:
-        """Send one message to the server."""
-        self.control.sendall(json.dumps(about).encode() + b"\n" + content)
+        """Send one message to the server; whole, whichever thread sends."""
+        with self.sending:
+            self.control.sendall(json.dumps(about).encode() + b"\n" + content)
 
     def _send_data(self) -> None:
         start = monotonic()

@@ -21,7 +21,8 @@ from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read
 from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
-from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
+from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
+from cascadice.runs.words import in_words, print_summary
 
 FIGURE = "influence.png"
 FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
@@ -248,7 +249,7 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
     """Read back everything in the folder, plot it and print a summary."""
     from cascadice.pictures.influence import plot
 
-    files.sync(out)
+    files.settle(out, parts(out).values())
     summary, data = read_summary(out, run, network), network.data
     tests = summary.test_results
     plot(
@@ -257,6 +258,7 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
         test_results=f"{tests[0].metric} {in_words(tests)}" if tests else "",
         title=f"influence among {network.whole} participants on {data.name}",
     )  # fmt: skip
-    print_summary(console, summary, data.classes, data.train.y if data.train.y.dim() == 1 else None)
+    labels = data.train.y if data.train.y.dim() == 1 else None
+    print_summary(console, summary, data.classes, labels, f": the table in {out} has all of them")
     say(console, f"wrote {FIGURE} and the influence of {len(summary.rounds)} round(s) to {out}")
     return summary

@@ -212,6 +212,11 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
     return each
 
 
+def sees_scale(config: Config, nodes: int) -> bool:
+    """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
+    return all(_optimizer(one).linear for one in per_participant(config, nodes))
+
+
 def _alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
     """One value if all participants have the same settings, else a list with one for each."""
     return value(each[0]) if all(one == each[0] for one in each) else [value(one) for one in each]

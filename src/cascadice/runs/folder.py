@@ -180,6 +180,8 @@ def fingerprint(config: Config, always: Sequence[str] = ()) -> str:
     """
     changed = {f.name for f in fields(config) if getattr(config, f.name) != f.default}
     entering = {name: value for name, value in determining(config).items() if name in always or name in changed}
+    if config.mixing:
+        checksums.check_ordinary(Path(config.mixing))
     content = Path(config.mixing).read_bytes() if config.mixing else b""
     return blake2b(json.dumps(entering, sort_keys=True).encode() + content, digest_size=8).hexdigest()
 

@@ -45,9 +45,9 @@ class Layers(NamedTuple):
     most: int
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -155,8 +155,8 @@ def _local_work(network: Network, rows: int | None = None) -> Part:
     steps, batch, size = _sizes(network)
     together = _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
-    inputs = steps * batch * prod(network.data.train.shape) * size
-    each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + 2 * inputs
+    inputs = steps * batch * prod(network.data.train.shape) * (size + network.data.train.x.element_size())
+    each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + inputs
     return Part("local work", int(together * each), SHORTER)
 
 
@@ -229,10 +229,10 @@ def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") ->
     ]
 
 
-def of_retraining(network: Network, rounds: int, eval_samples: int) -> list[Part]:
-    """What training many networks side by side takes."""
+def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Part]:
+    """What training so many networks takes, as many side by side as `retrain` trains."""
     once = bytes_of(network.initial)
-    count = 1 if network.groups else min(retraining.MOST, max(1, retraining.MEMORY // once))
+    count = 1 if network.groups else min(networks, retraining.MOST, max(1, retraining.MEMORY // once))
     parts = of_training(network, rounds)
     return [
         Part("the parameters of networks trained together", count * once, FEWER),

@@ -62,10 +62,10 @@ def _in_words(count: int) -> str:
 def free(device: torch.device) -> float:
     """Bytes that this process may still take, as $CASCADICE_MEMORY says; else as the machine and its limits say."""
     if given := os.environ.get(VARIABLE):
-        try:
-            return float(given) * GIGABYTE
-        except ValueError:
-            raise ValueError(f"{VARIABLE} must be a number of gigabytes, or inf; found {given!r}.") from None
+        with suppress(ValueError):
+            if (allowed := float(given)) >= 0:
+                return allowed * GIGABYTE
+        raise ValueError(f"{VARIABLE} must be a number of gigabytes, at least 0, or inf; found {given!r}.")
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(torch.cuda.mem_get_info(device)[0] + cached)

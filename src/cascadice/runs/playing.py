@@ -32,7 +32,7 @@ class Playable:
         rounds: How many rounds the run had.
         recorded: All its rounds, where all of them were recorded.
         length: How many rounds to keep at a time, where it does not follow from the network.
-        exchange: How what participants send is exchanged, where they are not all in memory.
+        exchange, world: How what participants send is exchanged, and by which processes, if not in memory.
     """
 
     folder: Path
@@ -42,6 +42,7 @@ class Playable:
     recorded: RecordedRounds | None
     length: int | None = None
     exchange: Exchange | None = None
+    world: World | None = None
 
     def evaluation(self, samples: int | None = None) -> Evaluation:
         """The loss on the first `samples` test samples, or on all of them."""

@@ -23,14 +23,14 @@ from cascadice import checksums, files
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, Tensors, damaged, intact, read_tensors, remove, write_tensors
+from cascadice.files import Folder, Tensors, damaged, intact, read_tensors, remove, settle, write_tensors
 from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
 __all__ = [
     "CHECKPOINT", "EARLIER", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds", "delete_rounds",
     "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics",
-    "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "to_tensors", "write_metrics",
+    "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "settle_rounds", "to_tensors", "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -100,7 +100,7 @@ def _complete(path: Path) -> Iterator[None]:
 
 
 def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}") -> None:
-    """Save a round of the run with this fingerprint.
+    """Save a round of the run with this fingerprint; `settle_rounds` makes it survive a loss of power.
 
     `after` is left out where gossip by W recomputes it from the rest, bit for bit.
     """
@@ -120,7 +120,7 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
     if heard or not _equal(mix(W, round.half), round.after):  # a rule that does not average, or another order of sums
         metadata["after"] = "heard" if heard else "stored"
         tensors |= to_tensors("after.", round.after)
-    write_tensors(_round_path(folder, t), tensors, metadata, settled=False)  # until there is a checkpoint after it
+    write_tensors(_round_path(folder, t), tensors, metadata, settled=False)
 
 
 def _equal(one: Participants, other: Participants) -> bool:
@@ -209,6 +209,11 @@ def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dr
     lr = tensors["lr"] if "lr" in tensors else float(metadata["lr"])
     W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
     return Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
+
+
+def settle_rounds(folder: Folder, rounds: Sequence[int]) -> None:
+    """Wait until these recorded rounds would survive a loss of power; numbers that were not recorded are skipped."""
+    settle(Path(folder) / "rounds", (_round_path(folder, t) for t in rounds))
 
 
 def delete_rounds(folder: Folder, rounds: Sequence[int]) -> None:

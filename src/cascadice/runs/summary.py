@@ -1,15 +1,12 @@
 """What a table of influence says: who helped, who harmed, how far influence reached, and how accurate it is."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table as ConsoleTable
-from torch import Tensor
 
 from cascadice import files
 from cascadice.engine.networks import Network
@@ -20,7 +17,6 @@ from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.metrics import RoundMetrics, quality
-from cascadice.runs.progress import say
 
 Numbers = NDArray[np.float64]
 LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training
@@ -70,6 +66,8 @@ class InfluenceSummary(NamedTuple):
     """participant -> the faults it was given, which no estimator knows"""
     training_change: float | None = None
     """what training did to the final models' loss, which whole-run shares divide"""
+    sees_scale: bool = True
+    """whether training depended on the size of gradients; else scores of samples predict little"""
 
     @property
     def participants(self) -> dict[str, Numbers]:
@@ -84,7 +82,7 @@ class InfluenceSummary(NamedTuple):
 
 def summarise(
     table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None,
-    training_change: float | None = None,
+    training_change: float | None = None, sees_scale: bool = True,
 ) -> InfluenceSummary:  # fmt: skip
     """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
 
@@ -92,6 +90,7 @@ def summarise(
         metrics: What the run measured, for the test accuracy around these rounds.
         injected: The faults of participants, for the names in tables and figures.
         training_change: What training did to the final models' loss.
+        sees_scale: Whether steps depend on the size of gradients, unlike those of Adam.
     """
     check_range(table, source=nodes, receiver=nodes)
     rounds = tuple(np.unique(table.round).tolist())
@@ -109,15 +108,17 @@ def summarise(
         _test_results(metrics, rounds),
         injected or {},
         training_change,
+        sees_scale,
     )
 
 
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
     """Summarise the influence in a folder, with the test accuracy that the run measured."""
     metrics = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
-    table = read_table(folder)
+    table, change = read_table(folder), read_training_change(folder)
     check_range(table, sample=len(network.data.train))
-    return summarise(table, network.whole, metrics, injected_faults(network), read_training_change(folder))
+    sees_scale = all(learner.optimizer.linear for learner in network.learners)
+    return summarise(table, network.whole, metrics, injected_faults(network), change, sees_scale)
 
 
 def check_range(table: Table, **counts: int) -> None:
@@ -209,92 +210,3 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
     """(participant, value) of those that helped most, and of those that harmed most; no influence is in neither."""
     return [[(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most)]
-
-
-def print_summary(
-    console: Console, summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None
-) -> None:
-    """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
-
-    `classes` are the names, `labels` the numbers of the training samples' classes, where they have any.
-    """
-    rounds = summary.rounds
-    span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
-    on = "test loss of the final models" if summary.whole_run else "weighted mean test loss"
-    say(console, f"Influence of the updates in {span}, as a change of the {on}:")
-    say(console, "negative influence lowered the loss (helped), positive influence raised it (harmed).")
-    for kind, totals in [*summary.participants.items()][:1]:
-        title = f"{headline(summary)} ({kind}, summed over rounds)"
-        sides = zip(("helped", "harmed"), ranked(totals), strict=True)
-        rows = ((f"{verb}  {_name(k, summary)}", f"{value:+.4f}") for verb, side in sides for k, value in side)
-        _print_table(console, title, ["influence"], rows)
-        if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
-            say(console, f"no influence: {', '.join(idle)}")
-    if sentence := adding_up(summary):
-        say(console, sentence)
-    if summary.by_hop:
-        title = "How far influence reaches (mean absolute influence of an update)"
-        _print_table(console, title, summary.by_hop, _hop_rows(summary))
-    for kind, samples in [*summary.samples.items()][:1]:
-        title = f"The most helpful and the most harmful samples ({kind})"
-        columns = ("sample", "true\nlabel", "uses", "influence")
-        _print_table(console, title, columns, _sample_rows(samples, summary, classes, labels))
-    if summary.agreements or summary.sample_agreements:
-        title = "How close the estimates are to the truth, update by update"
-        agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
-        rows = ((n, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}") for n, a in agreements.items())
-        _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), rows)
-    if tests := summary.test_results:
-        say(console, f"mean test {tests[0].metric} of the participants: {in_words(tests)}")
-
-
-def headline(summary: InfluenceSummary) -> str:
-    """What the totals of participants say."""
-    return "Who helped the final models, and who harmed them" if summary.whole_run else "Who helped and who harmed"
-
-
-def adding_up(summary: InfluenceSummary) -> str:
-    """What whole-run shares sum to, beside what training changed; empty if there are none."""
-    shares = summary.participants.get("whole-run shares")
-    if shares is None or summary.training_change is None or np.isnan(shares).any():
-        return ""
-    return f"shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}"
-
-
-def in_words(results: Sequence[EvaluationResult]) -> str:
-    """The test results in words: "0.412 (round 3) -> 0.873 (round 39)"."""
-    return " -> ".join(f"{result.mean:.3f} (round {result.t})" for result in results)
-
-
-def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    """The first column, of names, has no heading."""
-    table = ConsoleTable("", box=None, padding=(0, 3, 0, 0))
-    table.columns[0].no_wrap = True
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print()
-    console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
-    console.print(table)
-
-
-def _name(node: int, summary: InfluenceSummary) -> str:
-    return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
-
-
-def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
-    for hop in range(max(map(len, summary.by_hop.values()))):
-        name = "on itself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
-        yield name, *(f"{values[hop]:.5f}" for values in summary.by_hop.values())
-
-
-def _sample_rows(
-    samples: Sequence[SampleScore], summary: InfluenceSummary, classes: Sequence[str], labels: Tensor | None
-) -> Iterator[tuple[str, ...]]:
-    sides = {"helped": samples[:MOST], "harmed": samples[: -MOST - 1 : -1]}
-    for verb, side in sides.items():
-        for one in (one for one in side if (one.value < 0 if verb == "helped" else one.value > 0)):
-            label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            owner = f"{verb}  of {_name(one.node, summary)}"
-            yield owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}"

@@ -100,7 +100,7 @@ def in_step(world: World | None, played: Playable) -> Playable:
             f"all processes must have as many rounds; found {', '.join(map(str, rounds))}. Continue the run with "
             "--resume."
         )
-    return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths))
+    return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths), world=world)
 
 
 def total(world: World | None, *values: float) -> tuple[float, ...]:

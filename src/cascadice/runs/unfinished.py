@@ -11,13 +11,12 @@ from pathlib import Path
 from time import monotonic
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
-from cascadice.influence.whole_run import RoundScores, Sweep, WholeRun
+from cascadice.influence.whole_run import Part, RoundScores, Sweep, WholeRun, together
 from cascadice.runs import store
 
 SAVE_SECONDS = 60.0
@@ -62,7 +61,7 @@ class Scores:
     path: Path
     device: torch.device
     latest: Sweep | None = None
-    parts: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     saved: float = field(default_factory=monotonic)
 
     @property
@@ -72,9 +71,9 @@ class Scores:
 
     def add(self, scores: RoundScores) -> None:
         """Add the scores of the next round; they are saved once a minute."""
-        part = (scores.participants.cpu(), scores.samples.cpu(), scores.drawn)
         latest = tree_map(torch.clone, scores.sweep.adjoint)  # the next round is pulled back in its place
-        self.parts, self.latest = [*self.parts, part], scores.sweep._replace(adjoint=latest)
+        self.parts.append(scores.part)
+        self.latest = scores.sweep._replace(adjoint=latest)
         if monotonic() - self.saved >= SAVE_SECONDS:
             self.save()
 
@@ -95,8 +94,7 @@ class Scores:
     def collect(self) -> WholeRun:
         """The result of a sweep that has ended."""
         assert self.latest is not None
-        participants, samples, drawn = (torch.stack(part) for part in zip(*self.parts[::-1], strict=True))
-        return WholeRun(self.latest.value, self.latest.t, participants.double(), samples, drawn)
+        return together(self.parts, self.latest.t, self.latest.value)
 
 
 def open_scores(folder: Path, at: float, device: torch.device) -> Scores:

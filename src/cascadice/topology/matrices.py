@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cascadice.checksums import check_ordinary
 from cascadice.files import replacing
 from cascadice.topology.graphs import DiGraph
 
@@ -170,6 +171,7 @@ def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Ten
         normalize: Divide each row by its sum.
     """
     rows = []
+    check_ordinary(Path(path))
     for line, text in enumerate(Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n"), start=1):
         if not text.strip():
             continue

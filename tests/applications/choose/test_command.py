@@ -35,6 +35,17 @@ def recorded(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """The same in eight rounds, which are enough to see who helped in the end."""
+    place = tmp_path_factory.mktemp("short") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+        told = [*TOLD, "--rounds", "8", "--behaviours", "sign-flipper:4", "--record", "all", "--out", str(place)]
+        assert main(told) == 0
+    return place
+
+
 @pytest.fixture
 def choose(recorded, tmp_path, capsys, one_thread):
     """Call the command on that run, with results in a folder of this test's own."""
@@ -139,12 +150,12 @@ def test_mistakes(choose, arguments, said):
 
 
 @pytest.mark.parametrize("on", [None, 2])
-def test_by_contribution_it_ranks_who_helped_a_final_model(choose, recorded, tmp_path, on):
-    code, out, err = choose("--by", "contribution", *([] if on is None else ["--on", str(on)]))
+def test_by_contribution_it_ranks_who_helped_a_final_model(choose, short, tmp_path, on):
+    code, out, err = choose("--by", "contribution", *([] if on is None else ["--on", str(on)]), run=short)
     assert (code, err) == (0, "")
     results = json.loads((tmp_path / "out" / "contribution.json").read_text())
-    network = open_recording(recorded).network
-    shares = whole_run_shares(network, 25, evaluate_on(network), on="all" if on is None else on, samples=False)
+    network = open_recording(short).network
+    shares = whole_run_shares(network, 8, evaluate_on(network), on="all" if on is None else on, samples=False)
     values = torch.tensor(results["contributions"], dtype=torch.float64)
     torch.testing.assert_close(values, shares.participants, rtol=1e-3, atol=1e-5)
     assert results["gap"] == pytest.approx(shares.gap, abs=1e-4)

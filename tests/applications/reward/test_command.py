@@ -67,6 +67,8 @@ def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
     )
     assert "Neither helped nor harmed: participant 2 (free-rider)." in results["findings"]
     assert all(sentence in out for sentence in results["findings"])
+    table = [line.split()[:2] for line in out.partition("participant   payment")[2].splitlines()[1:5]]
+    assert table == [[str(row[0]), f"{row[1]:.2f}"] for row in results["table"]["rows"]]
     assert "test accuracy" in out
     assert (tmp_path / "out" / "reward.png").stat().st_size > 10_000
     ledger = read_ledger(tmp_path / "ledger")

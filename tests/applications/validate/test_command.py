@@ -51,7 +51,10 @@ def validate(folder, capsys, one_thread):
 def test_every_estimate_beside_networks_that_were_trained_again(validate, folder):
     code, out, err, found = validate("--subsets", "48", "--keep", "0.6", "--leave-one-out")
     assert (code, err) == (0, "")
-    assert out.startswith(f"15 networks of 6 rounds, {len(KINDS)} estimates: about 53 trainings to do.\nOne training")
+    assert out.startswith(
+        "Training on all 10 subsets that keep 3 of 5 participants (0.6).\n"
+        f"15 networks of 6 rounds, {len(KINDS)} estimates: about 53 trainings to do.\nOne training"
+    )
     network = build(TINY)
     absent = [tuple(nodes) for nodes in found["left_out"]]
     assert len(set(absent)) == len(absent) == comb(5, 3)
@@ -84,7 +87,15 @@ def test_its_section_of_the_page(validate, folder, undrawn):
 def test_samples(validate, folder, undrawn):
     code, out, _, found = validate(*FEW, "--of", "samples", "--kinds", "whole-run,first-order", "--eval-samples", "20")
     assert (code, found["of"], found["left_out"], found["eval_samples"]) == (0, "samples", None, 20)
-    assert "6 random subsets, each with 0.6 of 1442 samples" in out
+    assert "6 random subsets, each with 865 of 1442 samples" in out
+
+
+def test_estimates_are_taken_at_the_part_that_subsets_really_keep(validate, undrawn):
+    code, out, _, found = validate("--subsets", "4", "--keep", "0.5", "--kinds", "whole-run")
+    assert (code, found["keep"], found["kept"]) == (0, 0.4, "2 of 5 participants")
+    assert found["estimates"][0]["name"] == "whole-run at 0.4"
+    assert "Training on 4 subsets that keep 2 of 5 participants (0.4).\n" in out
+    assert "4 random subsets, each with 2 of 5 participants" in out
 
 
 def test_an_interrupted_call_goes_on(validate, folder, undrawn, monkeypatch):
@@ -124,7 +135,7 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
     assert [len(names) for names in calls] == [2]
     code, _, error, _ = validate("--subsets", "8", "--keep", "0.4")
     assert code == 2
-    assert "holds results of other settings: keep is '0.6' there, '0.4' here. Choose another folder" in error
+    assert "holds results of other settings: keep is '3 of 5' there, '2 of 5' here. Choose another folder" in error
     assert validate("--subsets", "8", "--keep", "0.4", "--kinds", "first-order", "--overwrite")[0] == 0
     (folder / "validate" / KEPT).unlink()
     code, _, error, _ = validate("--subsets", "8", "--keep", "0.4")
@@ -137,7 +148,8 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
     [
         (["--keep", "1"], "--keep must be between 0 and 1, and neither of them; found 1."),
         (["--keep", "-0.2"], "--keep must be between 0 and 1, and neither of them; found -0.2."),
-        (["--keep", "0.05"], "subsets must keep some of 5 and leave some out; keeping 0.05 leaves 0."),
+        (["--keep", "0.05"], "each subset must keep some and leave some out; the part 0.05 of 5 keeps none."),
+        (["--keep", "0.99"], "the part 0.99 of 5 keeps all of them. Keep a part from 0.2 to 0.8."),
         (["--subsets", "3"], "--subsets must be at least 4; found 3."),
         (["--eval-samples", "0"], "--eval-samples must be at least 1; found 0."),
         (["--eval-samples", "9999"], "--eval-samples must be at most 355, the number of test samples; found 9999."),

@@ -102,10 +102,19 @@ def test_subsets_are_distinct_and_more_begin_with_the_same(size, keep, count):
 
 
 def test_subsets_that_cannot_be():
-    with pytest.raises(ValueError, match=r"subsets must keep some of 4 and leave some out; keeping 0.1 leaves 0"):
+    with pytest.raises(ValueError, match=r"must keep some and leave some out; the part 0.1 of 4 keeps none"):
         distinct_subsets(4, 0.1, 48)
-    with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3 that keep 0.67 of 3"):
+    with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3, of 3 that keep 2 of 3"):
         distinct_subsets(3, 0.67, 48)
+    with pytest.raises(ValueError, match=r"at least one subset must be asked for; found 0"):
+        distinct_subsets(4, 0.5, 0)
+
+
+def test_whole_run_is_taken_at_the_part_that_is_really_kept():
+    here = setting(keep=0.6)  # of 4 it keeps 2
+    assert (here.kept, here.part, here.in_words) == (2, 0.5, "2 of 4 participants")
+    assert name_of("whole-run", here) == "whole-run at 0.5"
+    torch.testing.assert_close(estimate("whole-run", here), estimate("whole-run", setting(keep=0.5)), rtol=0, atol=0)
 
 
 def test_scores_that_are_right_have_an_lds_of_one():
@@ -188,7 +197,7 @@ def test_what_cannot_be_planned():
 @pytest.mark.parametrize(
     ("samples", "said"),
     [
-        (False, r"in the network without participants \d, \d, the loss of participant \d became NaN"),
+        (False, r"in the network without participants \d, \d, participant \d sent parameters of norm inf"),
         (True, r"in the network of subset \d, without 24 of 48 samples, the loss of participant \d became NaN"),
     ],
 )
@@ -239,7 +248,7 @@ def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_net
     found = advise(ones, setting(), 0.31, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9, 0.8])))
     assert found[1] == "Not clearly worse: b (0.85). b is cheaper: 2.0 trainings, not 4.0."
     assert found[2] == "These subsets do not tell from guessing: c (0.10)."
-    assert "over 2 random subsets, each with 0.5 of 4 participants" in found[3]
+    assert "over 2 random subsets, each with 2 of 4 participants" in found[3]
     assert found[4].startswith(
         "The full run's test accuracy is 0.850 on average (0.800 to 0.900). Its mean test loss is"
     )

@@ -179,9 +179,9 @@ def test_a_fleet_is_its_networks():
     rules = [cosine_trust(net, explore=False) for net in alone]
     apart = [list(cd.simulate(net, 12, rule=rule))[-1].W for net, rule in zip(alone, rules, strict=True)]
     both = fleet(alone)
-    together = list(cd.simulate(both, 12, rule=cosine_trust(both, explore=False, networks=2)))[-1].W
+    together = list(cd.simulate(both, 12, rule=cosine_trust(both, explore=False)))[-1].W
     assert_close(together, torch.block_diag(*apart), **EXACT)
-    exploring = cosine_trust(both, networks=2)
+    exploring = cosine_trust(both)
     for t in range(20):
         k, j = exploring._strangers(t, 2 * NODES).nonzero().T
         assert len(k) == 2 * NODES

@@ -3,15 +3,13 @@
 import argparse
 from typing import Any
 
-from torch import Tensor
-
 from cascadice.applications.choose import picture
 from cascadice.applications.plain import Json
 from cascadice.applications.writer import Writer, comma_separated, open_writer
-from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import playable
 from cascadice.runs.summary import injected_faults
+from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
 COLUMNS = ("participant", "lowered the loss by", "part", "advice", "injected")
 MOST_HELPFUL = 3  # participants that are named
@@ -26,19 +24,22 @@ def run(args: argparse.Namespace) -> None:
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.nodes):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
-    run, on = playable(recording.folder, recording.config, recording.network), "all" if args.on is None else args.on
-    evaluation = run.evaluation()
-    with writer.console.status("training again at 3 learning rates, and following each run backwards"):
-        shares = whole_run_shares(run.network, run.rounds, evaluation, on=on, samples=False).participants
-        untrained, trained = run.before_and_after(evaluation, on)
-    results = _results(writer, shares, untrained, trained, args.on)
+    run = playable(recording.folder, recording.config, recording.network)
+    question = WholeRunQuestion(on="all" if args.on is None else args.on)
+    try:
+        swept = sweep_run(run, question, writer.folder, writer.console)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
+    results = _results(writer, swept, question, args.on)
     writer.write(results, picture.plot_contributions)
+    remove_sweeps(writer.folder)
     rows = [[node, f"{lowered:+.4f}", f"{part:.1%}", *more] for node, lowered, part, *more in results["table"]["rows"]]
     writer.print_table(COLUMNS, rows, right=2)
     writer.print_files()
 
 
-def _results(writer: Writer, shares: Tensor, untrained: float, trained: float, on: int | None) -> Json:
+def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int | None) -> Json:
+    shares, (untrained, trained) = swept.scores[SHARES].participants, swept.losses
     injected, total = injected_faults(writer.recording.network), float(shares.sum())
     order, whose = shares.argsort(stable=True).tolist(), "the final models" if on is None else f"{on}'s final model"
     rows = [
@@ -54,7 +55,7 @@ def _results(writer: Writer, shares: Tensor, untrained: float, trained: float, o
     sentences = [
         *_sentences(rows, whose, on),
         f"Training took the loss of {whose} from {untrained:.4f} to {trained:.4f}; the shares of participants in that "
-        f"sum to {total:+.4f} (whole-run shares, 3 points).",
+        f"sum to {total:+.4f} (whole-run shares, {question.points} points).",
     ]
     return {
         **writer.header(f"Who helped {whose}", sentences, COLUMNS, rows),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cascadice import files
 from cascadice.applications.choose import contributors, picture
 from cascadice.applications.choose.balance import Advice, advise
 from cascadice.applications.choose.groups import ALONE, find_groups
@@ -55,8 +54,7 @@ def run(args: argparse.Namespace) -> None:
         observed = observe(network, recording.load_rounds(), evaluation, samples=samples, every=every)
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
     results = _results(writer, observed, suggested, args)
-    with files.replacing(writer.folder / MIXING) as draft:
-        write_csv(suggested, draft)
+    write_csv(suggested, writer.folder / MIXING)
     writer.write(results, picture.plot)
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", *others]

@@ -12,13 +12,13 @@ from cascadice.influence.full_horizon import full_horizon
 from cascadice.influence.readings import samples_of
 from cascadice.influence.reverse_gossip import by_participant, by_sample
 from cascadice.influence.shares import mean_adjoint
-from cascadice.influence.whole_run import Rounds
+from cascadice.influence.whole_run import Rounds, WholeRun
 from cascadice.influence.whole_run_shares import whole_run_shares
 
 CONTRIBUTIONS: Mapping[str, str] = {
     "whole-run": "shares of what the whole run did to the loss of the final models",
     "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
-    "horizon": "what a little less of each update would do to the loss of the final models",
+    "horizon": "the slope of the final models' loss by the weight of each update",
 }
 
 
@@ -58,6 +58,11 @@ def by_whole_run(
         >>> [entry.participants for entry in by_whole_run(network, 100, evaluate_on(network))]
     """
     shares = whole_run_shares(network, rounds, evaluation, points=points, samples=samples, played=played)
+    return entries_of(shares, samples)
+
+
+def entries_of(shares: WholeRun, samples: bool) -> list[Entry]:
+    """Whole-run shares as an entry for each round, with those of samples if asked for."""
     return [
         Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))
         for t, row in enumerate(shares.by_round)

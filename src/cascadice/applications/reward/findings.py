@@ -1,17 +1,17 @@
 """What `cascadice reward` computes, writes and says."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
 from cascadice.applications.reward.audit import audit
-from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, by_whole_run
+from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import (
     CHAIN,
     Ledger,
@@ -25,7 +25,7 @@ from cascadice.applications.reward.ledger import (
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.writer import Section, Writer, open_writer
-from cascadice.engine import Evaluation, evaluate_on
+from cascadice.engine import evaluate_on
 from cascadice.names import lookup
 from cascadice.runs.ask import Question, start_rounds
 from cascadice.runs.flags import open_from
@@ -33,9 +33,11 @@ from cascadice.runs.playing import Playable, playable
 from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
+from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
 POINTS, HOPS = 3, 4
 FLAGS = {"points": "whole-run", "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
+SHOWN = 10  # payments on the console
 COLUMNS = ("participant", "payment", "credit", "helped by", "harmed by", "injected")
 SECTION = Section(
     "What should each participant be paid?",
@@ -62,10 +64,12 @@ def run(args: argparse.Namespace) -> None:
     if ledger is not None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
-    _enter_missing(writer, ledger, folder, note, args, None if key is None else partial(signature, key))
+    swept = _enter_missing(writer, ledger, folder, note, args, None if key is None else partial(signature, key))
     ledger = read_ledger(folder, note)
     payout = pay(by_round(ledger), args.budget, floor=args.floor, clawback=args.clawback, rule=args.payout)
-    writer.write(_results(writer, ledger, payout, args), picture.plot)
+    results = _results(writer, ledger, payout, swept, args)
+    writer.write(results, picture.plot)
+    _print_payments(writer, results["table"]["rows"])
     writer.print_files(f"; the ledger in {ledger.folder}")
 
 
@@ -103,28 +107,42 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
 def _enter_missing(
     writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace,
     sign: Callable[[str], str] | None = None,
-) -> None:  # fmt: skip
-    """Enter the rounds that the ledger lacks, and those whose parts are damaged."""
+) -> Swept | None:  # fmt: skip
+    """Enter the rounds that the ledger lacks, and those whose parts are damaged. Whole runs are swept for it."""
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entries, total = _missing_entries(writer, set(ledger.rounds if ledger else ()), args)
-    if total:
-        shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
-        try:
+    entered, swept = set(ledger.rounds if ledger else ()), None
+    try:
+        if args.kind == "whole-run":
+            entries, total, swept = _of_the_whole_run(writer, entered, args)
+        else:
+            entries, total = _of_rounds(writer.recording, entered, args)
+        if total:
+            shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
             enter(folder, note, shown, sign)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped. Rounds entered so far are kept; the same command continues.") from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
+    remove_sweeps(writer.folder)
+    return swept
 
 
-def _missing_entries(writer: Writer, entered: set[int], args: argparse.Namespace) -> tuple[Iterator[Entry], int]:
+def _of_the_whole_run(
+    writer: Writer, entered: set[int], args: argparse.Namespace
+) -> tuple[Iterable[Entry], int, Swept | None]:
+    """The entries that the ledger lacks, and their number; the run is swept if there are any."""
+    run = _playable(writer.recording)
+    missing = set(range(run.rounds)) - entered
+    if not missing:
+        return [], 0, None
+    question = WholeRunQuestion(points=args.points or POINTS, samples=args.samples, eval_samples=args.eval_samples)
+    swept = sweep_run(run, question, writer.folder, writer.console)
+    entries = entries_of(swept.scores[SHARES], args.samples)
+    return (entry for entry in entries if entry.round in missing), len(missing), swept
+
+
+def _of_rounds(recording: Recording, entered: set[int], args: argparse.Namespace) -> tuple[Iterable[Entry], int]:
     """The entries that the ledger lacks, and their number."""
-    recording = writer.recording
     network, test = recording.network, recording.network.data.test
     evaluation = evaluate_on(network, test.subset(torch.arange(args.eval_samples or len(test))))
-    if args.kind == "whole-run":
-        run = _playable(recording)
-        missing = sorted(set(range(run.rounds)) - entered)
-        shared = _of_the_whole_run(writer, run, evaluation, args) if missing else []
-        return (entry for entry in shared if entry.round in missing), len(missing)
     if args.kind == "horizon":
         span = recording.consecutive_rounds()
         entries = by_horizon(network, recording.load_rounds(span[::-1]), evaluation, samples=args.samples)
@@ -136,16 +154,7 @@ def _missing_entries(writer: Writer, entered: set[int], args: argparse.Namespace
     return (by_shares(network, window, evaluation, samples=args.samples) for window in windows), len(missing)
 
 
-def _of_the_whole_run(writer: Writer, run: Playable, evaluation: Evaluation, args: argparse.Namespace) -> list[Entry]:
-    points, done = args.points or POINTS, count(1)
-    with writer.console.status(f"training again at {points} learning rates, and following each run backwards") as bar:
-        return by_whole_run(
-            run.network, run.rounds, evaluation, points=points, samples=args.samples,
-            played=lambda: bar.update(f"training at {points} learning rates and back: {next(done)} rounds"),
-        )  # fmt: skip
-
-
-def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Namespace) -> Json:
+def _results(writer: Writer, ledger: Ledger, payout: Payout, swept: Swept | None, args: argparse.Namespace) -> Json:
     injected = injected_faults(writer.recording.network)
     order = payout.payment.argsort(descending=True, stable=True).tolist()
     rows = [[k, *(round(float(column[k]), 6) for column in payout), injected.get(k, "")] for k in order]
@@ -153,7 +162,7 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Name
     sentences, measured = _sentences(writer, ledger, payout, injected, args), {}
     if args.kind == "whole-run":
         run = _playable(writer.recording)
-        untrained, trained = run.before_and_after(run.evaluation(args.eval_samples))
+        untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
         measured = {
             "untrained": untrained,
             "trained": trained,
@@ -174,6 +183,14 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, args: argparse.Name
     if args.samples:
         results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
     return results
+
+
+def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
+    """Print the highest payments, and where the others are."""
+    shown = [[node, f"{pay:.2f}", *(f"{value:.4f}" for value in parts), fault] for node, pay, *parts, fault in rows]
+    writer.print_table(COLUMNS, shown[:SHOWN], right=len(COLUMNS) - 2)
+    if len(rows) > SHOWN:
+        writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {writer.folder / 'reward.json'}")
 
 
 def _playable(recording: Recording) -> Playable:

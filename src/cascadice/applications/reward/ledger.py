@@ -23,6 +23,7 @@ from torch import Tensor
 
 from cascadice import files
 from cascadice.applications.reward.contributions import Entry
+from cascadice.checksums import check_ordinary
 from cascadice.locks import LOCK
 from cascadice.names import lookup
 from cascadice.runs import folder as run_folder
@@ -148,7 +149,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     problems, parts = {}, [{name: np.empty(0, dtype=dtype) for name, dtype in DTYPES.items()}]
     for t, line in sorted({line.round: line for line in chain}.items()):
         path = _part(folder, t)
-        content = path.read_bytes() if path.exists() else None
+        content = path.read_bytes() if path.is_file() else None
         if problem := _problem(path.name, content, line):
             problems[t] = problem
         elif content is not None:
@@ -171,6 +172,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
 def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]:
     """The header's note and seal, and the lines, each of which must follow from those before it."""
     remedy = "Restore the file, or start a ledger elsewhere."
+    check_ordinary(path)
     complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a killed process leaves an unfinished last line
     lines = [_parsed(line) for line in complete.split("\n")]
     if None in lines:

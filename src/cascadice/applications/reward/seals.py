@@ -4,6 +4,7 @@ import hmac
 from pathlib import Path
 
 from cascadice.applications.reward.ledger import CHAIN, Ledger
+from cascadice.checksums import check_ordinary
 
 FEWEST_BYTES = 16
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
@@ -24,6 +25,7 @@ def read_key(path: str | None, *folders: Path) -> bytes | None:
     place = Path(path).resolve()
     if inside := next((folder for folder in folders if place.is_relative_to(folder.resolve())), None):
         raise ValueError(f"the key {path} lies in {inside}, which it is to protect. Keep it elsewhere.")
+    check_ordinary(place)
     key = place.read_bytes().strip()
     if len(key) < FEWEST_BYTES:
         raise ValueError(f"the key in {path} must have at least {FEWEST_BYTES} bytes; found {len(key)}. {MAKE_ONE}")

@@ -30,7 +30,7 @@ def advise(
         *_comparable(checked),
         *_useless(checked),
         f"LDS is the rank correlation of predicted and retrained test loss over {len(retrained)} random subsets, each "
-        f"with {setting.keep:g} of {setting.size} {setting.what}; the 95 % interval is over these subsets of this run. "
+        f"with {setting.in_words}; the 95 % interval is over these subsets of this run. "
         "Cost is in trainings of the run, by time.",
         f"The full run's test {measure} is {float(values.mean()):.3f} on average ({spread}). Its mean test loss is "
         f"{trained:.4f}; networks trained on subsets had {low:.4f} to {high:.4f}.",

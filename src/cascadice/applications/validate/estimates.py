@@ -25,7 +25,7 @@ class Setting(NamedTuple):
 
     Attributes:
         rounds: How many rounds the run has; they are played.
-        keep: The part of the participants or samples that subsets keep.
+        keep: The part of the participants or samples that subsets keep, to the nearest whole number of them.
         samples: Whether samples are scored, or participants.
     """
 
@@ -39,6 +39,21 @@ class Setting(NamedTuple):
     def size(self) -> int:
         """How many samples or participants there are to score."""
         return len(self.network.data.train) if self.samples else self.network.nodes
+
+    @property
+    def kept(self) -> int:
+        """How many of them each subset keeps."""
+        return round(self.keep * self.size)
+
+    @property
+    def part(self) -> float:
+        """The part that subsets actually keep: of 8 participants, 0.75 at keep=0.8."""
+        return self.kept / self.size
+
+    @property
+    def in_words(self) -> str:
+        """What each subset keeps, e.g. "6 of 8 participants"."""
+        return f"{self.kept} of {self.size} {self.what}"
 
     @property
     def what(self) -> str:
@@ -91,12 +106,12 @@ def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
 
 KINDS: Mapping[str, Kind] = {
     "whole-run": Kind(
-        lambda setting: _at(setting, setting.keep), "whole-run at {keep:g}",
-        "what a little less of it would do to the final models, where all updates count as much as subsets keep", 4,
+        lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
+        "the slope of the final models' loss by its weight, where all updates count the part that subsets keep", 4,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _at(setting, 1.0), "whole-run at 1",
-        "what a little less of it would do to the final models of the run as it was", 4,
+        "the slope of the final models' loss by its weight, in the run as it was", 4,
     ),
     "whole-run-shares": Kind(
         _whole_run_shares, "whole-run shares", "its share of what training as a whole did to the final models", 13
@@ -123,7 +138,7 @@ def kinds_of(samples: bool) -> list[str]:
 
 def name_of(kind: str, setting: Setting) -> str:
     """What tables and pictures call the estimate."""
-    return KINDS[kind].name.format(keep=setting.keep)
+    return KINDS[kind].name.format(part=setting.part)
 
 
 def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:

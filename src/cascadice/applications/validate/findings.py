@@ -59,13 +59,20 @@ def run(args: argparse.Namespace) -> None:
     recording = _open(args)
     setting = _setting(args, recording)
     plan = _plan(args, setting)
+    count = len(plan.subsets) + plan.leave_one_out * setting.network.nodes
+    parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
+    memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
     results = _read_kept(_folder(args, recording), note, args.overwrite)
     args.overwrite |= bool(results)  # what is there is of these settings, and is added to
     writer = open_writer(args, recording, COMMAND, KEPT)
     trainings = forecast(setting, plan, results)
-    networks = f"{len(plan.subsets) + plan.leave_one_out * setting.network.nodes} networks of {setting.rounds} rounds"
-    writer.print(f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.")
+    networks = f"{count} networks of {setting.rounds} rounds"
+    many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
+    writer.print(
+        f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
+        f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.",
+    )
     trained = train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
@@ -106,7 +113,6 @@ def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
     count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
     if count > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
-    memory.check("validation", of_retraining(network, run.rounds, count), network.device)
     evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
     return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
 
@@ -123,7 +129,7 @@ def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
         "run": recording.fingerprint,
         "rounds": str(setting.rounds),
         "of": setting.what,
-        "keep": f"{setting.keep:g}",
+        "keep": f"{setting.kept} of {setting.size}",
         "eval-samples": str(len(setting.evaluation.y)),
         "seed": str(seed),
     }
@@ -182,7 +188,8 @@ def _content(
     return {
         **writer.header("Which estimate of influence to trust", findings, *_table(checked)),
         "of": setting.what,
-        "keep": setting.keep,
+        "keep": setting.part,
+        "kept": setting.in_words,
         "rounds": setting.rounds,
         "eval_samples": len(setting.evaluation.y),
         "test": {"measure": found[0], "values": found[1].tolist()},

@@ -90,20 +90,14 @@ def distinct_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float
         >>> len(distinct_subsets(5, keep=0.8, count=48))
         5
     """
-    draws, most = max(count, 1), comb(size, round(keep * size))
-    wanted = min(count, most)
-    while True:
-        drawn = random_subsets(size, keep, draws, seed)
-        distinct = list({tuple(row.nonzero().flatten().tolist()): row for row in drawn}.values())
-        if len(distinct) >= wanted:
-            break
-        draws *= 2
-    if wanted < LEAST:
+    subsets = random_subsets(size, keep, count, seed)
+    if len(subsets) < LEAST:
+        kept = round(keep * size)
         raise ValueError(
-            f"at least {LEAST} different subsets are needed to compare estimates; found {wanted} that keep {keep:g} of "
-            f"{size}. Ask for more, or for another part to keep."
+            f"at least {LEAST} different subsets are needed to compare estimates; found {len(subsets)}, of "
+            f"{comb(size, kept)} that keep {kept} of {size}. Ask for more, or for another part to keep."
         )
-    return torch.stack(distinct[:wanted])
+    return subsets
 
 
 def check(

@@ -27,7 +27,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
             axes.set_axis_off()
     test = results["test"]
     measured = f"test {test['measure']} of the full run {np.mean(test['values']):.3f}"
-    subsets = f"{len(results['retrained'])} networks trained on {results['keep']:g} of the {results['of']}"
+    subsets = f"{len(results['retrained'])} networks trained on {results['kept']}"
     save(figure, path, f"{results['title']}: {subsets}; {measured}")
 
 

@@ -55,15 +55,11 @@ Learn = Callable[[Trust, Draw, Participants, Participants, Bool[Tensor, "n n"]],
 class TrustRule:
     """A mixing rule that averages with those that are trusted. It remembers: use a new one for each run."""
 
-    def __init__(
-        self, network: Network, learn: Learn, degree: int | None = None, explore: bool = True, networks: int = 1
-    ) -> None:
+    def __init__(self, network: Network, learn: Learn, degree: int | None = None, explore: bool = True) -> None:
         if degree is not None and degree < 1:
             raise ValueError(f"degree must be at least 1, or nobody is listened to; found {degree}.")
-        if networks < 1 or network.nodes % networks:
-            raise ValueError(f"networks must divide the {network.nodes} participants; found {networks}.")
         self.learn, self.degree, self.explore = learn, degree, explore
-        self.seed, self.size = network.seed, network.nodes // networks
+        self.seed, self.size = network.seed, network.nodes // network.blocks
         self.trust = initial_trust(network.initial.theta)
         self.mixing: Float[Tensor, "n n"] | None = None  # of the last round
 
@@ -104,7 +100,6 @@ def cosine_trust(
     memory: float = MEMORY,
     degree: int | None = None,
     explore: bool = True,
-    networks: int = 1,
 ) -> TrustRule:
     """A mixing rule by which participants drop neighbours whose recent updates point elsewhere than their own.
 
@@ -124,7 +119,6 @@ def cosine_trust(
         degree: Greatest number of neighbours to listen to.
         explore: Whether each participant also receives one stranger's update a round, to learn what a good one looks
             like, and listens to the most helpful stranger if it would be left alone.
-        networks: How many networks of equal size are simulated side by side in this one.
 
     Returns:
         A rule for `simulate(network, rounds, rule=...)`; its `given` is the mean score of every pair.
@@ -148,7 +142,7 @@ def cosine_trust(
     ) -> Trust:
         return learn(trust, half.theta - before.theta, received, fading, memory)
 
-    return TrustRule(network, learn_from, degree, explore, networks)
+    return TrustRule(network, learn_from, degree, explore)
 
 
 def epoch_fading(network: Network) -> float:

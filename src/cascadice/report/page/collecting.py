@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 import cascadice
-from cascadice import files
+from cascadice import checksums, files
 from cascadice.applications.plain import Json, evenly, short
 from cascadice.intervals import kinds_by_participant, parse_interval
 from cascadice.pictures.training import LINES_UP_TO
 from cascadice.report.page import final_models, influences, mixing, samples, sections
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
-from cascadice.runs.config import Config, to_json
+from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.folder import fingerprint, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
 from cascadice.runs.metrics import RoundMetrics
@@ -44,7 +44,8 @@ def collect(folder: files.Folder) -> Json:
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
     length = int(manifest.get("rounds", 0))
-    read = influences.read(places, run, nodes, metrics, injected, notes)
+    read = influences.read(places, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
+    notes.extend(text for place in places for text in _gone(place))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_all_sections(places, run, notes)
     scored = samples.samples(config, _final_first(summaries), notes)
@@ -79,6 +80,14 @@ def collect(folder: files.Folder) -> Json:
         "table": influences.table(read),
         "notes": notes,
     }
+
+
+def _gone(home: Path) -> list[str]:
+    """Results that were written and are missing, in words. A folder of results may be removed as a whole."""
+    found = checksums.list_for(home / checksums.LIST)
+    paths = [] if found is None else [home / name for name in found.files if name.endswith(".json")]
+    gone = [path for path in paths if path.parent.is_dir() and not path.exists()]
+    return [f"{path.relative_to(home)} is missing: what it held is not shown." for path in gone]
 
 
 def _final_first(summaries: Sequence[InfluenceSummary]) -> list[InfluenceSummary]:

@@ -10,12 +10,13 @@ from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
 from cascadice.report.page.sentences import final_models
 from cascadice.runs.ask import FIGURE
-from cascadice.runs.summary import headline
+from cascadice.runs.words import headline
 
 LEAD = (
     "What the test loss of the final models owes to each participant's data, over all rounds together. Shares divide "
-    "what training changed among the participants; whole-run influence at a weight says how the loss changes with the "
-    "weight of a participant's updates. Negative = the loss went down = it helped."
+    "what training changed among the participants. Whole-run influence at a weight is a slope: how the loss moves with "
+    "the weight of a participant's updates, which is not the change that leaving it out makes. Negative = more of it "
+    "lowers the loss = it helped."
 )
 
 

@@ -12,6 +12,7 @@ from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, rea
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
+from cascadice.runs.words import caution
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence
 ENTRIES = 100_000  # of cascades
@@ -30,7 +31,7 @@ class Influences(NamedTuple):
 
 def read(
     folders: Sequence[Path], run: str, nodes: int, metrics: Sequence[RoundMetrics], injected: dict[int, str],
-    notes: list[str],
+    sees_scale: bool, notes: list[str],
 ) -> list[Influences]:  # fmt: skip
     """Read every table of influence of this run; those that say whom an update reached come first.
 
@@ -46,8 +47,8 @@ def read(
             if any(read_note(place).get("run") != run for place in places):
                 raise ValueError("it belongs to another run.")
             rows = concatenate(map(read_table, places))
-            change = read_training_change(places[0])
-            read.append(Influences(name, rows, summarise(rows, nodes, metrics, injected, change)))
+            summary = summarise(rows, nodes, metrics, injected, read_training_change(places[0]), sees_scale)
+            read.append(Influences(name, rows, summary))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
@@ -165,4 +166,5 @@ def table(read: Sequence[Influences]) -> Json | None:
         "sums": COLUMNS[2:-1],
         "values": [*whole, short(columns[-1])],
         "note": note,
+        "caution": next(filter(None, (caution(one.summary) for one in read)), ""),
     }

@@ -183,7 +183,7 @@ function rankedRow(node, value, most) {
 
 function panelText(chosen, ranked) {
   if (!data.influence) return chosen === null ? "Select a participant to see who receives its updates." : `Its updates are received by ${plural(travelled().size, "participant")}.`;
-  if (chosen === null) return `Change in loss by ${state.kind} (${roundText()}, ${hopText()}); negative = the loss went down = it helped. Select a participant to see ${cascading() ? "whom it reached" : "who receives its updates"}.`;
+  if (chosen === null) return `Influence by ${state.kind} (${roundText()}, ${hopText()}): ${measured(state.kind)}; negative = it helped. Select a participant to see ${cascading() ? "whom it reached" : "who receives its updates"}.`;
   if (!cascading()) return `Total influence ${signed(sizes().get(chosen))} (${roundText()}). Its updates are received by ${plural(travelled().size, "participant")}; ${state.kind}: only totals are known, not whom they reached.`;
   const own = [...entries()].filter(({ source, value }) => source === chosen && value !== 0);
   if (!own.length) return `Reached nobody (${roundText()}, ${hopText()}).`;

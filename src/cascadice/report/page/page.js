@@ -58,10 +58,16 @@ function overview() {
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }
 
+function measured(kind) {
+  if (!kind.startsWith("whole-run")) return "the change in loss";
+  return kind === "whole-run shares" ? "its share of what training did to the final models’ loss" : "the slope of the final models’ loss by its weight, not the change that leaving it out makes";
+}
+
 function tableNote() {
-  const { note, words } = data.table;
+  const { note, caution, words } = data.table;
   const places = words.folder.map((folder) => `${data.path}/${folder}`).join(", ");
-  return `Influence of a source (its whole batch, or one sample) on a receiver: the change in loss, negative = the loss went down = it helped. ${note ? `${note} All rows are in ${places}.` : ""}`;
+  const whole = words.kind.filter((kind) => kind.startsWith("whole-run")).map((kind) => ` Of ${kind}: ${measured(kind)}.`).join("");
+  return `Influence of a source (its whole batch, or one sample) on a receiver: the change in loss, negative = the loss went down = it helped.${whole} ${caution} ${note ? `${note} All rows are in ${places}.` : ""}`;
 }
 
 function about() {

@@ -11,6 +11,7 @@ from cascadice.applications.plain import Json, data_uri
 from cascadice.data import DataSet, load
 from cascadice.runs.config import Config
 from cascadice.runs.summary import InfluenceSummary, SampleScore
+from cascadice.runs.words import caution
 
 MOST = 12  # on each side
 LETTERS = 48  # shown of a text
@@ -29,6 +30,7 @@ def samples(config: Config, summaries: Sequence[InfluenceSummary], notes: list[s
         notes.append(f"Samples are shown without pictures: {error}")
     return {
         "kind": kind,
+        "caution": caution(summary),
         "rounds": list(summary.rounds),
         "count": len(scores),
         "helped": [_sample(score, data) for score in scores[:MOST] if score.value < 0],

@@ -6,7 +6,10 @@ function sampleCards() {
   if (!scored) return;
   const relabelled = Object.values(data.injected).some((what) => what.includes("label"));
   const rounds = scored.rounds.length === 1 ? `round ${scored.rounds[0]}` : `${scored.rounds.length} rounds from ${scored.rounds[0]} to ${scored.rounds[scored.rounds.length - 1]}`;
-  say("samples-text", `Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: the change in loss, negative = the loss went down = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${relabelled ? " True labels are those of the data set; participants with injected label faults trained on others." : ""}`);
+  say("samples-title", scored.caution ? "Samples with the lowest and the highest scores" : "Samples that helped and harmed most");
+  say("samples-helped-title", scored.caution ? "Lowest" : "Helped");
+  say("samples-harmed-title", scored.caution ? "Highest" : "Harmed");
+  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind)}, negative = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${relabelled ? " True labels are those of the data set; participants with injected label faults trained on others." : ""}`);
   for (const side of ["helped", "harmed"]) {
     fill(`samples-${side}`, ...scored[side].map((one) => sampleCard(one, side)));
     if (!scored[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));

@@ -5,15 +5,12 @@ from collections.abc import Sequence
 
 from cascadice.runs.config import Config
 from cascadice.runs.metrics import RoundMetrics, quality
-from cascadice.runs.summary import InfluenceSummary, adding_up, ranked
+from cascadice.runs.summary import InfluenceSummary, ranked
+from cascadice.runs.words import adding_up, caution, meaning
 
 NAMED = 3  # participants named on each side
 TOP = 20  # samples
 SIGNS = "Influence is the change in loss that an update caused: negative = the loss went down = it helped."
-SIGNS_OF_RUNS = (
-    "Influence on the final models is the change in their test loss that somebody's data caused, over all rounds: "
-    "negative = the loss went down = it helped."
-)
 
 
 def sentences(
@@ -23,7 +20,7 @@ def sentences(
     texts = [_training(config, nodes, rounds, metrics)]
     whole, rounds_of = ([one for one in summaries if one.whole_run is final] for final in (True, False))
     for summary in whole[:1]:
-        texts += [SIGNS_OF_RUNS, *final_models(summary)]
+        texts += [f"Influence on the final models is {meaning(next(iter(summary.updates)))}.", *final_models(summary)]
     for summary in rounds_of[:1]:
         about = [] if whole else [SIGNS, *_participants(summary)]
         texts += [*about, *_distance(summary), *_accuracy(summary)]
@@ -85,6 +82,8 @@ def _accuracy(summary: InfluenceSummary) -> list[str]:
 
 
 def _samples(summary: InfluenceSummary) -> list[str]:
+    if caution(summary):
+        return []
     for kind, scores in summary.samples.items():
         worst = [score.node for score in scores[: -TOP - 1 : -1] if score.value > 0]
         if worst:

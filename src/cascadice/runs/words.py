@@ -1,0 +1,136 @@
+"""A summary of influence in words: what the console prints, and what numbers mean wherever they are shown."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from rich.table import Table as ConsoleTable
+from torch import Tensor
+
+from cascadice.runs.progress import Console, say
+from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, ranked
+
+SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
+
+
+def print_summary(
+    console: Console, summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None,
+    where: str = "",
+) -> None:  # fmt: skip
+    """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
+
+    `classes` are the names, `labels` the numbers of the training samples' classes, where they have any; `where` says
+    where all of it is.
+    """
+    rounds, kinds = summary.rounds, list(summary.updates)
+    span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
+    say(console, f"Influence of the updates in {span}: {meaning(kinds[0] if kinds else '')}.")
+    for kind in kinds[:1]:
+        _print_participants(console, summary, kind, where)
+    if sentence := adding_up(summary):
+        say(console, sentence)
+    if summary.by_hop:
+        title = "How far influence reaches (mean absolute influence of an update)"
+        _print_table(console, title, summary.by_hop, _hop_rows(summary))
+    for kind, samples in [*summary.samples.items()][:1]:
+        title, verbs = f"The most helpful and the most harmful samples ({kind})", ("helped", "harmed")
+        if caution(summary):
+            say(console, caution(summary))
+            title, verbs = f"Samples with the lowest and the highest scores ({kind})", ("lowest", "highest")
+        columns = ("sample", "true\nlabel", "uses", "influence")
+        _print_table(console, title, columns, _sample_rows(samples, summary, classes, labels, verbs))
+    if summary.agreements or summary.sample_agreements:
+        title = "How close the estimates are to the truth, update by update"
+        agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
+        rows = ((n, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}") for n, a in agreements.items())
+        _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), rows)
+    if tests := summary.test_results:
+        say(console, f"mean test {tests[0].metric} of the participants: {in_words(tests)}")
+
+
+def _print_participants(console: Console, summary: InfluenceSummary, kind: str, where: str) -> None:
+    """Print who helped and harmed most, how many more did, and who did neither."""
+    totals = summary.participants[kind]
+    sides = dict(zip(("helped", "harmed"), ranked(totals), strict=True))
+    rows = ((f"{verb}  {_name(k, summary)}", f"{value:+.4f}") for verb, side in sides.items() for k, value in side)
+    _print_table(console, f"{headline(summary)} ({kind}, summed over rounds)", ["influence"], rows)
+    counts = {"helped": int((totals < 0).sum()), "harmed": int((totals > 0).sum())}
+    if more := [f"{counts[verb] - len(side)} more {verb}" for verb, side in sides.items() if counts[verb] > len(side)]:
+        say(console, f"{' and '.join(more)}{where}")
+    if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
+        say(console, f"no influence: {', '.join(idle)}")
+
+
+def meaning(kind: str) -> str:
+    """What numbers of this kind are, and what their sign says."""
+    if not kind.startswith("whole-run"):
+        return f"the change of the weighted mean test loss. {SIGNS}"
+    if kind == "whole-run shares":
+        return f"everybody's share of what training did to the test loss of the final models. {SIGNS}"
+    return (
+        "the slope of the final models' test loss by the weight of somebody's updates, which is not the change that "
+        "leaving them out makes. Negative: more weight lowers the loss (helps); positive: more weight raises it (harms)"
+    )
+
+
+def caution(summary: InfluenceSummary) -> str:
+    """Why the order of samples means little, where it does: under Adam nothing predicts training without them."""
+    if summary.sees_scale or not (summary.whole_run and summary.samples):
+        return ""
+    return (
+        "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of samples "
+        "then hardly predict training without them (LDS at most 0.32 in docs/retraining.md)."
+    )
+
+
+def headline(summary: InfluenceSummary) -> str:
+    """What the totals of participants say."""
+    return "Who helped the final models, and who harmed them" if summary.whole_run else "Who helped and who harmed"
+
+
+def adding_up(summary: InfluenceSummary) -> str:
+    """What whole-run shares sum to, beside what training changed; empty if there are none."""
+    shares = summary.participants.get("whole-run shares")
+    if shares is None or summary.training_change is None or np.isnan(shares).any():
+        return ""
+    return f"shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}"
+
+
+def in_words(results: Sequence[EvaluationResult]) -> str:
+    """The test results in words: "0.412 (round 3) -> 0.873 (round 39)"."""
+    return " -> ".join(f"{result.mean:.3f} (round {result.t})" for result in results)
+
+
+def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+    """The first column, of names, has no heading."""
+    table = ConsoleTable("", box=None, padding=(0, 3, 0, 0))
+    table.columns[0].no_wrap = True
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print()
+    console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
+    console.print(table)
+
+
+def _name(node: int, summary: InfluenceSummary) -> str:
+    return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
+
+
+def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
+    for hop in range(max(map(len, summary.by_hop.values()))):
+        name = "on itself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
+        yield name, *(f"{values[hop]:.5f}" for values in summary.by_hop.values())
+
+
+def _sample_rows(
+    samples: Sequence[SampleScore], summary: InfluenceSummary, classes: Sequence[str], labels: Tensor | None,
+    verbs: Sequence[str],
+) -> Iterator[tuple[str, ...]]:  # fmt: skip
+    low, high = samples[:MOST], samples[: -MOST - 1 : -1]
+    sides = [one for one in low if one.value < 0], [one for one in high if one.value > 0]
+    for verb, side in zip(verbs, sides, strict=True):
+        for one in side:
+            label = "" if labels is None or not classes else classes[int(labels[one.sample])]
+            owner = f"{verb}  of {_name(one.node, summary)}"
+            yield owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}"

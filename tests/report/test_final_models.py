@@ -1,0 +1,66 @@
+"""Who helped the final models, as the page says it."""
+
+import shutil
+
+import numpy as np
+import pytest
+from report.pages import CONFIG
+
+from cascadice import files
+from cascadice.report.page import collect
+from cascadice.runs.config import build
+from cascadice.runs.summary import read_summary
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
+
+
+@pytest.fixture(scope="module")
+def final(trained, tmp_path_factory):
+    """A run that was asked who helped its final models, and nothing else."""
+    folder = shutil.copytree(trained, tmp_path_factory.mktemp("final") / "run")
+    ask_whole_run(folder, WholeRunQuestion(("whole-run", "whole-run-shares"), points=1, samples=True), quiet=True)
+    return folder
+
+
+def test_who_helped_the_final_models_comes_first(final, tmp_path):
+    data, summary = collect(final), read_summary(final / "whole-run", final, build(CONFIG))
+    shares = summary.participants["whole-run shares"]
+    assert data["findings"][1].startswith("Influence on the final models is everybody's share of what training did")
+    assert f"participant {shares.argmin()}" in data["findings"][2].lower()
+    assert "helped the final models most." in data["findings"][2]
+    (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
+    assert (
+        sentence == f"Shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}."
+    )
+    section = data["final"]
+    assert section["title"] == "Who helped the final models, and who harmed them"
+    assert section["columns"] == ["participant", "injected", "whole-run shares", "whole-run at 1"]
+    assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
+    assert section["picture"].startswith("data:image/png;base64,")
+    assert data["samples"]["kind"] == "whole-run shares"
+    assert [entry["name"] for entry in data["commands"]] == [
+        "influence", "detect", "choose", "reward", "forget", "validate",
+    ]  # fmt: skip
+    assert data["influence"]["kinds"] == ["whole-run shares", "whole-run at 1"]
+
+
+def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):
+    folder = shutil.copytree(asked, tmp_path / "run")
+    shutil.copytree(final / "whole-run", folder / "whole-run")
+    files.keep_checksums(folder / "whole-run", (folder / "whole-run").iterdir())
+    data, without = collect(folder), collect(asked)
+    assert without["final"] is None
+    assert data["influence"] == without["influence"]
+    assert data["samples"]["kind"] == "whole-run shares"
+    helped = [text for text in data["findings"] if "helped" in text and "most" in text]
+    assert all("the final models" in text for text in helped)
+    assert any("at hop 1" in text for text in data["findings"])
+
+
+def test_under_adam_the_page_does_not_rank_samples_as_if_it_meant_something(final, monkeypatch):
+    plain = collect(final)
+    monkeypatch.setattr("cascadice.report.page.collecting.sees_scale", lambda config, nodes: False)
+    warned = collect(final)
+    assert (plain["samples"]["caution"], plain["table"]["caution"]) == ("", "")
+    assert warned["samples"]["caution"] == warned["table"]["caution"]
+    assert warned["table"]["caution"].startswith("Do not choose samples by these scores: Adam")
+    assert [any("samples that harmed most" in text for text in page["findings"]) for page in (plain, warned)] == [1, 0]
