@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow torture peers lint bench reproduce docs clean
+.PHONY: help demo test test-slow torture chaos peers lint bench reproduce docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,6 +31,10 @@ test-slow: $(READY)  ## the tests that take minutes
 
 torture: $(READY)  ## attack it for 18 minutes on every core; ARGS="--minutes 2 --seed 7 --only kills"
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m torture $(ARGS)
+
+chaos: $(READY)  ## faults by chance on real processes, every round verified; two hosts and a cut link (needs root)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos.hosts
 
 peers: $(READY)  ## other libraries of data attribution, which some tests and benchmarks compare with
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt captum accelerate einconv einops opt_einsum tqdm

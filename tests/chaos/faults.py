@@ -35,13 +35,13 @@ MESSAGE_FAULTS: Mapping[str, Callable[[bytes], list[bytes]]] = {
     "checksum": lambda data: [data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]],
     "cut off": lambda data: [data[: len(data) // 2]],
     "no header": lambda data: [bytes(reversed(data))],
-    "stale": lambda data: [_changed(data, {STEP: -1, ROUND: -1})],
     "other round": lambda data: [_changed(data, {ROUND: 1})],
     "far ahead": lambda data: [_changed(data, {STEP: 1 << 40, ROUND: 1 << 40})],
     "stranger": lambda data: [_changed(data[: HEADER.size] + struct.pack("<q", 77) + data[HEADER.size + 8 :], {})],
     "twice": lambda data: [data, data],
     "lost": lambda data: [],
 }
+OF_SEVERAL = ("stale", "reordered")
 HARMLESS = {"twice"}  # the message itself is good
 
 
@@ -50,7 +50,8 @@ class Faulty:
 
     Args:
         group: What really sends.
-        plan: What is wrong with the parameters sent in a round; "reordered" exchanges a message for the next one.
+        plan: What is wrong with the parameters sent in a round; "reordered" exchanges a message for the next one,
+            "stale" replaces it by the one before.
         note: Called with the round and the fault before each of these messages.
     """
 
@@ -59,6 +60,7 @@ class Faulty:
     ) -> None:
         self._group, self._plan, self._note = group, plan, note
         self._held: dict[int, bytes] = {}
+        self._last: dict[int, bytes] = {}
         if hasattr(group, "connect"):
             self.connect, self.close = group.connect, group.close
 
@@ -74,8 +76,11 @@ class Faulty:
         if fault is not None:
             self._note(t, fault)
         held = [self._held.pop(peer)] if peer in self._held else []
+        before, self._last[peer] = self._last.get(peer, data), data
         if fault == "reordered":
             self._held[peer], sent = data, []
+        elif fault == "stale":
+            sent = [before]
         else:
             sent = MESSAGE_FAULTS[fault](data) if fault in MESSAGE_FAULTS else [data]
         for each in [*sent, *held]:

@@ -101,11 +101,13 @@ def lost_rounds(logs: list[list[dict[str, Any]]], rounds: int) -> list[tuple[int
     for rank, log in enumerate(logs):
         there = {line["t"] for line in log if "rows" in line}
         own = {line["t"] for line in log if line.get("fault") in PROCESS_FAULTS or line.get("joined")}
-        excused = False
+        since = LATER + 1  # rounds since something happened to it, or it was away for that reason
         for t in range(rounds):
-            excused = not own.isdisjoint(range(t - LATER, t + 1)) or (excused and t not in there)
-            if t not in there and not excused:
+            since = 0 if t in own else since + (t in there)
+            if t not in there and since > LATER:
                 missed.append((rank, t))
+            elif t not in there:
+                since = 0
     return missed
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,8 +21,7 @@ from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.networks import Network
 from cascadice.engine.parts import part_of, split
-from cascadice.engine.rounds import Round
-from chaos.faults import MESSAGE_FAULTS, Faulty
+from chaos.faults import MESSAGE_FAULTS, OF_SEVERAL, Faulty
 
 NODES, RANKS = 6, 4
 PARTS = split(NODES, RANKS)
@@ -30,7 +30,7 @@ SLOW = 1.5  # seconds by which somebody is slow
 DISK_FULL = 3  # exit code
 
 PROCESS_FAULTS = ("killed at rest", "killed while sending", "killed before writing", "stopped", "slow", "disk full")
-FAULTS = (*MESSAGE_FAULTS, "reordered", *PROCESS_FAULTS)
+FAULTS = (*MESSAGE_FAULTS, *OF_SEVERAL, *PROCESS_FAULTS)
 
 
 class Job(NamedTuple):
@@ -67,6 +67,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(self._file, b"\n")  # a line that was cut off ends here
 
     def write(self, **line: Any) -> None:
         os.write(self._file, (json.dumps({"at": monotonic()} | line) + "\n").encode())
@@ -102,7 +103,9 @@ def work(job: Job, joining: bool) -> int:
 
 def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joining: bool) -> None:
     start, here = 0, mine.initial
-    if joining:
+    if not joining:
+        exchange.post.meet(60.0)
+    else:
         if (heard := exchange.listen(here, timeout=10.0)) is None:
             return
         log.write(t=heard.t, joined=True, rows=_own(heard.W, mine), theta=heard.participants.theta.tolist())
@@ -134,17 +137,12 @@ def _own(W: Tensor, mine: Network) -> list[list[float]]:
 
 
 def lines(path: Path) -> Iterable[dict[str, Any]]:
-    """What a process wrote down; a last line that is cut off was not written."""
+    """What a process wrote down; a line that is cut off was not written."""
     for line in path.read_text().splitlines():
-        try:
+        with suppress(ValueError):
             yield json.loads(line)
-        except ValueError:
-            return
 
 
 def tensor(values: Any) -> Tensor:
     """Numbers of a log."""
     return torch.tensor(values, dtype=torch.float64)
-
-
-__all__ = ["FAULTS", "PARTS", "PROCESS_FAULTS", "Job", "Round", "lines", "tensor", "whole", "work"]

@@ -7,7 +7,7 @@ from time import monotonic, sleep
 import pytest
 import torch
 import torch.distributed as dist
-from chaos.faults import HARMLESS, MESSAGE_FAULTS, Faulty
+from chaos.faults import HARMLESS, MESSAGE_FAULTS, OF_SEVERAL, Faulty
 
 from cascadice import data, models, network
 from cascadice.engine import Operator, evaluate_on, simulate
@@ -82,7 +82,7 @@ def effective(results):
     return [torch.cat(each) for each in zip(*rows, strict=True)]
 
 
-@pytest.mark.parametrize("fault", [*MESSAGE_FAULTS, "reordered"])
+@pytest.mark.parametrize("fault", [*MESSAGE_FAULTS, *OF_SEVERAL])
 def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
     with caplog.at_level(logging.WARNING):
         results = together(digits, trained, {WHEN: fault}, policy="carry on", patience=0.5)

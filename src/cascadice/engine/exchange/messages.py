@@ -152,8 +152,8 @@ class Messages:
         To be asked after each exchange: it looks at what came and was not asked for. One peer alone is not believed if
         there are others. Who trails by a little, several times, is late for everybody and will stay so.
         """
-        awaited = {p for p in self._peers if not self.post.gone(p)} - self.attendance.late
-        step = self._reached(len(awaited))
+        sending = {p for p in self._peers if self.post.received[p] and not self.post.gone(p)}
+        step = self._reached(len(sending - self.attendance.late))
         ahead = -1 if step is None else step - self._step
         self._trailing = self._trailing + 1 if ahead >= 0 else 0
         if ahead <= EARLY and self._trailing < TRAILING:
@@ -176,30 +176,34 @@ class Messages:
             What was heard, and the round to start with; None if nobody sends anything.
         """
         end, first = monotonic() + timeout, float("inf")
-        while (now := monotonic()) < min(end, first + SETTLING) and not all(map(self.post.newest, self._peers)):
-            first = now if first > now and any(map(self.post.newest, self._peers)) else first
+        while (now := monotonic()) < min(end, first + SETTLING) and len(self._newest()) < len(self._peers):
+            first = now if first > now and self._newest() else first
             sleep(0.002)
-        if (step := self._reached()) is None:
+        if not (came := self._newest()):
             return None
-        self._step = step
-        came = [frame for frame in map(self.post.newest, self._peers) if frame]
-        t = step + Counter(frame.t - frame.step for frame in came).most_common(1)[0][0]
+        self._step = step = sorted(frame.step for frame in came.values())[-2:][0]
+        t = step + Counter(frame.t - frame.step for frame in came.values()).most_common(1)[0][0]
         W = self._network.mixing(t).to_dense()
         mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), _joined(here)
         mixed = torch.zeros_like(rows)
-        for frame in self._frames(MODEL, t, [p for p in self._peers if self.post.newest(p)]):
+        for frame in self._frames(MODEL, t, list(came)):
             mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
             heard[frame.nodes] = True
         self.skip(EARLY - 1)
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
         return Joined(t, t + EARLY, W, _unjoined(_rescaled(mixed, rows, mine, heard), here, None))
 
-    def _reached(self, awaited: int = 0) -> int | None:
+    def _reached(self, awaited: int) -> int | None:
         """The exchange that two of the others have reached, or one if not even two are `awaited`."""
-        steps = sorted(frame.step for frame in map(self.post.newest, self._peers) if frame)
+        steps = sorted(frame.step for frame in self._newest().values())
         if not steps or (len(steps) == 1 and awaited > 1):
             return None
         return steps[-2:][0]
+
+    def _newest(self) -> dict[int, Frame]:
+        """The newest message of each peer that was not asked for."""
+        newest = {peer: self.post.newest(peer, self._step) for peer in self._peers}
+        return {peer: frame for peer, frame in newest.items() if frame is not None}
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
         self.post.send(peer, Frame(kind, self._step, t, nodes, rows), self.attendance.patience)

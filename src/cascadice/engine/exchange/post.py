@@ -68,6 +68,11 @@ class Post:
         for thread in self._threads:
             thread.start()
 
+    def meet(self, timeout: float) -> bool:
+        """Wait until everybody has been there; False if somebody does not come in time."""
+        end = monotonic() + timeout
+        return all(connected.wait(max(0.0, end - monotonic())) for connected in self._connected.values())
+
     def send(self, peer: int, frame: Frame, timeout: float = 0.0) -> bool:
         """Hand in a frame; it leaves while the caller goes on. False if the peer is gone or does not read."""
         if peer in self._gone:
@@ -107,11 +112,17 @@ class Post:
                     raise MissingError("nothing came in time", late=True)
                 self._changed.wait(left)
 
-    def newest(self, peer: int) -> Frame | None:
-        """The message with the highest number that came of a peer and was not asked for."""
+    def newest(self, peer: int, near: int) -> Frame | None:
+        """The message with the highest number that came of a peer and was not asked for.
+
+        One number far ahead is not believed, until the peer's next message is near it, or near the number given.
+        """
         with self._changed:
             good = [frame for frame in self._came[peer].values() if isinstance(frame, Frame)]
-        return max(good, key=lambda frame: frame.step, default=None)
+        good.sort(key=lambda frame: frame.step)
+        known = [near, *(frame.step for frame in good)]
+        believed = [frame for before, frame in zip(known, good, strict=False) if frame.step - before <= AHEAD]
+        return believed[-1] if believed else None
 
     def heard(self, peer: int) -> float:
         """When, by the clock `monotonic`, something last came from a peer."""
