@@ -82,11 +82,11 @@ def test_samples_while_training_are_those_of_the_recording(run, tmp_path, monkey
 def test_stopped_it_goes_on_where_it_was(trained, run, monkeypatch):
     save, kept = asking.save_answer, []
 
-    def stopping(folder, found, note):
+    def stopping(folder, found, note, members):
         if len(kept) == 2:
             raise KeyboardInterrupt
         kept.append(found.round.t)
-        save(folder, found, note)
+        save(folder, found, note, members)
 
     monkeypatch.setattr(asking, "save_answer", stopping)
     with pytest.raises(KeyboardInterrupt):

@@ -69,6 +69,10 @@ class Operator:
         self._exchange: Exchange = Averaging(network.blocks) if exchange is None else exchange
         self._runner, self._scratch = Runner(network), Scratch()
 
+    def fresh(self) -> "Operator":
+        """The same with buffers and memories of its own."""
+        return Operator(self.network, self._exchange)
+
     def exchange(self, round_: Round) -> Exchange:
         """How this round was exchanged."""
         return self._exchange if round_.rule is None else ByRule()
@@ -233,7 +237,7 @@ class Operator:
         if not (samples and plain and self._captures and self._clean(round_.draw)):
             return self._pull_scored(round_, adjoint, samples)
         # a graph outlives this operator, and must not write to its buffers
-        pull = Operator(self.network, self._exchange)._pull_scored
+        pull = self.fresh()._pull_scored
         return Pulled(*captured_rounds.captured_pull(self.network, pull)(round_, adjoint))
 
     def _pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:

@@ -118,7 +118,7 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
     table, change = read_table(folder), read_training_change(folder)
     check_range(table, sample=len(network.data.train))
     sees_scale = all(learner.optimizer.linear for learner in network.learners)
-    return summarise(table, network.nodes, metrics, injected_faults(network), change, sees_scale)
+    return summarise(table, network.whole, metrics, injected_faults(network), change, sees_scale)
 
 
 def check_range(table: Table, **counts: int) -> None:
@@ -143,7 +143,8 @@ def read_training_change(folder: Folder) -> float | None:
 
 def injected_faults(network: Network) -> dict[int, str]:
     """The corruptions and behaviours of each participant that has any, e.g. {3: "flip-labels, free-rider"}."""
-    return kinds_by_participant((*network.corruptions, *network.behaviours))
+    kinds = kinds_by_participant((*network.corruptions, *network.behaviours))
+    return {network.members[node]: kind for node, kind in kinds.items()} if network.members else kinds
 
 
 def _where(table: Table, keep: NDArray[np.bool_]) -> Table:
@@ -203,7 +204,7 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
     """The evaluations nearest to the first and the last of these rounds."""
     tests = [(m.t, quality(m.test)) for m in metrics if m.test is not None]
     nearest = [min(tests, key=lambda one, t=t: abs(one[0] - t)) for t in (rounds[0], rounds[-1]) if tests]
-    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.mean())) for t, (name, values) in nearest))
+    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.nanmean())) for t, (name, values) in nearest))
 
 
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:

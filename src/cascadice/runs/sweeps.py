@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cascadice import files
 from cascadice.engine.backwards import bytes_kept, segment
@@ -15,6 +15,7 @@ from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
 from cascadice.influence.whole_run_shares import measured_at, share_out
 from cascadice.names import lookup
+from cascadice.runs import together
 from cascadice.runs.ask import FORMAT, changed_settings
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
@@ -89,8 +90,7 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
         >>> swept.scores["whole-run shares"].participants  # doctest: +SKIP
     """
     _begin(folder, note_of(question, played), console)
-    network, evaluation = played.network, played.evaluation(question.eval_samples)
-    sweeps = {at: open_scores(folder / UNFINISHED, at, network.device) for at in question.weights}
+    evaluation, sweeps = played.evaluation(question.eval_samples), _open_sweeps(played, question, folder)
     to_score = sum(_to_score(played, scores) for scores in sweeps.values())
     to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items()) + _to_train(played, question)
     say(console, forecast(played, question, to_play, to_score))
@@ -100,9 +100,24 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
         results = {f"whole-run at {question.at:g}": swept[question.at]} if "whole-run" in question.kinds else {}
         if "whole-run-shares" not in question.kinds:
             return Swept(results)
-        untrained, trained = _losses(played, question, evaluation, swept, count_one)
+        untrained, trained = together.total(played.world, *_losses(played, question, evaluation, swept, count_one))
     weighted = [(weight, swept[at]) for at, weight in gauss_legendre(question.points)]
     return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained))
+
+
+def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> dict[float, Scores]:
+    """The sweeps as far as they went; processes that did not get equally far begin again."""
+
+    def opened() -> dict[float, Scores]:
+        return {at: open_scores(folder / UNFINISHED, at, played.network.device) for at in question.weights}
+
+    sweeps = opened()
+    reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
+    if any(theirs != reached for theirs in together.tell(played.world, reached)):
+        for path in (folder / UNFINISHED).glob("at-*"):
+            files.remove(path)
+        return opened()
+    return sweeps
 
 
 def _begin(folder: Path, note: Mapping[str, str], console: Console) -> None:
@@ -135,6 +150,7 @@ def _sweep(
         rounds = sweep(
             played.network, played.rounds_at(at), evaluation, at=at, on=question.on, samples=question.samples,
             length=_length(played), resume=scores.latest, saved=scores.checkpoints, played=count,
+            exchange=played.exchange,
         )  # fmt: skip
         try:
             for scored in rounds:
@@ -149,11 +165,12 @@ def _losses(
     count: Callable[[], None],
 ) -> tuple[float, float]:  # fmt: skip
     """f(0) and f(1): the loss of models that were never trained, and of the final models."""
-    untrained = measured_at(played.network, played.rounds, evaluation, 0.0, on=question.on)
+    how: dict[str, Any] = {"on": question.on, "exchange": played.exchange}
+    untrained = measured_at(played.network, played.rounds, evaluation, 0.0, **how)
     if 1.0 in swept:
         return untrained, swept[1.0].value
     there = played.rounds_at(1.0)
-    return untrained, measured_at(played.network, there, evaluation, 1.0, on=question.on, played=count)
+    return untrained, measured_at(played.network, there, evaluation, 1.0, **how, played=count)
 
 
 def _to_train(played: Playable, question: WholeRunQuestion) -> int:
@@ -164,7 +181,7 @@ def _to_train(played: Playable, question: WholeRunQuestion) -> int:
 
 def _length(played: Playable) -> int:
     """How many rounds to keep at a time; the same when a stopped command goes on, so that checkpoints fit."""
-    return segment(played.network, played.rounds)
+    return played.length or segment(played.network, played.rounds)
 
 
 def _to_score(played: Playable, scores: Scores) -> int:

@@ -1,6 +1,7 @@
 """Ask a run who helped its final models; what was computed is kept, so a stopped command goes on where it was."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ from cascadice import files
 from cascadice.influence import tables
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
 from cascadice.influence.whole_run import WholeRun, focused
-from cascadice.runs import memory
+from cascadice.runs import memory, together
 from cascadice.runs.ask import FORMAT, check_eval_samples, check_note, clear, conclude, protect
 from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
+from cascadice.runs.processes import World
 from cascadice.runs.progress import Console
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, note_of, remove_sweeps, sweep_run
@@ -28,6 +30,7 @@ def ask_whole_run(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    world: World | None = None,
 ) -> InfluenceSummary:
     """Ask a run who helped its final models. An interrupted call continues where it stopped when it is repeated.
 
@@ -38,6 +41,8 @@ def ask_whole_run(
         out: The folder for the table and the figure (None: `whole-run` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         overwrite: Whether to replace influence of other settings.
+        world: The processes that trained the run together: each plays its part again, and keeps its participants'
+            scores in its own folder.
 
     Returns:
         Sums over all rounds. Negative influence lowered the final models' loss: the data helped.
@@ -49,15 +54,16 @@ def ask_whole_run(
     Example:
         >>> summary = ask_whole_run("runs/demo", WholeRunQuestion(samples=True))  # doctest: +SKIP
     """
-    console = Console(quiet=quiet)
-    played = open_playable(run, settings, quiet=quiet)
+    console = Console(quiet=quiet or not together.speaks(world))
+    folder, place = together.places(world, run, out, WHOLE_RUN)
+    together.agree(world, question, settings, overwrite)
+    played = together.in_step(world, open_playable(folder, settings, quiet=quiet, world=world))
     check_eval_samples(question.eval_samples, played.network)
     focused(played.network, question.on)
     parts = of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", parts, played.network.device)
-    place = Path(out) if out is not None else played.folder / WHOLE_RUN
-    with writing(place):
-        return _ask(played, question, place, console, overwrite)
+    with writing(place), together.exchange(world, played.network) as exchange:
+        return _ask(replace(played, exchange=exchange), question, place, console, overwrite)
 
 
 def _ask(
@@ -68,10 +74,11 @@ def _ask(
         clear(out)
         remove_sweeps(out)
     protect(out)
-    if (out / UNFINISHED / NOTE).exists() or not set(tables.parts(out)).issuperset(range(played.rounds)):
+    done = not (out / UNFINISHED / NOTE).exists() and set(tables.parts(out)).issuperset(range(played.rounds))
+    if not all(together.tell(played.world, done)):
         files.write_json(out / NOTE, note)
         for t, rows in enumerate(_compute(played, question, out, console)):
-            tables.write_part(out, rows, t, note)
+            tables.write_part(out, tables.renumbered(rows, played.network.members), t, note)
         files.settle(out, tables.parts(out).values())
         remove_sweeps(out)
     return conclude(console, played.network, played.folder, out)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 from rich.table import Table as ConsoleTable
 from torch import Tensor
 
@@ -89,7 +90,7 @@ def headline(summary: InfluenceSummary) -> str:
 def adding_up(summary: InfluenceSummary) -> str:
     """What whole-run shares sum to, beside what training changed; empty if there are none."""
     shares = summary.participants.get("whole-run shares")
-    if shares is None or summary.training_change is None:
+    if shares is None or summary.training_change is None or np.isnan(shares).any():
         return ""
     return f"shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}"
 
