@@ -85,7 +85,7 @@ def effective(results):
 @pytest.mark.parametrize("fault", [*MESSAGE_FAULTS, *OF_SEVERAL])
 def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
     with caplog.at_level(logging.WARNING):
-        results = together(digits, trained, {WHEN: fault}, policy="carry on", patience=0.5)
+        results = together(digits, trained, {WHEN: fault}, policy="carry on", patience=10.0)
     real = effective(results)
     torch.testing.assert_close(torch.stack([W.sum(1) for W in real]), torch.ones(ROUNDS, NODES, dtype=torch.float64))
     others = [W[:3, 3] for W in real]
@@ -107,22 +107,22 @@ def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
 )
 def test_where_it_stops_it_says_who_and_why(digits, fault, said):
     with pytest.raises(PeerError, match=r"process \d did not send its parameters of round") as caught:
-        together(digits, trained, {WHEN: fault}, policy="stop", patience=2.0)
+        together(digits, trained, {WHEN: fault}, policy="stop", patience=10.0)
     assert said in str(caught.value)
 
 
 def test_a_silent_peer_is_waited_for_once(digits):
     def work(mine, exchange):
         if len(mine.members) == 1 and mine.members[0] == 3:
-            sleep(1.5)
+            sleep(2.0)
             return None
         seconds = []
         for _ in simulate(mine, 4, operator=Operator(mine, exchange)):
             seconds.append(monotonic())
         return seconds, dict(exchange.attendance.missed)
 
-    seconds, missed = together(digits, work, policy="carry on", patience=0.4)[0]
-    assert seconds[3] - seconds[0] < 0.3  # not 3 * 0.4
+    seconds, missed = together(digits, work, policy="carry on", patience=0.6)[0]
+    assert seconds[3] - seconds[0] < 1.2  # not 3 * 0.6
     assert missed == {(2, "nothing came in time"): 4}
 
 
@@ -132,7 +132,7 @@ def test_adjoints_follow_what_was_really_mixed(digits):
         rounds = list(simulate(mine, 3, operator=operator))
         return rounds, reverse_gossip(mine, rounds, evaluate_on(mine), operator=operator)
 
-    results = together(digits, work, {1: "NaN"}, policy="carry on", patience=5.0)
+    results = together(digits, work, {1: "NaN"}, policy="carry on", patience=10.0)
     rounds = replayed(digits, effective(results))
     expected = reverse_gossip(built(digits), rounds, evaluate_on(built(digits)))
     torch.testing.assert_close(torch.cat([adjoint.theta for _, adjoint in results]), expected.theta, rtol=0, atol=1e-12)
