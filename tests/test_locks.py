@@ -106,6 +106,39 @@ def test_a_planted_lock_is_not_followed(tmp_path):
     assert not (tmp_path / "victim").exists()
 
 
+def test_a_planted_pipe_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / LOCK)
+    assert not in_use(tmp_path)
+    with pytest.raises(ValueError, match=r"\.lock must be a file; found a folder, a pipe"), writing(tmp_path):
+        pass
+
+
+def test_the_name_of_a_locked_folder_is_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr("cascadice.files.sync", flushed.append)
+    with writing(tmp_path / "a" / "b"):
+        assert {tmp_path, tmp_path / "a"} <= set(flushed)
+
+
+class Interrupting(set):
+    def add(self, item):
+        raise KeyboardInterrupt
+
+
+def test_who_is_interrupted_while_locking_holds_no_lock(tmp_path, monkeypatch):
+    def interrupt(handle):
+        raise KeyboardInterrupt
+
+    for name, value in {"_handles": Interrupting(), "_sign": interrupt}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(locks, name, value)
+            with pytest.raises(KeyboardInterrupt), writing(tmp_path / "run"):
+                pass
+        assert not in_use(tmp_path / "run")
+        with writing(tmp_path / "run"):
+            pass
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"pid": "\x1b[31m", "since": 3}', '{"pid": 1}'])
 def test_a_lock_file_is_not_believed(tmp_path, content):
     with another_writer(tmp_path):

@@ -7,6 +7,7 @@ holds means nothing: a killed process leaves one behind, and the next writer tak
 import json
 import os
 import socket
+import stat
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from errno import ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
 from pathlib import Path
 
+from cascadice import checksums, files
 from cascadice.files import Folder
 
 try:
@@ -52,17 +54,19 @@ def writing(folder: Folder) -> Iterator[None]:
         yield
         return
     made = [each for each in (place, *place.parents) if not each.exists()]
-    handle = _acquire(place, Path(folder))
-    _handles.add(handle)
-    _held.set(_held.get() | {place})
+    handle = None
     try:
+        handle = _acquire(place, Path(folder))
+        _handles.add(handle)
+        _held.set(_held.get() | {place})
         yield
     finally:
         _held.set(_held.get() - {place})
-        with suppress(OSError):
-            (place / LOCK).unlink()
-        _handles.discard(handle)
-        os.close(handle)
+        if handle is not None:
+            with suppress(OSError):
+                (place / LOCK).unlink()
+            _handles.discard(handle)
+            os.close(handle)
         with suppress(OSError):
             for each in made:
                 each.rmdir()
@@ -73,10 +77,12 @@ def in_use(folder: Folder) -> bool:
     if fcntl is None:
         return True
     try:
-        handle = os.open(Path(folder) / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(Path(folder) / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe that somebody put there
+            return False
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -88,17 +94,22 @@ def in_use(folder: Folder) -> bool:
 def _acquire(place: Path, named: Path) -> int:
     """A handle that holds the lock of a folder, which messages call `named`."""
     for _ in range(ATTEMPTS):
-        place.mkdir(parents=True, exist_ok=True)
         try:
+            files.make_folder(place)
+            checksums.check_ordinary(place / LOCK)
             handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except FileNotFoundError:  # whoever made the folder has just removed it
             continue
-        if _locked(handle, named):
-            if _still_there(handle, place / LOCK):
-                _sign(handle)
-                return handle
-        else:
-            time.sleep(PAUSE)
+        try:
+            if _locked(handle, named):
+                if _still_there(handle, place / LOCK):
+                    _sign(handle)
+                    return handle
+            else:
+                time.sleep(PAUSE)
+        except BaseException:
+            os.close(handle)
+            raise
         os.close(handle)
     raise ValueError(f"{named} is in use: {_holder(place)}. Wait until it ends, or choose another folder.")
 
@@ -114,7 +125,6 @@ def _locked(handle: int, named: Path) -> bool:
         return False
     except OSError as error:
         if error.errno not in UNKNOWN:
-            os.close(handle)
             raise
         warnings.warn(f"{named} cannot be locked ({error.strerror}): do not write to it twice at once.", stacklevel=5)
     return True
