@@ -189,6 +189,15 @@ def test_who_is_stopped_while_announcing_may_go_on_writing(folder, monkeypatch):
     assert files.read_json(folder / "one.json") == {"n": 1}
 
 
+def test_what_is_removed_does_not_come_back(folder, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files, "sync", flushed.append)
+    files.remove(folder / "one.json")
+    assert flushed == [folder]
+    files.remove(folder / "missing" / "one.json")
+    assert flushed == [folder]
+
+
 def test_two_writers_keep_each_others_lines(folder):
     first, second = (checksums.List(folder, 0) for _ in range(2))
     for writer in (first, second):

@@ -102,11 +102,14 @@ def remove(path: Path) -> None:
 
     A missing path is fine.
     """
-    with checksums.announced(path, None, sync=path.parent.name != checksums.ROUNDS):
+    settled, there = path.parent.name != checksums.ROUNDS, os.path.lexists(path)
+    with checksums.announced(path, None, sync=settled):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+        if settled and there:
+            sync(path.parent)  # else it could come back, and no line would be about it
 
 
 def remove_drafts(folder: Folder, *below: str) -> None:

@@ -152,6 +152,14 @@ def test_archives_unpack_whole(tmp_path: Path, pack: object) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["archive", "things"]
 
 
+def test_what_was_unpacked_is_flushed_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[bool] = []
+    monkeypatch.setattr("os.sync", lambda: named.append((tmp_path / "things").exists()))
+    (tmp_path / "archive").write_bytes(tar_of({"things/a": b"1"}))
+    unpack(tmp_path / "archive", tmp_path / "things")
+    assert named == [False]
+
+
 def linked_tar() -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

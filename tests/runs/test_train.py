@@ -218,6 +218,10 @@ def test_divergence_keeps_what_was_before(tmp_path):
 def test_only_the_last_rounds_are_kept(tmp_path):
     run(replace(SMALL, record="last:2"), tmp_path / "a", quiet=True)
     assert store.saved_rounds(tmp_path / "a") == [4, 5]
+    rounds = tmp_path / "a" / "rounds"
+    (rounds / "000001.safetensors").write_bytes(b"brought back by a loss of power")
+    run(replace(SMALL, record="last:2", rounds=7), tmp_path / "a", quiet=True, resume=True)
+    assert store.saved_rounds(tmp_path / "a") == [5, 6]
     run(replace(SMALL, record="1-3"), tmp_path / "b", quiet=True)
     assert store.saved_rounds(tmp_path / "b") == [1, 2, 3]
 

@@ -164,6 +164,8 @@ def unpack(archive: Path, target: Path) -> None:
                 tarred.extractall(temporary, filter="data")
         if not (temporary / target.name).is_dir():
             raise ValueError(f"expected a folder {target.name} inside, found none")
+        if hasattr(os, "sync"):  # not on Windows
+            os.sync()  # waits once; to flush a hundred thousand pictures one by one takes minutes
         (temporary / target.name).replace(target)
         sync(target.parent)
     except Exception as cause:

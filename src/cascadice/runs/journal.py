@@ -250,10 +250,11 @@ def _delete_later_rounds(journal: Journal) -> None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Rounds before the checkpoint must be there; if only the last ones are kept, they may have been deleted since."""
+    """Rounds before the checkpoint must be there; if only the last are kept, some may be deleted, or back again."""
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
     if store.rounds_to_keep(journal.config.record).most is not None:
-        store.delete_rounds(journal.folder, missing)
+        returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
+        store.delete_rounds(journal.folder, [*missing, *returned])
     elif missing:
         store.check_rounds(journal.folder)
 

@@ -216,6 +216,11 @@ def settle_rounds(folder: Folder, rounds: Sequence[int]) -> None:
     settle(Path(folder) / "rounds", (_round_path(folder, t) for t in rounds))
 
 
+def unlisted_rounds(folder: Folder) -> list[int]:
+    """The numbers of the rounds that are there and in no list: deleted ones that a loss of power brought back."""
+    return [t for t in saved_rounds(folder) if checksums.is_unlisted(_round_path(folder, t))]
+
+
 def delete_rounds(folder: Folder, rounds: Sequence[int]) -> None:
     """Delete these recorded rounds; numbers that were not recorded are skipped."""
     for t in rounds:
