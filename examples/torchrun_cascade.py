@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 4 examples/torchrun_cascade.py
 
 Every process has two participants: their data, their models and their scores stay there. λ travels back along the edges
-on which models came, so one sweep scores everybody. Without torchrun, one process does it all: same numbers.
+on which models came, so one sweep scores everybody. Prints each participant's influence in its own process. Without
+torchrun, one process does it all: same numbers.
 """
 
 from cascadice import data, models, network

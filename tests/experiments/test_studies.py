@@ -18,6 +18,7 @@ def test_the_page_asks_the_question_of_the_study(name):
     assert study.__doc__.partition("\n")[0] == STUDIES[name]
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # other tests import it, too
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_study_is_a_command(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, "--help"])

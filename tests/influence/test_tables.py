@@ -262,7 +262,7 @@ def test_a_damaged_part_is_named(tmp_path, cut):
     write_part(tmp_path, scores(0, [1.0]), 0, NOTE)
     path = tmp_path / "part-00000000.parquet"
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ValueError, match=r"part-00000000.parquet is damaged: .*Delete it") as error:
+    with pytest.raises(ValueError, match=r"part-00000000.parquet is damaged: .*Restore it") as error:
         read_table(tmp_path)
     assert "\n" not in str(error.value)
 

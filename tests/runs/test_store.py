@@ -140,7 +140,7 @@ def test_a_truncated_file_is_reported_with_a_remedy(tmp_path, cut):
     store.save_checkpoint(tmp_path, 1, done.after)
     path = tmp_path / store.CHECKPOINT
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ValueError, match=r"checkpoint.safetensors is damaged: .*Delete it") as error:
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors is damaged: .*Restore it") as error:
         store.load_checkpoint(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -249,7 +249,7 @@ def test_damaged_metrics_are_reported(tmp_path):
     store.write_metrics(tmp_path, [RoundMetrics(0, torch.ones(2), torch.ones(()))])
     path = tmp_path / store.METRICS
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"metrics.parquet is damaged: .*Delete it"):
+    with pytest.raises(ValueError, match=r"metrics.parquet is damaged: .*Restore it"):
         store.read_metrics(tmp_path)
 
 

@@ -116,7 +116,7 @@ def test_accuracy_is_that_of_the_rounds_looked_at():
 
 def test_what_participants_were_told_to_do_wrong():
     network = SimpleNamespace(
-        corruptions=(Corruption("flip-labels", (1, 2)),), behaviours=(Behaviour("free-rider", (2,)),)
+        members=(), corruptions=(Corruption("flip-labels", (1, 2)),), behaviours=(Behaviour("free-rider", (2,)),)
     )
     assert injected_faults(network) == {1: "flip-labels", 2: "flip-labels, free-rider"}
 

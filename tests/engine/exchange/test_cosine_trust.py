@@ -228,7 +228,6 @@ def test_the_best_of_each_row():
         ({"fading": 1.0}, "fading must be at least 0 and below 1; found 1.0"),
         ({"memory": 0.0}, "memory must be positive; found 0.0"),
         ({"degree": 0}, "degree must be at least 1, or nobody is listened to; found 0"),
-        ({"networks": 3}, "networks must divide the 8 participants; found 3"),
     ],
 )
 def test_bad_options_are_refused(options, message):
