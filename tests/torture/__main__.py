@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,13 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn (default: 0)")
     parser.add_argument("--only", choices=KINDS, action="append", metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--show", type=int, default=20, help="how many successful attacks to print (default: 20)")
     args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed
     with staged() as stage:
         tally = attack(stage, args.only or list(KINDS), args.minutes * 60, args.seed, args.jobs)
     print(f"\n{tally}\n\nseed {args.seed}, {args.minutes:g} minutes, {args.jobs} processes")
-    for kind, failure in tally.failures[: args.show]:
-        print(f"\n{kind}, {failure.outcome}: {failure.what}\n    {failure.said.strip()[-1200:]}")
     return 1 if tally.failures else 0
 
 
@@ -60,17 +59,24 @@ def attack(stage: Stage, kinds: Sequence[str], seconds: float, seed: int, jobs: 
     parts = sum(KINDS[kind].part for kind in kinds)
     workers = [_worker(stage, kinds, seconds / parts, seed * 1000 + job) for job in range(jobs)]
     with ThreadPoolExecutor(jobs) as pool:  # one that nobody listens to would wait
-        for told in pool.map(lambda worker: list(os.fdopen(worker[1])), workers):
-            for line in told:
-                kind, what, outcome, said = json.loads(line)
-                if outcome == "skipped":
-                    tally.skipped[kind] = said
-                else:
-                    tally.add(kind, Attempt(what, Outcome(outcome), said))
+        list(pool.map(lambda worker: _listen(worker[1], tally), workers))
     for pid, _ in workers:
         if os.waitpid(pid, 0)[1]:
             tally.add("attackers", Attempt(f"process {pid}", Outcome.TRACEBACK, "it failed itself; see above"))
     return tally
+
+
+def _listen(reader: int, tally: Tally) -> None:
+    """Count what an attacker says; what succeeded is printed at once."""
+    with os.fdopen(reader) as lines:
+        for line in lines:
+            kind, what, outcome, said = json.loads(line)
+            if outcome == "skipped":
+                tally.skipped[kind] = said
+                continue
+            tally.add(kind, Attempt(what, Outcome(outcome), said))
+            if outcome != Outcome.HELD:
+                print(f"\n{kind}, {outcome}: {what}\n    {said.strip()[-1200:]}", flush=True)
 
 
 def _worker(stage: Stage, kinds: Sequence[str], seconds_a_part: float, seed: int) -> tuple[int, int]:

@@ -60,6 +60,7 @@ def start(work: Callable[[], Any], *, before: Callable[[], None] = lambda: None,
     code = CRASHED
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

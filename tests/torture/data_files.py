@@ -12,6 +12,7 @@ import numpy as np
 from data import small_files
 from hypothesis import strategies as st
 
+from cascadice.data import cifar
 from torture.children import call, judged
 from torture.mutations import BYTES, INSTEAD, PLACE, drawn, mutate
 from torture.outcomes import Attempt
@@ -38,6 +39,10 @@ def _pack(folder: Path, name: str, classes: int, compressed: bool) -> None:
         np.savez_compressed(folder / name / f"{name}_small.npz", **arrays)
 
 
+def _official(folder: Path) -> None:
+    cifar.TEN, _ = small_files.write_cifar(folder / "cifar10" / "cifar-10-batches-py", cifar.TEN)  # their checksums
+
+
 def _tiny_folder(folder: Path) -> None:
     small_files.write_tiny(folder / "tiny-imagenet" / "tiny-imagenet-200")
 
@@ -52,6 +57,7 @@ FORMATS = {
     "idx.gz": Format("mnist", lambda folder: small_files.write_mnist(folder / "mnist", ".gz")),
     "npz": Format("cifar10", partial(_pack, name="cifar10", classes=10, compressed=False)),
     "compressed npz": Format("cifar100", partial(_pack, name="cifar100", classes=100, compressed=True)),
+    "CIFAR": Format("cifar10", _official),
     "JPEG folder": Format("tiny-imagenet", _tiny_folder),
     "JPEG pack": Format("tiny-imagenet", _tiny_pack),
 }  # fmt: skip

@@ -72,7 +72,7 @@ def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
             right = right_of(stage, work)[1]
             yield _killed(stage, work, right, f"at write {n}", before=partial(die_at, n))
             seconds = rng.uniform(0, 0.3)
-            signals = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+            signals = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
             yield _killed(stage, work, right, f"by {signals.name} after {seconds:.3f} s", (seconds, signals))
 
 
