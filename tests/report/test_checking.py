@@ -80,6 +80,8 @@ ATTACKS = {
         run / "ledger" / "part-00000001.parquet", run / "ledger" / "part-00000002.parquet"
     ),
     "was entered without a key": other_key,
+    "checksums.jsonl is missing": lambda run: (run / checksums.LIST).unlink(),
+    "neither influence.json nor chain.jsonl": lambda run: (run / "ledger" / "chain.jsonl").unlink(),
     "holds other models": lambda run: shutil.copy(
         run / "checkpoint.safetensors", run / "forget" / "models" / "checkpoint.safetensors"
     ),

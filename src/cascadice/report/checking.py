@@ -68,6 +68,8 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
     config = settings.attempt("read", lambda: read_run_config(folder))
     manifest = settings.attempt("format", lambda: read_manifest(folder))
     identity = settings.attempt("fingerprint", lambda: run_fingerprint(folder, config)) if config else None
+    if not (folder / checksums.LIST).exists() and "data" in (manifest or {}):  # versions that noted it also keep a list
+        settings.problems.append(f"{folder / checksums.LIST} is missing: nothing shows which files were changed")
     if config is not None:
         _check_data(_area(areas, "data"), folder, config, data_root)
     _check_training(areas, folder, identity)
@@ -75,6 +77,7 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
         _check_table(_area(areas, place.name), place, identity, (manifest or {}).get("nodes"))
     for place in sorted({path.parent for path in folder.glob(f"*/{CHAIN}")}):
         _check_ledger(_area(areas, place.name), place, identity, key)
+    _check_orphans(areas, folder)
     for path in sorted(folder.glob("*/*.json")):
         if path.stem == path.parent.name and path.name != NOTE:
             _check_record(_area(areas, path.parent.name), path, identity)
@@ -140,6 +143,13 @@ def _check_table(area: Area, place: Path, identity: str | None, nodes: int | Non
     area.files = max(area.files, len(parts(place)))
     if parts(place) and (table := area.attempt("content", lambda: read_table(place))) is not None and nodes:
         area.attempt("content", lambda: check_range(table, source=nodes, receiver=nodes))
+
+
+def _check_orphans(areas: dict[str, Area], folder: Path) -> None:
+    """Parts of a table or a ledger must have something beside them that says what they are."""
+    for place in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
+        if not (place / NOTE).exists() and not (place / CHAIN).exists():
+            _area(areas, place.name).problems.append(f"{place} has parts of a table, but neither {NOTE} nor {CHAIN}")
 
 
 def _check_ledger(area: Area, place: Path, identity: str | None, key: bytes | None) -> None:
