@@ -18,6 +18,7 @@ from cascadice.cli import main
 from torture.outcomes import Attempt, Outcome
 
 CRASHED = 70
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = main.__code__.co_filename
 PATIENCE = 60.0  # seconds after which a command is said to hang
 MEMORY = 6 << 30  # bytes of address space for each command
@@ -54,13 +55,16 @@ def start(work: Callable[[], Any], *, before: Callable[[], None] = lambda: None,
     descriptor, name = tempfile.mkstemp(prefix="said-")
     sys.stdout.flush()
     sys.stderr.flush()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child can take them
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.close(descriptor)
         return Child(pid, Path(name))
     code = CRASHED
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

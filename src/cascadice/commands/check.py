@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     for row in summary(areas):
         table.add_row(*row)
     console.print(table)
-    if not all((place / checksums.LIST).exists() for place in places):
-        say(console, "This run has no checksums: a version before them recorded it. Resuming it adds them.")
     problems = [problem for area in areas for problem in area.problems]
+    if not problems and not all((place / checksums.LIST).exists() for place in places):
+        say(console, "This run has no checksums: a version before them recorded it. Resuming it adds them.")
     for problem in problems:
         say(Console(stderr=True), f"wrong: {problem}")
     say(console, f"{len(problems)} wrong" if problems else "nothing is wrong")
