@@ -22,6 +22,7 @@ NODES = (10**2, 10**3, 10**4, 10**5, 10**6)
 MODELS = {"0.1M": 100_000, "10M": 10_000_000, "124M": 124_000_000}  # parameters
 LINKS = {"10 Mbit/s": 10e6, "100 Mbit/s": 100e6, "1 Gbit/s": 1e9}  # bits a second, each way at once
 LATENCY = 0.05  # seconds
+DEGREE = 8  # of a random regular graph
 AGREED = 0.01  # of the first disagreement is left
 REACHED = 0.99  # of the participants
 
@@ -62,19 +63,19 @@ def binary_hops(nodes: int) -> int:
     return int((within >= REACHED * nodes).nonzero()[0])
 
 
-def regular(nodes: int, degree: int = 8) -> Graph:
+def regular(nodes: int, degree: int = DEGREE) -> Graph:
     """A random regular graph with uniform weights: λ₂ ≈ (2√(δ−1) + 1) / (δ+1) (Friedman 2008), and tree-like balls."""
     factor = (2 * math.sqrt(degree - 1) + 1) / (degree + 1)
     hops = next(hop for hop in range(1, nodes) if within(nodes, hop, degree) >= REACHED)
     return Graph(degree, factor, hops)
 
 
-def within(nodes: int, hops: int, degree: int = 8) -> float:
+def within(nodes: int, hops: int, degree: int = DEGREE) -> float:
     """The part of the participants within some hops in a random regular graph: a tree that meets itself by chance."""
     return 1 - math.exp(-(1 + degree * ((degree - 1) ** hops - 1) / (degree - 2)) / nodes)
 
 
-GRAPHS = {"exponential": exponential, "random, 8": regular}
+GRAPHS = {"exponential": exponential, "random": regular}
 
 
 def message(parameters: int) -> int:
@@ -123,7 +124,7 @@ def networks() -> list[list[str]]:
 def times(cost: Cost) -> list[list[str]]:
     """Seconds that a round of training spends on messages; only the degree depends on the number of participants."""
     rows = [["degree", "parameters", "each way", *LINKS]]
-    for degree in sorted({8, *(exponential(nodes).degree for nodes in NODES)}):
+    for degree in sorted({DEGREE, *(exponential(nodes).degree for nodes in NODES)}):
         for name, d in MODELS.items():
             spent = (duration(seconds(degree, d, bandwidth, cost)) for bandwidth in LINKS.values())
             rows.append([str(degree), name, amount(degree * message(d)), *spent])

@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -79,22 +80,21 @@ def measured(store: dist.Store, rank: int, sizes: Sequence[int], repeats: int) -
 
 def main() -> None:
     """Print the time of each size, and the two costs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    if args.port:
-        store = dist.TCPStore("127.0.0.1", args.port, 2, is_master=False)
-        measured(store, 1, SIZES, args.repeats)
+    if args.store:
+        measured(dist.FileStore(args.store, 2), 1, SIZES, args.repeats)
         return
-    store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
     print(f"{'parameters':>12} {'bytes':>12} {'processor':>15} {'quickest':>15}")
-    command = [sys.executable, __file__, "--repeats", str(args.repeats), "--port", str(store.port)]
-    with subprocess.Popen(command) as other:
-        spent = measured(store, 0, SIZES, args.repeats)
-        other.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"{folder}/store"
+        command = [sys.executable, __file__, "--repeats", str(args.repeats), "--store", place]
+        with subprocess.Popen(command):
+            spent = measured(dist.FileStore(place, 2), 0, SIZES, args.repeats)
     message, byte = bound([frames.size(1, d, torch.float32) for d in SIZES], spent)
     print(f"a message {message:.2g} s, a byte {byte:.2g} s: python benchmarks/scale.py --cost {message:.2g} {byte:.2g}")
 

@@ -1,8 +1,8 @@
 """10,000 participants that come and go: what was predicted beside what happened.
 
-Participants leave for good reasons of their own (with probability LEAVE in a round) and come back (RETURN) with what they
-had. The graph is a random regular one, of which only links between participants who are there are used. Bytes are counted
-along the links of every W^t, at what a message has in `engine.exchange.messages`.
+In each round a participant leaves with probability LEAVE, and one that is away comes back with RETURN, with the model
+it left with. The graph is a random regular one; only links between participants who are there are used. Bytes are
+counted along the links of every W^t, at the size of a message of `engine.exchange.messages`.
 """
 
 import argparse
@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from scale import AGREED, message, regular, rounds_to_agree, show, within
+from scale import AGREED, DEGREE, message, regular, rounds_to_agree, show, within
 from torch import Tensor
 
 from cascadice import data, models, network, seeds, topology
-from cascadice.engine import Network, Operator, Round, evaluate_on, simulate
+from cascadice.engine import Network, Round, evaluate_on, simulate
 from cascadice.influence import reverse_gossip
 from cascadice.influence.reverse_gossip import by_participant
 
-LEAVE, RETURN, DEGREE, BATCH, EVALUATED, COLUMNS = 0.02, 0.08, 8, 8, 8, 16
+LEAVE, RETURN, BATCH, EVALUATED, COLUMNS = 0.02, 0.08, 8, 8, 16
 THERE = RETURN / (LEAVE + RETURN)
 
 
@@ -77,21 +77,20 @@ def reach(schedule: topology.Schedule, nodes: int, hops: int) -> float:
 
 def gossip_checks(static: topology.Schedule, churning: topology.Schedule, nodes: int, rounds: int) -> list[Check]:
     """Mixing and reach, without churn and with it."""
-    graph, still, moving = (
-        regular(nodes, DEGREE),
-        disagreements(static, nodes, 30),
-        disagreements(churning, nodes, rounds),
-    )
-    some, all_ = (reach(static, nodes, hops) for hops in (graph.hops - 2, graph.hops))
+    graph, still, moving = regular(nodes), disagreements(static, nodes, 30), disagreements(churning, nodes, rounds)
+    late = (moving[rounds] / moving[10]) ** (1 / (rounds - 10))
+    # those who have been away from the start keep all of theirs: (1 − p)(1 − RETURN)^(t−1) of the variance
+    to_tenth = 1 + math.log(0.01 / (1 - THERE)) / math.log(1 - RETURN)
     return [
-        Check(f"reached in {graph.hops - 2} hops, %", 100 * within(nodes, graph.hops - 2), 100 * some),
-        Check(f"reached in {graph.hops} hops, %", 100 * within(nodes, graph.hops), 100 * all_),
+        *(
+            Check(f"reached in {hops} hops, %", 100 * within(nodes, hops), 100 * reach(static, nodes, hops))
+            for hops in (graph.hops - 2, graph.hops)
+        ),
         Check("disagreement left by a late round", graph.factor, (still[30] / still[20]) ** 0.1),
         Check("rounds to 1 % of it, at most", rounds_to_agree(graph.factor), agreed(still, AGREED)),
-        # those who have been away from the start keep all of theirs: (1 − p)(1 − RETURN)^(t−1) of the variance
-        Check("with churn: left by a late round", math.sqrt(1 - RETURN), (moving[rounds] / moving[10]) ** (1 / (rounds - 10))),
-        Check("with churn: rounds to 10 % of it", 1 + math.log(0.01 / (1 - THERE)) / math.log(1 - RETURN), agreed(moving, 0.1)),
-    ]  # fmt: skip
+        Check("with churn: left by a late round", math.sqrt(1 - RETURN), late),
+        Check("with churn: rounds to 10 % of it", to_tenth, agreed(moving, 0.1)),
+    ]
 
 
 def built(nodes: int, schedule: topology.Schedule, there: Tensor) -> Network:
@@ -129,17 +128,17 @@ def training_checks(net: Network, rounds: int, hops: int) -> tuple[list[Check], 
     scores: list[Tensor] = []
     backwards = timed(lambda: scores.append(by_participant(kept[0], reverse_gossip(net, kept, evaluation))))
     assert bool(scores[0].isfinite().all())
-    away = ~torch.tensor([bool(rate) for rate in net.lr(kept[0].t)])  # type: ignore[union-attr]
+    away = torch.as_tensor(net.lr(kept[0].t)) == 0
     edges = nodes * DEGREE * THERE**2
     traffic = [
         Check("messages a round", edges, sum(messages) / rounds),
         Check("MB a round of training", edges * size / 1e6, sum(messages) * size / rounds / 1e6),
         Check(f"MB of reverse gossip, {hops} hops", hops * edges * size / 1e6, sum(messages[-hops:]) * size / 1e6),
-        Check("largest score of those away", 0, float(scores[0][away].abs().max()) if bool(away.any()) else 0.0),
+        Check("largest score of those away", 0, float(scores[0][away].abs().max())),
     ]
     # a Hessian-vector product is two gradients of the batch; a gradient on z' comes with every hop, and one more
     passes = ((hops - 1) * 2 * BATCH + (hops + 1) * EVALUATED) / BATCH
-    return traffic, [Check("reverse gossip, in rounds of training", passes, backwards / training)]
+    return traffic, [Check("reverse gossip, in rounds of training, at most", passes, backwards / training)]
 
 
 def main() -> None:
@@ -166,7 +165,7 @@ def simulated(nodes: int, rounds: int, gossip_rounds: int) -> list[Check]:
     static = topology.constant(W)
     churning = topology.presence(static, lambda t: there[t])
     net = built(nodes, churning, there)
-    traffic, cost = training_checks(net, rounds, hops=min(rounds, regular(nodes, DEGREE).hops))
+    traffic, cost = training_checks(net, rounds, hops=min(rounds, regular(nodes).hops))
     present = float(there[:rounds].double().mean())
     return [
         Check("participants there, %", 100 * THERE, 100 * present),
