@@ -30,7 +30,8 @@ def test_slurm_starts_a_torchrun_on_every_machine(tmp_path):
     printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line.strip("|").split("|") for line in printed] == [
         ["--nnodes", "2", "--node-rank", rank, "--nproc-per-node", "3", "--master-addr", "first",
-         "--master-port", "29500", "-m", "cascadice", "run", "demo", "--topology", "two words", "--interface", "ib0", "--out", "runs/slurm-7"]
+         "--master-port", "29500", "-m", "cascadice", "run", "demo", "--topology", "two words",
+         "--interface", "ib0", "--out", "runs/slurm-7"]
         for rank in ("0", "1")
     ]  # fmt: skip
 
