@@ -5,8 +5,8 @@ Bytes are exact: messages of `engine.exchange.messages`, one participant a proce
     rounds of messages × (latency + degree × (message + bytes × (byte + 8 / bandwidth)))
 
 with what a message and a byte cost on this machine (`benchmarks/scale_links.py`) and links as assumed in LINKS. Nothing
-is taken to overlap, so these are upper bounds; local computation is not in them, since it does not depend on how many
-participants there are. `benchmarks/scale_simulation.py` compares the rest with a network of 10,000.
+is taken to overlap. Local computation is left out: it does not depend on the number of participants. Bandwidth is
+checked by `benchmarks/scale_rates.py`, the rest by `benchmarks/scale_simulation.py`, with 10,000 participants.
 """
 
 import argparse
