@@ -149,3 +149,20 @@ def test_without_a_list_nothing_is_checked(tmp_path):
     files.write_json(tmp_path / "one.json", {})
     (tmp_path / "one.json").write_text('{"n": 3}')
     assert files.read_json(tmp_path / "one.json") == {"n": 3}
+
+
+def test_who_is_stopped_while_announcing_may_go_on_writing(folder, monkeypatch):
+    def stopped(handle):
+        if os.path.samestat(os.fstat(handle), (folder / LIST).stat()):
+            raise KeyboardInterrupt
+        fsync(handle)
+
+    fsync = os.fsync
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            files.write_json(folder / "one.json", {"n": 3})
+    files.write_json(folder / "three.json", {"n": 3})
+    assert files.read_json(folder / "one.json") == {"n": 1}
+    forget_what_was_read()
+    assert files.read_json(folder / "one.json") == {"n": 1}

@@ -194,8 +194,8 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
         yield
         return
     with _lock:
-        found.announce(name, None if draft is None else _digest(draft), sync)
         try:
+            found.announce(name, None if draft is None else _digest(draft), sync)
             yield
         except BaseException:
             found.settled = False
