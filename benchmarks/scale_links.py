@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,13 @@ class Ballast(nn.Module):
         return outputs
 
 
-def exchanges(rank: int, group: dist.ProcessGroup, parameters: int, repeats: int) -> Tensor:
+def connected(store: str, name: str, rank: int) -> Any:
+    """A group of two processes that meet in a file, under a name that is used once."""
+    c10d: Any = dist  # torch does not declare all of it
+    return c10d.ProcessGroupGloo(c10d.PrefixStore(name, c10d.FileStore(store, 2)), rank, 2, timedelta(seconds=120))
+
+
+def exchanges(rank: int, group: Any, parameters: int, repeats: int) -> Tensor:
     """Seconds of this process and on the clock, for each exchange."""
     samples = TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
     whole = network(Ballast(parameters), (samples, samples), nodes=2, mixing="complete", batch_size=2)
@@ -64,13 +71,11 @@ def line(sizes: Sequence[int], spent: Sequence[float]) -> tuple[float, float]:
     return spent[0], (spent[-1] - spent[0]) / sizes[-1]
 
 
-def measured(store: dist.Store, rank: int, sizes: Sequence[int], repeats: int) -> list[float]:
+def measured(store: str, rank: int, sizes: Sequence[int], repeats: int) -> list[float]:
     """The median processor time of an exchange of each size."""
     medians = []
     for parameters in sizes:
-        own = dist.PrefixStore(str(parameters), store)
-        group = dist.ProcessGroupGloo(own, rank, 2, timedelta(seconds=120))
-        spent = exchanges(rank, group, parameters, repeats)
+        spent = exchanges(rank, connected(store, str(parameters), rank), parameters, repeats)
         medians.append(float(spent[:, 0].median()))
         if rank == 0:
             size, quickest = frames.size(1, parameters, torch.float32), float(spent[:, 1].min())
@@ -87,14 +92,14 @@ def main() -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     if args.store:
-        measured(dist.FileStore(args.store, 2), 1, SIZES, args.repeats)
+        measured(args.store, 1, SIZES, args.repeats)
         return
     print(f"{'parameters':>12} {'bytes':>12} {'processor':>15} {'quickest':>15}")
     with tempfile.TemporaryDirectory() as folder:
         place = f"{folder}/store"
         command = [sys.executable, __file__, "--repeats", str(args.repeats), "--store", place]
         with subprocess.Popen(command):
-            spent = measured(dist.FileStore(place, 2), 0, SIZES, args.repeats)
+            spent = measured(place, 0, SIZES, args.repeats)
     message, byte = line([frames.size(1, d, torch.float32) for d in SIZES], spent)
     print(f"a message {message:.2g} s, a byte {byte:.2g} s: python benchmarks/scale.py --cost {message:.2g} {byte:.2g}")
 

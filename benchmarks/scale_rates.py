@@ -9,13 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from scale import LATENCY, LINKS, Cost, amount, message, seconds, show
-from scale_links import exchanges
+from scale_links import connected, exchanges
 
 PARAMETERS = {"10 Mbit/s": (10_000, 100_000), "100 Mbit/s": (100_000, 1_000_000), "1 Gbit/s": (1_000_000,)}
 CASES = [(link, parameters) for link, sizes in PARAMETERS.items() for parameters in sizes]
@@ -46,10 +44,9 @@ def limit(other: int, bandwidth: float) -> None:
         subprocess.run(line.split(), check=True)
 
 
-def spent(store: dist.Store, rank: int, link: str, parameters: int) -> float:
+def spent(store: str, rank: int, link: str, parameters: int) -> float:
     """The median time of an exchange on the clock."""
-    own = dist.PrefixStore(f"{link}, {parameters}", store)
-    group = dist.ProcessGroupGloo(own, rank, 2, timedelta(seconds=120))
+    group = connected(store, f"{link}, {parameters}", rank)
     return float(exchanges(rank, group, parameters, REPEATS)[:, 1].median())
 
 
@@ -59,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["--store"]:
         for case in CASES:
-            spent(dist.FileStore(sys.argv[2], 2), 1, *case)
+            spent(sys.argv[2], 1, *case)
         return
     if sys.argv[1:2] != ["--apart"]:
         os.execvp("unshare", ["unshare", "--map-root-user", "--net", sys.executable, __file__, "--apart"])
@@ -71,7 +68,7 @@ def main() -> None:
             for link, parameters in CASES:
                 limit(other.pid, LINKS[link])
                 predicted = seconds(1, parameters, LINKS[link], Cost()) - LATENCY
-                measured = spent(dist.FileStore(place, 2), 0, link, parameters)
+                measured = spent(place, 0, link, parameters)
                 size = amount(message(parameters))
                 rows.append([link, f"{parameters:,}", size, f"{predicted:.3f} s", f"{measured:.3f} s"])
     other.kill()
