@@ -46,6 +46,10 @@ PROMISES = {
         r"rider +(20\.0)\n.*wrong labels +(\d+\.\d)\n[\s\S]*together (\d+\.\d); test accuracy (0\.\d+)\n.*truncated",
         [(20, 20), (20, 60), (1000, 1000), (0.85, 1)],
     ),
+    "torchrun_cascade": (
+        r"participant 0: loss (\d\.\d+), influence [+-](0\.\d+)\n[\s\S]*participant 7: .*\nProcess 0 sent 0.0 MB",
+        [(0.01, 1.0), (0, 0.1)],
+    ),
     "watch_your_own_loop": (r"participant 2: (-0\.\d+)\nparticipant 3: \+(0\.\d+)\n", [(-0.05, 0), (0.02, 0.2)]),
 }
 

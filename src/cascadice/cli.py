@@ -9,6 +9,7 @@ Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures
 
 import argparse
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -60,6 +61,8 @@ def _explained(error: Exception) -> tuple[int, str]:
             return 1, str(error)
         case MemoryError() | RuntimeError() if (words := out_of_memory(error)) is not None:
             return 1, words
+        case ConnectionError() if not error.filename:
+            return 1, str(error)
         case OSError():
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # not a mistake in the request
             return 1 if full else 2, f"{error.filename}: {error.strerror}." if error.filename else str(error)
@@ -69,7 +72,8 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 
 def _fail(code: int, message: str) -> int:
-    print("cascadice:", visible(" ".join(message.split())), file=sys.stderr)
+    process = f"process {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+    print(f"cascadice: {process}{visible(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
@@ -103,7 +107,16 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
 
     def command(args: argparse.Namespace) -> None:
         from cascadice.runs.folder import writing
+        from cascadice.runs.processes import started
 
+        if started() and "interface" in args:  # each process locks its own folder
+            import_module(f"cascadice.applications.{name}.findings").run(args)
+            return
+        if started():
+            raise ValueError(
+                f"{name} compares everybody's models in one place, which no process has. Under torchrun, use run, "
+                "influence and detect."
+            )
         places = {"out": name, "ledger": "ledger"}
         with writing(*(Path(vars(args)[flag] or Path(args.run, own)) for flag, own in places.items() if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)

@@ -1,6 +1,7 @@
 """`cascadice check`: verify every file of a run, and what was computed about it."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -19,15 +20,21 @@ def run(args: argparse.Namespace) -> int:
     from cascadice import checksums
     from cascadice.applications.reward.seals import read_key
     from cascadice.report.checking import check_run, summary
+    from cascadice.runs.gathering import places_of
     from cascadice.runs.progress import say
 
     console = Console(quiet=args.quiet)
-    areas = check_run(args.run, read_key(args.seal, Path(args.run)), args.data_root)
+    places = places_of(args.run) or [Path(args.run)]
+    areas = [
+        replace(area, name=area.name if len(places) == 1 else f"{place.name} {area.name}")
+        for place in places
+        for area in check_run(place, read_key(args.seal, place), args.data_root)
+    ]
     table = Table("part", "files", "checked", "wrong", box=None, padding=(0, 3, 0, 0))
     for row in summary(areas):
         table.add_row(*row)
     console.print(table)
-    if not (Path(args.run) / checksums.LIST).exists():
+    if not all((place / checksums.LIST).exists() for place in places):
         say(console, "This run has no checksums: a version before them recorded it. Resuming it adds them.")
     problems = [problem for area in areas for problem in area.problems]
     for problem in problems:

@@ -1,21 +1,33 @@
 """`cascadice influence`: whose data helped whom in a recorded run, and who helped the final models."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from cascadice.runs import flags
+
+if TYPE_CHECKING:
+    from cascadice.runs.processes import World
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     flags.add_recording(parser, "influence, or RUN/whole-run")
     flags.add_question(parser, "question")
     flags.add_whole_run(parser)
+    flags.add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    from cascadice.runs.processes import joined
+
+    with joined(args.interface, args.timeout) as world:
+        _run(args, world)
+
+
+def _run(args: argparse.Namespace, world: "World | None") -> None:
     from cascadice.runs import ask, whole_run
 
     question, settings = flags.question_from(args), flags.settings_from(args)
-    more = {"settings": settings, "overwrite": args.overwrite, "quiet": args.quiet}
+    more: dict[str, Any] = {"settings": settings, "overwrite": args.overwrite, "quiet": args.quiet, "world": world}
     try:
         if isinstance(question, whole_run.WholeRunQuestion):
             whole_run.ask_whole_run(args.run, question, args.out, **more)

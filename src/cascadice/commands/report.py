@@ -8,7 +8,10 @@ ACCEPTED = "Name a folder that `cascadice run`, `cascadice reproduce` or a study
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    run, study = "the folder that `cascadice run` wrote", "`python -m cascadice_experiments.STUDY --out`"
+    run, study = (
+        "the folder that `cascadice run` wrote, or that of one of its processes",
+        "`python -m cascadice_experiments.STUDY --out`",
+    )
     text = f"{run}, or `cascadice reproduce` (of one figure or of all), or {study}"
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
@@ -40,10 +43,10 @@ def _by_name(results: list[dict[str, Any]]) -> list[str]:
 def _has_results(folder: Path) -> bool:
     """Whether the folder holds results rather than a run; a folder with neither is a mistake."""
     from cascadice.report.page.results import MANIFEST, RESUME, result_folders, unfinished
-    from cascadice.runs.folder import CONFIG
+    from cascadice.runs.gathering import places_of
 
-    if (folder / CONFIG).exists() or result_folders(folder):
-        return not (folder / CONFIG).exists()
+    if (run := bool(places_of(folder))) or result_folders(folder):
+        return not run
     if begun := unfinished(folder) or (RESUME if (folder / MANIFEST).exists() else ""):
         raise ValueError(f"{folder} has no result yet. {begun}")
     if not folder.is_dir():

@@ -13,6 +13,7 @@ from cascadice.runs.recipes import RECIPES
 
 if TYPE_CHECKING:
     from cascadice.runs.ask import Question
+    from cascadice.runs.processes import World
     from cascadice.runs.train import Summary
 
 
@@ -26,26 +27,35 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--download", action="store_true", help="fetch the data set if it is not on this machine")
     text = "serve the run's page to this machine during training and print its address (any free port)"
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
+    flags.add_processes(parser)
     flags.add_question(parser, "influence, computed during training if any of these is given")
     flags.add_settings(parser, tuple(field_types()))
 
 
 def run(args: argparse.Namespace) -> None:
+    from cascadice.runs.processes import joined
+
+    with joined(args.interface, args.timeout) as world:
+        _run(args, world)
+
+
+def _run(args: argparse.Namespace, world: "World | None") -> None:
     from cascadice.runs import train
 
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
-    config = override(_base(args.recipe, out if args.resume else None), flags.settings_from(args))
+    place = out if world is None else world.folder(out)
+    config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
-    options["question"] = _question(args)
+    options |= {"question": _question(args), "world": world}
     try:
         if args.live is None:
             train.run(config, out, **options)
         else:
             run_live(config, out, args.live, **options)
     except KeyboardInterrupt as stop:
-        resumable = (out / "checkpoint.safetensors").exists()
+        resumable = (place / "checkpoint.safetensors").exists()
         how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
         raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 

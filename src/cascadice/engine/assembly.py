@@ -22,6 +22,7 @@ from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose, seeded
+from cascadice.engine.parts import check_members, narrowed
 from cascadice.engine.rounds import Draw, rows_of
 from cascadice.intervals import check_participants
 from cascadice.losses import Loss, cross_entropy
@@ -55,6 +56,7 @@ def network(
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype = "float32",
     strategy: str = "auto",
+    members: Sequence[int] = (),
 ) -> Network:
     """Participants that each hold part of the data, train copies of a model on it and gossip.
 
@@ -76,6 +78,8 @@ def network(
         compression: How updates are compressed before they are sent: a name in `COMPRESSIONS`; not at all unless given.
         dtype: float32, float64, or bfloat16 for passes in bfloat16 over float32 parameters.
         strategy: How to run many participants at once: "auto", "loop", "vmap" or "compile".
+        members: The participants of this process, where others have the rest; see `engine.parts`. No model but theirs
+            is made.
 
     Returns:
         The network, checked on a first batch: from it, training is a pure replay.
@@ -101,24 +105,25 @@ def network(
         holdings = partitions.resolve(scheme, data.train.y, nodes, per_node=per_node, seed=seed)
     plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
-    ways = groups.optimizers_of(optimizer, nodes)
+    rows, ways = check_members(members, nodes) or range(nodes), groups.optimizers_of(optimizer, nodes)
+    ways = [ways[k] for k in rows]
     template = learner(deepcopy(made).to(device, parameters), loss, ways[0], compute)
     code = lookup(COMPRESSIONS, compression, "compression") if isinstance(compression, str) else compression
     if code is not None and not isinstance(code, Compression):
         raise TypeError(f"compression must be a name in COMPRESSIONS or a Compression; found {code!r}.")
     built = Network(
-        template, _initial(model, made, init, nodes, seed, template, ways), data.to(device), plan, schedule,
+        template, _initial(model, made, init, nodes, rows, seed, template, ways), data.to(device), plan, schedule,
         learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, holdings, tuple(corruptions),
         tuple(behaviours), code,
     )  # fmt: skip
-    return settled(built, ways)
+    return settled(narrowed(built, tuple(members)) if members else built, ways)
 
 
 def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
     drawn = draw(network, 0)
     batch_plans.check_round(drawn.batch, len(network.data.train), 0)
-    if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.nodes:
+    if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
     steps, size = batch_plans.sizes(drawn.batch)[0]
@@ -216,27 +221,31 @@ def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
 
 
 def _initial(
-    model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, seed: int, template: Learner,
-    ways: Sequence[Optimizer],
+    model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, rows: Sequence[int], seed: int,
+    template: Learner, ways: Sequence[Optimizer],
 ) -> Participants:  # fmt: skip
+    """What the participants in `rows` have before the first round."""
     if isinstance(init, str):
-        owners = lookup({"shared": 1, "own": nodes}, init, "initialisation")
-        rows = [flatten(made)] if owners == 1 else [flatten(_made(model, seed, k)) for k in range(nodes)]
-        theta = torch.stack(rows).expand(nodes, -1)
-    elif isinstance(init, Tensor):
-        theta = init
+        shared = lookup({"shared": True, "own": False}, init, "initialisation")
+        each = [flatten(made)] if shared else [flatten(_made(model, seed, k)) for k in rows]
+        theta = torch.stack(each).expand(len(rows), -1)
     else:
-        theta = torch.stack([flatten(module) for module in init]) if init else torch.empty(0, 0)
-    if theta.shape != (nodes, template.size):
-        needed = f"[{nodes}, {template.size}], a row for each participant"
-        raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
+        theta = init if isinstance(init, Tensor) else _stacked(init)
+        if theta.shape != (nodes, template.size):
+            needed = f"[{nodes}, {template.size}], a row for each participant"
+            raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
+        theta = theta[list(rows)]
     theta = theta.to(next(template.training.parameters())).clone(memory_format=torch.contiguous_format)
-    holders = [template.training] * nodes if isinstance(init, (str, Tensor)) else list(init)
+    holders = [template.training] * len(rows) if isinstance(init, (str, Tensor)) else [init[k] for k in rows]
     buffers = {
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
         for name, b in template.training.named_buffers()
     }
     return Participants(theta, groups.initial_state(theta, ways), buffers)
+
+
+def _stacked(modules: Sequence[nn.Module]) -> Tensor:
+    return torch.stack([flatten(module) for module in modules]) if modules else torch.empty(0, 0)
 
 
 def _made(model: Model, seed: int, node: int) -> nn.Module:

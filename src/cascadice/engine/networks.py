@@ -107,6 +107,11 @@ class Network:
         """How many participants there are."""
         return len(self.initial.theta)
 
+    @property
+    def whole(self) -> int:
+        """How many participants the network has of which this may be a part."""
+        return self.mixing(0).shape[0] if self.members else self.nodes
+
     @cached_property
     def weights(self) -> Float[Tensor, " n"]:
         """q where the participants live, in their precision."""

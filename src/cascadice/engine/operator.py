@@ -49,6 +49,8 @@ class Exchange(Protocol):
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
 
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]: ...
+
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
 
     def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
@@ -83,6 +85,10 @@ class Operator:
         self._exchange: Exchange = Averaging(network.blocks) if exchange is None else exchange
         self._runner, self._scratch = Runner(network), Scratch()
 
+    def fresh(self) -> "Operator":
+        """The same with buffers and memories of its own."""
+        return Operator(self.network, self._exchange)
+
     def exchange(self, round_: Round) -> Exchange:
         """How this round was exchanged."""
         return self._exchange if round_.rule is None else ByRule()
@@ -99,7 +105,7 @@ class Operator:
         if rule is not None and (round_ := apply_rule(round_, rule, self.network.blocks)).rule is not None:
             return round_
         after = self._exchange.apply(round_, half, None if buffers is None else buffers.after)
-        return round_._replace(after=after)
+        return round_._replace(draw=round_.draw._replace(W=self._exchange.mixed(round_)), after=after)
 
     def work(
         self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any
@@ -245,7 +251,7 @@ class Operator:
         if not (samples and plain and self._captures and self._clean(round_.draw)):
             return self._pull_scored(round_, adjoint, samples)
         # a graph outlives this operator, and must not write to its buffers
-        pull = Operator(self.network, self._exchange)._pull_scored
+        pull = self.fresh()._pull_scored
         return Pulled(*captured_rounds.captured_pull(self.network, pull)(round_, adjoint))
 
     def _pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:

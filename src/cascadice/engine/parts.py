@@ -56,25 +56,37 @@ def part_of(network: Network, members: Sequence[int]) -> Network:
         >>> mine.nodes
         2
     """
-    chosen = tuple(members)
     if network.members or network.blocks > 1:
         raise ValueError("a part is taken of one whole network; this is a part already, or several side by side.")
-    if not chosen or list(chosen) != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < network.nodes:
-        raise ValueError(f"members must be participants below {network.nodes}, in ascending order; found {chosen}.")
-    rows, place = torch.tensor(chosen), {k: i for i, k in enumerate(chosen)}
+    if not members:
+        raise ValueError("a part must have members; found none.")
+    chosen = check_members(members, network.nodes)
+    return narrowed(replace(network, initial=rows_of(network.initial, torch.tensor(chosen).to(network.device))), chosen)
+
+
+def check_members(members: Sequence[int], nodes: int) -> tuple[int, ...]:
+    """These participants of a network, which must be in ascending order."""
+    chosen = tuple(members)
+    if list(chosen) != sorted(set(chosen)) or (chosen and not 0 <= chosen[0] <= chosen[-1] < nodes):
+        raise ValueError(f"members must be participants below {nodes}, in ascending order; found {chosen}.")
+    return chosen
+
+
+def narrowed(network: Network, members: tuple[int, ...]) -> Network:
+    """What says something of everybody, but for W, cut down to members, whose rows `initial` has already."""
+    rows, place = torch.tensor(members), {k: i for i, k in enumerate(members)}
     groups = [group._replace(nodes=tuple(place[k] for k in group.nodes if k in place)) for group in network.groups]
     return replace(
         network,
-        initial=rows_of(network.initial, rows.to(network.device)),
         batches=lambda t: network.batches(t)[rows],
         lr=lambda t: _own(network.lr(t), rows),
         q=network.q[rows],
-        partition=None if network.partition is None else [network.partition[k] for k in chosen],
+        partition=None if network.partition is None else [network.partition[k] for k in members],
         corruptions=_numbered(network.corruptions, place),
         behaviours=_numbered(network.behaviours, place),
         groups=tuple(group for group in groups if group.nodes),
         sample_weights=None if network.sample_weights is None else network.sample_weights[rows],
-        members=chosen,
+        members=members,
     )
 
 

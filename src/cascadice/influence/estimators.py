@@ -3,20 +3,20 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
+from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Round
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.checks import check_rounds, check_sources
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.reverse_gossip import by_both, reverse_gossip
+from cascadice.influence.reverse_gossip import by_both, by_participant, reverse_gossip
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
@@ -68,9 +68,12 @@ def _truth(request: Request) -> RoundInfluence:
 
 def _first_order(request: Request) -> RoundInfluence:
     first = request.rounds[0]
-    if not request.samples:
+    if not request.samples and not request.operator.network.members:
         return RoundInfluence(first, (first_order(*request.window, request.sources),), {}, {})
     adjoint = reverse_gossip(*request.window, operator=request.operator)
+    if not request.samples:
+        scores = _of_sources(request, by_participant(first, adjoint))
+        return RoundInfluence(first, (), {"first order": scores}, {})
     participants, samples = (_of_sources(request, scores) for scores in by_both(request.operator, first, adjoint))
     return RoundInfluence(first, (), {"first order": participants}, {"first order": samples})
 
@@ -86,10 +89,11 @@ def _path_integrated(request: Request) -> RoundInfluence:
 
 def _shares(request: Request) -> RoundInfluence:
     kind = f"shares, {request.points} points"
-    participants = {kind: _of_sources(request, shares(*request.window, request.points))}
+    more: dict[str, Any] = {"points": request.points, "operator": request.operator.fresh()}
+    participants = {kind: _of_sources(request, shares(*request.window, **more))}
     samples = {}
     if request.samples:
-        samples[kind] = _of_sources(request, shares_of_samples(*request.window, request.points))
+        samples[kind] = _of_sources(request, shares_of_samples(*request.window, **more))
     return RoundInfluence(request.rounds[0], (), participants, samples)
 
 
@@ -130,6 +134,24 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
+BY_ADJOINTS = ("first-order", "shares")
+"""Kinds that need nothing but adjoints, which neighbours pass on."""
+
+
+def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = None) -> None:
+    """Raise ValueError unless processes that have a part of the network each can answer this."""
+    for kind in kinds:
+        if kind not in BY_ADJOINTS:
+            raise ValueError(
+                f"{kind} follows each update through everybody's models, which no process has. Between processes, use "
+                f"{', '.join(BY_ADJOINTS)}, or whole-run kinds."
+            )
+    if not hops:
+        raise ValueError("between processes, influence is summed over hops, from 1 on; found 0 hops.")
+    if sources is not None:
+        raise ValueError("between processes, everybody is scored at once. Leave out the sources.")
+
+
 WHOLE_RUN: dict[str, str] = {
     "whole-run": "what a little less of somebody's data would change in the final models, in the run at weight --at",
     "whole-run-shares": "everybody's part of what training did to the final models; they add up",
@@ -148,6 +170,7 @@ def score_rounds(
     points: int = 2,
     sources: Sequence[int] | None = None,
     every: int = 1,
+    exchange: Exchange | None = None,
 ) -> Iterator[RoundInfluence]:
     """The influence of the updates of every `every`-th round, as rounds come by.
 
@@ -161,6 +184,8 @@ def score_rounds(
         samples: Also score single samples.
         points: Points of the quadrature of estimators that integrate.
         sources: Whose updates; everybody's unless given.
+        exchange: How what was sent was exchanged; in memory unless given. Of a part of a network, only what adjoints
+            tell is known: the kinds in `BY_ADJOINTS`, summed over hops and receivers.
 
     Yields:
         One result for each scored round that has `hops` rounds to follow it.
@@ -181,11 +206,13 @@ def score_rounds(
     if not names or (sources is not None and not len(sources)):
         raise ValueError("there must be at least one kind and one source to look at.")
     estimators = [lookup(ESTIMATORS, kind, "kind").estimate for kind in names]
+    if network.members:
+        check_part(names, hops, sources)
     if not hops:
         estimators = [partial(_hop_zero, kind) for kind in names]
     chosen: list[int] | None = None
     window: deque[Round] = deque(maxlen=max(1, hops))
-    operator, seen = Operator(network), -1
+    operator, seen = Operator(network, exchange), -1
     for seen, round_ in enumerate(rounds):
         check_rounds([*list(window)[-1:], round_])
         window.append(round_)

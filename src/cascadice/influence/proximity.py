@@ -86,7 +86,8 @@ def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
     for k, (part, count) in enumerate(zip(network.partition, sizes, strict=True)):
         if not 1 <= count <= len(part):
             raise ValueError(f"size must be in 1..{len(part)}, what participant {k} holds; found {count}.")
-        order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", k))
+        who = network.members[k] if network.members else k
+        order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", who))
         sets.append(network.data.train.subset(part[order[:count]].to(network.device)))
     return sets
 

@@ -19,7 +19,10 @@ from cascadice.influence.quadrature import gauss_legendre
 from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
 
 
-def shares(network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2) -> Float[Tensor, " n"]:
+def shares(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2, *,
+    operator: Operator | None = None,
+) -> Float[Tensor, " n"]:  # fmt: skip
     """Each participant's share of what the round's updates really did; the shares sum to that change.
 
     Cost: `points` × (a replay of the rounds and a sweep of reverse gossip).
@@ -27,6 +30,7 @@ def shares(network: Network, rounds: Sequence[Round], evaluation: Evaluation, po
     Args:
         rounds: Consecutive rounds, from the one of the updates on; their number is the number of hops.
         points: Points of the Gauss–Legendre quadrature.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         A share for each participant; negative helped.
@@ -35,12 +39,13 @@ def shares(network: Network, rounds: Sequence[Round], evaluation: Evaluation, po
         >>> shares(network, rounds[10:12], evaluate_on(network)).sum()
     """
     check_recording(network, rounds)
-    return by_participant(rounds[0], mean_adjoint(network, rounds, evaluation, points))
+    return by_participant(rounds[0], mean_adjoint(network, rounds, evaluation, points, operator=operator))
 
 
 def shares_of_samples(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2
-) -> Float[Tensor, "n batch"]:
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2, *,
+    operator: Operator | None = None,
+) -> Float[Tensor, "n batch"]:  # fmt: skip
     """Every sample's part of its participant's share.
 
     With one step of SGD a round they sum to `shares`. What a step does without any gradient (old momentum, weight
@@ -52,18 +57,18 @@ def shares_of_samples(
     """
     check_recording(network, rounds)
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
-    return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points))
+    return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points, operator=operator))
 
 
 def mean_adjoint(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int, *, only: int | None = None,
-    direct: bool = True,
+    direct: bool = True, operator: Operator | None = None,
 ) -> RoundAdjoint:  # fmt: skip
     """∫₀¹ A(α) dα: the mean adjoint along everybody's updates, or along those of `only` one participant.
 
     Without `direct`, the effect of an update on its own participant before gossip is left out.
     """
-    first, operator = rounds[0].half, Operator(network)
+    first, operator = rounds[0].half, operator or Operator(network)
     theta, state = torch.zeros_like(first.theta), {name: torch.zeros_like(value) for name, value in first.state.items()}
     for alpha, weight in gauss_legendre(points):
         along = scaled_rounds(operator, rounds, alpha, only)

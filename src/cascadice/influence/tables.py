@@ -9,7 +9,7 @@ A folder of influence
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,15 @@ def table_of_drawn(kind: str, t: int, drawn: Int[Tensor, "n samples"], scores: F
     source, place = (~np.isnan(value) & (numbers >= 0)).nonzero()
     sample, value = numbers[source, place], value[source, place]
     return _table(kind, round=t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
+
+
+def renumbered(table: Table, members: Sequence[int]) -> Table:
+    """The table of a part of a network, by the participants' numbers in the whole one; the same if it is no part."""
+    if not members:
+        return table
+    if not (table.receiver == ALL).all():
+        raise ValueError("what single receivers had of an update is known to no process alone.")
+    return replace(table, source=np.array(members, dtype=TYPES["source"])[table.source])
 
 
 def concatenate(tables: Iterable[Table]) -> Table:

@@ -228,12 +228,15 @@ def _averaged(weights: Tensor, tensor: Tensor) -> Tensor:
 
 def focused(network: Network, on: str | int) -> tuple[Network, str]:
     """The network with all weight on one participant, where `on` is its number."""
-    if isinstance(on, int) and 0 <= on < network.nodes:
-        return replace(network, q=torch.eye(network.nodes).to(network.q)[on]), "all"
+    if isinstance(on, int) and 0 <= on < network.whole:
+        numbers = torch.tensor(network.members or range(network.nodes))
+        return replace(network, q=(numbers == on).to(network.q)), "all"
     if on == "average" and network.blocks > 1:
         raise ValueError("networks side by side have no average model in common. Take them one by one.")
+    if on == "average" and network.members:
+        raise ValueError('no process has the average model. Use "all", or the number of a participant.')
     if on not in ("all", "average"):
-        raise ValueError(f'on must be "all", "average" or a participant below {network.nodes}; found {on!r}.')
+        raise ValueError(f'on must be "all", "average" or a participant below {network.whole}; found {on!r}.')
     return network, str(on)
 
 

@@ -9,14 +9,16 @@ import torch
 
 from cascadice import checksums, files
 from cascadice.engine.networks import Network
+from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Round
 from cascadice.influence import evaluate_on
-from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, score_rounds, table
-from cascadice.influence.tables import NOTE, parts, read_note, write_part
+from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
+from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
 from cascadice.names import lookup
-from cascadice.runs import forecast, memory, store
-from cascadice.runs.binding import build_recorded
+from cascadice.runs import forecast, memory, store, together
+from cascadice.runs.binding import build_recorded, check_process
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
+from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, in_words, print_summary, read_summary
@@ -127,17 +129,21 @@ def check_eval_samples(count: int | None, network: Network) -> None:
         raise ValueError(f"eval-samples must be at most {available}, the number of test samples; found {count}.")
 
 
-def answers(network: Network, rounds: Iterable[Round], question: Question) -> Iterator[RoundInfluence]:
+def answers(
+    network: Network, rounds: Iterable[Round], question: Question, exchange: Exchange | None = None
+) -> Iterator[RoundInfluence]:
     """The influence of each round's updates, as the rounds come by."""
     index = torch.arange(question.eval_samples or len(network.data.test))
     evaluation = evaluate_on(network, network.data.test.subset(index))
     settings = {name: value for name, value in vars(question).items() if name != "eval_samples"}
-    return score_rounds(network, rounds, evaluation, **settings)
+    return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
 
 
-def save_answer(folder: files.Folder, answer: RoundInfluence, note: dict[str, str]) -> None:
-    """Add the influence of a round's updates to the table in a folder."""
-    write_part(folder, table(answer), answer.round.t, note)
+def save_answer(
+    folder: files.Folder, answer: RoundInfluence, note: dict[str, str], members: Sequence[int] = ()
+) -> None:
+    """Add the influence of a round's updates to the table in a folder; `members` are the sources, if not everybody."""
+    write_part(folder, renumbered(table(answer), members), answer.round.t, note)
 
 
 def ask(
@@ -148,6 +154,7 @@ def ask(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    world: World | None = None,
 ) -> InfluenceSummary:
     """Ask a recorded run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
 
@@ -156,6 +163,8 @@ def ask(
         out: The folder for the table and the figure (None: `influence` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         overwrite: Whether to replace influence of other settings.
+        world: The processes that trained the run together: each reads its own folder in `run`, and writes the scores
+            of its own participants there.
 
     Returns:
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
@@ -163,31 +172,38 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
-    folder = Path(run)
+    folder, place = together.places(world, run, out, INFLUENCE)
+    together.agree(world, question, settings, overwrite)
+    if world is not None:
+        check_part(question.kinds, question.hops, question.sources)
     read_run_config(folder)
-    place = Path(out) if out is not None else folder / INFLUENCE
+    check_process(folder, None, world)
     with writing(place):
-        return _ask(folder, question, place, settings or {}, overwrite, quiet)
+        return _ask(folder, question, place, settings or {}, overwrite, quiet, world)
 
 
 def _ask(
-    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool
-) -> InfluenceSummary:
-    console, config, numbers = Console(quiet=quiet), read_run_config(folder), store.saved_rounds(folder)
+    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool,
+    world: World | None,
+) -> InfluenceSummary:  # fmt: skip
+    console, config = Console(quiet=quiet or not together.speaks(world)), read_run_config(folder)
+    numbers = together.common(world, store.saved_rounds(folder))
     starts = start_rounds(numbers, question, folder)
     note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
-    network = build_recorded(folder, config, settings, quiet=quiet)
+    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
     check_fits(question, network)
     memory.check("this question", forecast.of_question(network, question), network.device)
     if overwrite:
         clear(out)
     protect(out)
-    remaining = [t for t in starts if t not in parts(out)]
+    there = together.common(world, list(parts(out)))
+    remaining = [t for t in starts if t not in there]
     recording = Recording(folder, config, network, tuple(numbers))
     loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
-    computed = (answer for rounds in loaded for answer in answers(network, rounds, question))
-    for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
-        save_answer(out, answer, note)
+    with together.exchange(world, network) as exchange:
+        computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
+        for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
+            save_answer(out, answer, note, network.members)
     return conclude(console, network, folder, out)
 
 
@@ -239,7 +255,7 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
         out / FIGURE, updates=summary.updates, by_hop=summary.by_hop, matrix=summary.matrix,
         agreements=summary.agreements, injected=summary.injected,
         test_results=f"{tests[0].metric} {in_words(tests)}" if tests else "",
-        title=f"influence among {network.nodes} participants on {data.name}",
+        title=f"influence among {network.whole} participants on {data.name}",
     )  # fmt: skip
     print_summary(console, summary, data.classes, data.train.y if data.train.y.dim() == 1 else None)
     say(console, f"wrote {FIGURE} and the influence of {len(summary.rounds)} round(s) to {out}")

@@ -10,25 +10,58 @@ from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.folder import MANIFEST, read_manifest, run_fingerprint
+from cascadice.runs.processes import World
 
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
 
 
 def build_recorded(
-    folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False
-) -> Network:
+    folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False,
+    world: World | None = None,
+) -> Network:  # fmt: skip
     """Build the network of a run in a folder, after a check that settings and data are those it was trained with.
 
     Args:
         settings: Settings that may differ: `device`, `data_root`.
+        world: The processes that compute together, each with its part of the network.
 
     Raises:
-        ValueError: If the settings do not have the run's fingerprint, or the data set is another one.
+        ValueError: If the settings do not have the run's fingerprint, or the data set is another one; or if the folder
+            belongs to another process.
     """
     run_fingerprint(folder, config)
-    network = build(override(config, settings or {}), quiet=quiet)
+    check_process(folder, None, world)
+    place: dict[str, Any] = {} if world is None else {"processes": world.size, "rank": world.rank}
+    network = build(override(config, settings or {}), quiet=quiet, **place)
+    check_process(folder, network, world)
     check_data(folder, network.data)
     return network
+
+
+def process_of(network: Network, world: World) -> dict[str, Any]:
+    """What a manifest says of the process whose folder it is in."""
+    return {"rank": world.rank, "of": world.size, "members": list(network.members)}
+
+
+def check_process(folder: Path, network: Network | None, world: World | None) -> None:
+    """Raise ValueError if the run in a folder is not that of this process; `network` is its part, if it is known."""
+    if not (manifest := read_manifest(folder)):
+        return
+    then = manifest.get("process")
+    if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
+        raise ValueError(f"process in {folder / MANIFEST} must say rank, of and members; found {then!r}. Restore it.")
+    if world is None:
+        if then is not None:
+            raise ValueError(
+                f"{folder} is the part of one of {then['of']} processes, which compute together. Use: torchrun "
+                f"--nproc-per-node {then['of']} -m cascadice COMMAND {folder.parent}"
+            )
+        return
+    if then is None or (then["rank"], then["of"]) != (world.rank, world.size):
+        found = "the run of a single process" if then is None else f"of process {then['rank']} of {then['of']}"
+        raise ValueError(f"{folder} must be of process {world.rank} of {world.size}; it is {found}.")
+    if network is not None and then["members"] != list(network.members):
+        raise ValueError(f"{folder} holds participants {then['members']}; this process has {list(network.members)}.")
 
 
 def check_data(folder: Path, data: DataSet) -> None:

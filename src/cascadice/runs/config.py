@@ -12,6 +12,7 @@ from cascadice.runs.options import SETTINGS, check_once, read_options, read_part
 
 if TYPE_CHECKING:  # torch takes seconds to import; settings can be read, listed and changed without it
     from cascadice.data.partition import Partition
+    from cascadice.data.samples import DataSet
     from cascadice.engine.networks import Network
     from cascadice.optimizers import Optimizer
     from cascadice.topology import Schedule
@@ -143,26 +144,30 @@ def from_json(settings: Mapping[str, Any]) -> Config:
         raise ValueError(f"{error} A version newer than {__version__} may have written it.") from None
 
 
-def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Network":
-    """Build the network that these settings describe; `download` fetches the data set if it is not on this machine."""
+def build(
+    config: Config, *, download: bool = False, quiet: bool = True, processes: int = 1, rank: int = 0
+) -> "Network":
+    """Build the network that these settings describe; `download` fetches the data set if it is not on this machine.
+
+    With several `processes`, it is the part of the one with number `rank`.
+    """
     import torch
 
     from cascadice import data, learning_rates, losses, models
     from cascadice.data import corruption
-    from cascadice.data import partition as partitions
     from cascadice.engine.assembly import network
     from cascadice.engine.behaviours import parse as parse_behaviour
+    from cascadice.engine.parts import split
 
     each = per_participant(config, config.nodes or schedule(config)(0).shape[0])
     corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
     dataset = data.load(config.data, config.data_root, download, quiet)
     shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
-    _check_memory(config, each, _build_named(models.count_parameters, config.model, shape, classes, **options))
+    members = split(len(each), processes)[rank] if processes > 1 else ()
+    here = [each[k] for k in members] or each
+    _check_memory(config, here, _build_named(models.count_parameters, config.model, shape, classes, **options))
     mixing = schedule(config)
-    parts = partitions.build(
-        config.partition, dataset.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
-        classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
-    )  # fmt: skip
+    parts = divided(config, dataset, each)
     loss, _ = lookup(losses.LOSSES, config.loss, "loss")
     rounds = length(config, parts)
     return network(
@@ -170,10 +175,20 @@ def build(config: Config, *, download: bool = False, quiet: bool = True) -> "Net
         lambda: _build_named(models.build, config.model, shape, classes, seed=torch.initial_seed(), **options),
         dataset, mixing=mixing, partition=parts, loss=loss, init=config.init, corruptions=list(corruptions),
         behaviours=list(behaviours), seed=config.seed, device=config.device, dtype=config.dtype,
-        strategy=config.strategy,
+        strategy=config.strategy, members=members,
         batch_size=_alike(each, lambda one: one.batch_size), local_steps=_alike(each, lambda one: one.local_steps),
         optimizer=_alike(each, _optimizer),
         lr=_alike(each, lambda one: learning_rates.parse(one.lr_schedule, one.lr, rounds)),
+    )  # fmt: skip
+
+
+def divided(config: Config, data: "DataSet", each: "Sequence[Config]") -> "Partition":
+    """Who holds which training samples, given the configuration of each participant."""
+    from cascadice.data import partition as partitions
+
+    return partitions.build(
+        config.partition, data.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
+        classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
     )  # fmt: skip
 
 
@@ -234,6 +249,16 @@ def length(config: Config, parts: "Partition") -> int:
     each = per_participant(config, len(parts))
     per_epoch = rounds_per_epoch(parts, [one.batch_size for one in each], [one.local_steps for one in each])
     return max(1, round((config.epochs or 0) * per_epoch))
+
+
+def length_of(config: Config, network: "Network") -> int:
+    """The number of rounds that these settings give their network, or the whole of which it is a part."""
+    if config.rounds is not None:
+        return config.rounds
+    if network.members:
+        return length(config, divided(config, network.data, per_participant(config, network.whole)))
+    assert network.partition is not None
+    return length(config, network.partition)
 
 
 def _build_named(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:

@@ -11,6 +11,7 @@ from cascadice.runs.config import Config, field_types
 
 if TYPE_CHECKING:
     from cascadice.runs.ask import Question
+    from cascadice.runs.processes import World
     from cascadice.runs.recording import Recording
     from cascadice.runs.whole_run import WholeRunQuestion
 
@@ -60,6 +61,14 @@ def read_setting(name: str, text: str) -> Any:
     except ValueError:
         wanted = {int: "a whole number", float: "a number"}[kind] + (" or none" if NoneType in types else "")
         raise ValueError(f"--{name.replace('_', '-')} must be {wanted}; found {text!r}.") from None
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that several processes may run together."""
+    group = parser.add_argument_group("several processes (torchrun -m cascadice …)")
+    text = "network interface on which they talk (loopback, or $GLOO_SOCKET_IFNAME)"
+    group.add_argument("--interface", metavar="NAME", help=text)
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to wait for one another [60]")
 
 
 def add_question(parser: argparse.ArgumentParser, title: str) -> None:
@@ -144,9 +153,10 @@ def add_recording(
     parser.add_argument("--data-root", metavar="DIR", help=data, default=argparse.SUPPRESS)
 
 
-def open_from(args: argparse.Namespace) -> "Recording":
-    """Open the recorded run that was named."""
+def open_from(args: argparse.Namespace, world: "World | None" = None) -> "Recording":
+    """Open the recorded run that was named; of several processes, what this one recorded."""
     from cascadice.runs.recording import open_recording
 
     settings = {name: getattr(args, name) for name in ("device", "data_root") if hasattr(args, name)}
-    return open_recording(args.run, settings, quiet=args.quiet)
+    folder = args.run if world is None else world.folder(args.run)
+    return open_recording(folder, settings, quiet=args.quiet, world=world)

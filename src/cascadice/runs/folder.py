@@ -17,7 +17,8 @@ CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.p
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
 RUN_FILES = (
-    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, "rounds", INFLUENCE, WHOLE_RUN, checksums.LIST
+    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, "rounds", INFLUENCE, WHOLE_RUN,
+    checksums.LIST,
 )  # fmt: skip
 RESULTS = (
     "detect",
@@ -138,6 +139,11 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 def read_run_config(folder: Path) -> Config:
     """Read the configuration in a folder that must hold a run."""
+    if not (folder / CONFIG).exists() and (parts := len(list(folder.glob(f"rank-*/{CONFIG}")))):
+        raise ValueError(
+            f"{folder} holds the run of {parts} processes, which compute together. Use: torchrun --nproc-per-node "
+            f"{parts} -m cascadice COMMAND {folder}"
+        )
     if not (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that `cascadice run` wrote.")
     return read_config(folder)
@@ -206,8 +212,9 @@ def clear(folder: Path) -> None:
     """
     files.remove_drafts(folder, *BELOW)
     checksums.drop_unreadable(folder)
-    others = [name for name in OWN if name not in (store.CHECKPOINT, CONFIG, MANIFEST, checksums.LIST)]
-    for names in ([store.CHECKPOINT], others, [CONFIG]):
+    first = (store.CHECKPOINT, store.EARLIER)
+    others = [name for name in OWN if name not in (*first, CONFIG, MANIFEST, checksums.LIST)]
+    for names in (first, others, [CONFIG]):
         for name in names:
             files.remove(folder / name)
         files.sync(folder)

@@ -16,13 +16,14 @@ from torch.utils._pytree import tree_map
 import cascadice
 from cascadice import files
 from cascadice.data.samples import content_digest
+from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
 from cascadice.engine.metrics import evaluate
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
-from cascadice.runs.binding import DATA, check_data, check_version
+from cascadice.runs.binding import DATA, check_data, check_process, check_version, process_of
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import (
     BELOW,
@@ -36,8 +37,10 @@ from cascadice.runs.folder import (
     run_fingerprint,
 )
 from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.processes import World
 
 CHECKPOINT_SECONDS = 60.0
+CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 UPDATE_SECONDS = 2.0  # between updates of a live view
 UPDATE_SHARE = 0.1  # of the time at most goes into updates of a live view, which share the interpreter with training
 
@@ -55,6 +58,9 @@ class Journal:
     network: Network
     fingerprint: str
     data: str
+    every: int | None = None
+    world: World | None = None
+    exchange: Messages | None = None
     t: int = 0
     checkpointed: int = 0
     participants: Participants | None = None
@@ -65,6 +71,7 @@ class Journal:
     next_update: float = math.inf
     status: str = "running"
     started: str = field(default_factory=_now)
+    counted: tuple[int, int] = (0, 0)
 
     @property
     def layout(self) -> str:
@@ -75,16 +82,22 @@ class Journal:
         return self.earlier_seconds + monotonic() - self.began
 
 
-def open_journal(folder: Path, config: Config, network: Network, rounds: int, resume: bool) -> Journal:
-    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again."""
+def open_journal(
+    folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World | None = None
+) -> Journal:
+    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again.
+
+    Processes of one `world` begin with the last checkpoint that all of them have.
+    """
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
-    journal = Journal(folder, config, network, identity, content_digest(network.data))
+    every = config.checkpoint_every or (None if world is None else -(-rounds // CHECKPOINTS))
+    journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
     if not resume:
         return journal
-    if (folder / store.CHECKPOINT).exists():
+    check_process(folder, network, world)
+    if (checkpoint := _last_checkpoint(journal)) is not None:
         check_version(folder)
         check_data(folder, network.data)
-        checkpoint = store.load_checkpoint(folder, run=identity, layout=journal.layout)
         if checkpoint.t > rounds:
             raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
         journal.t = journal.checkpointed = checkpoint.t
@@ -97,6 +110,18 @@ def open_journal(folder: Path, config: Config, network: Network, rounds: int, re
     _delete_later_rounds(journal)
     files.remove_drafts(folder, *BELOW)
     return journal
+
+
+def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
+    """The last checkpoint of this process; with others, the last that all have."""
+    names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
+    whose = {"run": journal.fingerprint, "layout": journal.layout}
+    there = [store.load_checkpoint(journal.folder, **whose, name=name) for name in names]
+    if journal.world is None:
+        return there[0] if there else None
+    known = journal.world.tell([checkpoint.t for checkpoint in there])
+    common = set(known[0]).intersection(*known[1:])
+    return next((checkpoint for checkpoint in there if checkpoint.t == max(common)), None) if common else None
 
 
 def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
@@ -118,14 +143,23 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
         store.save_round(journal.folder, round, run=journal.fingerprint, layout=journal.layout)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
-    journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test))
+    journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test, _traffic(journal)))
     journal.t, journal.participants = round.t + 1, round.after
-    every, start = journal.config.checkpoint_every, monotonic()
+    every, start = journal.every, monotonic()
     if journal.t % every == 0 if every else start - journal.saved > CHECKPOINT_SECONDS:
         save(journal)
     if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
         _write(journal)
         journal.next_update = monotonic() + pause_after(monotonic() - start)
+
+
+def _traffic(journal: Journal) -> tuple[int, int] | None:
+    """The bytes sent and received since it was last asked."""
+    if journal.exchange is None:
+        return None
+    (sent, received), post = journal.counted, journal.exchange.post
+    journal.counted = (sum(post.sent.values()), sum(post.received.values()))
+    return journal.counted[0] - sent, journal.counted[1] - received
 
 
 def _metrics_to_cpu(journal: Journal) -> None:
@@ -138,15 +172,27 @@ def save(journal: Journal) -> None:
     _metrics_to_cpu(journal)
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
+    _keep_earlier(journal)
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
         if (rounds := journal.folder / "rounds").exists():
             files.sync(rounds)
-        store.write_metrics(journal.folder, journal.metrics)
+        store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         identity = {"run": journal.fingerprint, "layout": journal.layout}
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
         journal.checkpointed = journal.t
         _write_manifest(journal)
     journal.saved = monotonic()
+
+
+def _keep_earlier(journal: Journal) -> None:
+    """Keep the checkpoint that is about to be replaced, once all processes have it: some may die before the next."""
+    if journal.world is None or journal.t == journal.checkpointed:
+        return
+    journal.world.tell(journal.checkpointed)
+    if (journal.folder / store.CHECKPOINT).exists():
+        whose = {"run": journal.fingerprint, "layout": journal.layout}
+        t, participants = store.load_checkpoint(journal.folder, **whose)
+        store.save_checkpoint(journal.folder, t, participants, **whose, name=store.EARLIER)
 
 
 def pause_after(seconds: float) -> float:
@@ -178,8 +224,8 @@ def ending(journal: Journal) -> Iterator[None]:
         status, journal.t = "diverged", error.t
         raise
     finally:
-        if status in ("finished", "interrupted"):
-            save(journal)
+        if status == "finished" or (status == "interrupted" and journal.world is None):
+            save(journal)  # interrupted, processes are in different rounds
         end(journal, status)
 
 
@@ -194,7 +240,7 @@ def end(journal: Journal, status: str) -> None:
 
 def _write(journal: Journal) -> None:
     _metrics_to_cpu(journal)
-    store.write_metrics(journal.folder, journal.metrics)
+    store.write_metrics(journal.folder, journal.metrics, journal.network.members)
     _write_manifest(journal)
 
 
@@ -246,7 +292,7 @@ def _write_manifest(journal: Journal) -> None:
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
         "strategy": network.strategy,
-        "nodes": network.nodes,
+        "nodes": network.whole,
         "parameters": network.learner.size,
         DATA: journal.data,
         "seed": journal.config.seed,
@@ -254,5 +300,6 @@ def _write_manifest(journal: Journal) -> None:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "versions": {**versions, "python": platform.python_version()},
+        **({} if journal.world is None else {"process": process_of(network, journal.world)}),
     }
     files.write_json(journal.folder / MANIFEST, manifest)

@@ -18,24 +18,32 @@ METRICS = "metrics.parquet"
 
 
 class RoundMetrics(NamedTuple):
-    """What was measured in round t: batch losses, consensus distance and, in some rounds, test loss and accuracy."""
+    """What was measured in round t: batch losses, consensus distance and, in some rounds, test loss and accuracy.
+
+    `traffic` are the bytes that this process sent and received, where several processes train together.
+    """
 
     t: int
     train_loss: Float[Tensor, " n"]
     consensus: Float[Tensor, ""]
     test: Metrics | None = None
+    traffic: tuple[int, int] | None = None
 
 
 def quality(test: Metrics) -> tuple[str, Float[Tensor, " n"]]:
     """What participants are judged by, and its name: accuracy, or the loss where there is no accuracy."""
-    return ("loss", test.loss) if test.accuracy.isnan().any() else ("accuracy", test.accuracy)
+    return ("loss", test.loss) if test.accuracy.isnan().all() else ("accuracy", test.accuracy)
 
 
 COLUMNS = ("round", "node", "train_loss", "eval_loss", "eval_accuracy", "consensus")
+TRAFFIC = ("bytes_sent", "bytes_received")  # of a process in a round, the same in the rows of all its participants
 
 
-def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics]) -> None:
-    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated."""
+def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> None:
+    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated.
+
+    `members` are the numbers of the participants, where they are part of a network.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -45,14 +53,19 @@ def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics]) -> None:
     tests = [m.test or Metrics(*[torch.zeros(nodes)] * 2) for m in metrics]
     values = [
         pa.array(rounds.repeat_interleave(nodes).numpy()),
-        pa.array(torch.arange(nodes).repeat(len(metrics)).numpy()),
+        pa.array(torch.tensor(members or range(nodes)).repeat(len(metrics)).numpy()),
         pa.array(_column([m.train_loss for m in metrics])),
         pa.array(_column([test.loss for test in tests]), mask=missing),
         pa.array(_column([test.accuracy for test in tests]), mask=missing),
         pa.array(_column([m.consensus.expand(nodes) for m in metrics])),
     ]
+    columns = dict(zip(COLUMNS, values, strict=True))
+    if any(m.traffic is not None for m in metrics):
+        for place, name in enumerate(TRAFFIC):
+            each = [None if m.traffic is None else m.traffic[place] for m in metrics]
+            columns[name] = pa.array([value for value in each for _ in range(nodes)], pa.int64())
     with replacing(Path(folder) / METRICS) as draft:
-        parquet.write_table(pa.table(dict(zip(COLUMNS, values, strict=True))), draft)
+        parquet.write_table(pa.table(columns), draft)
 
 
 def _column(rows: list[Tensor]) -> Any:
@@ -69,10 +82,11 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
         raise FileNotFoundError(f"{path} does not exist.")
     checksums.verify(path)
     with intact(path, pa.ArrowException):
-        table = parquet.read_table(path, columns=list(COLUMNS))
-    numbers = {name: table[name].to_numpy() for name in COLUMNS}
+        table = parquet.read_table(path)
+        numbers = {name: table.select(COLUMNS)[name].to_numpy() for name in COLUMNS}
     evaluated = ~table["eval_loss"].is_null().to_numpy()
-    nodes = int(numbers["node"].max(initial=-1)) + 1
+    nodes = int(numbers["node"].max(initial=-1)) + 1 - _first(numbers["node"])
+    traffic = _traffic(table, nodes)
     _check_rows(path, numbers["round"], numbers["node"], nodes)
     rows = {name: torch.tensor(column).view(-1, max(nodes, 1)) for name, column in numbers.items()}
     return [
@@ -81,13 +95,28 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
             rows["train_loss"][i],
             rows["consensus"][i, 0],
             Metrics(rows["eval_loss"][i], rows["eval_accuracy"][i]) if evaluated[i * nodes] else None,
+            traffic[i] if traffic else None,
         )
         for i in range(len(rows["round"]))
     ]
 
 
+def _traffic(table: Any, nodes: int) -> list[tuple[int, int] | None]:
+    """Bytes sent and received in each round; empty where they were not counted."""
+    if not set(TRAFFIC) <= set(table.column_names):
+        return []
+    pairs = zip(*(table[name].to_pylist()[:: max(nodes, 1)] for name in TRAFFIC), strict=True)
+    return [None if sent is None or received is None else (int(sent), int(received)) for sent, received in pairs]
+
+
+def _first(node: NDArray[Any]) -> int:
+    """The number of the first participant: not 0 where they are part of a network."""
+    return int(node[0]) if len(node) else 0
+
+
 def _check_rows(path: Path, rounds: NDArray[Any], node: NDArray[Any], nodes: int) -> None:
     """Every round must have a row for each participant, in order."""
-    complete = len(node) % max(nodes, 1) == 0 and np.array_equal(node, np.arange(len(node)) % max(nodes, 1))
+    expected = _first(node) + np.arange(len(node)) % max(nodes, 1)
+    complete = len(node) % max(nodes, 1) == 0 and np.array_equal(node, expected)
     if not complete or not (rounds.reshape(-1, max(nodes, 1)) == rounds[:: max(nodes, 1), None]).all():
         raise damaged(path, f"rows are missing: every round must have one for each of {nodes} participants")

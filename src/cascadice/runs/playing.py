@@ -10,14 +10,16 @@ import torch
 
 from cascadice.engine.evaluation import Evaluation, evaluate_on
 from cascadice.engine.networks import Network, draw
+from cascadice.engine.operator import Exchange
 from cascadice.files import Folder
 from cascadice.influence.trust import RULES
 from cascadice.influence.whole_run_shares import measured_at
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
-from cascadice.runs.config import Config, length
+from cascadice.runs.config import Config, length_of
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.processes import World
 from cascadice.runs.recording import RecordedRounds
 
 
@@ -29,6 +31,8 @@ class Playable:
         network: Trains as the run did.
         rounds: How many rounds the run had.
         recorded: All its rounds, where all of them were recorded.
+        length: How many rounds to keep at a time, where it does not follow from the network.
+        exchange: How what participants send is exchanged, where they are not all in memory.
     """
 
     folder: Path
@@ -36,6 +40,8 @@ class Playable:
     network: Network
     rounds: int
     recorded: RecordedRounds | None
+    length: int | None = None
+    exchange: Exchange | None = None
 
     def evaluation(self, samples: int | None = None) -> Evaluation:
         """The loss on the first `samples` test samples, or on all of them."""
@@ -52,12 +58,15 @@ class Playable:
         return self.recorded if at == 1 and self.recorded is not None else self.rounds
 
 
-def open_playable(run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Playable:
+def open_playable(
+    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World | None = None
+) -> Playable:
     """Open a run to play it again; its rounds need not have been recorded, unless a rule chose W.
 
     Args:
         run: The folder that `cascadice run` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
+        world: The processes that trained it together, of which each opens its own folder.
 
     Raises:
         ValueError: Where the run has no rounds, or cannot be played again.
@@ -69,7 +78,7 @@ def open_playable(run: Folder, settings: Mapping[str, Any] | None = None, *, qui
     folder = Path(run)
     config = read_run_config(folder)
     _check_rule(config, folder)
-    return playable(folder, config, build_recorded(folder, config, settings, quiet=quiet))
+    return playable(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world))
 
 
 def playable(folder: Path, config: Config, network: Network) -> Playable:
@@ -118,8 +127,7 @@ def _check_rule(config: Config, folder: Path) -> None:
 
 
 def _rounds(folder: Path, config: Config, network: Network) -> int:
-    assert network.partition is not None
-    rounds = int(read_manifest(folder).get("rounds", length(config, network.partition)))
+    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
     if rounds < 1:
         raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
     return rounds

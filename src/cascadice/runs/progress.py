@@ -91,7 +91,8 @@ def latest(metrics: Sequence[RoundMetrics]) -> str:
 def print_opening(console: Console, network: Network, rounds: int, name: str) -> None:
     """Print what is about to be trained: the model, the graph and how the data are divided."""
     size = f"{network.learner.size:,} parameters each, {rounds} rounds, {network.strategy} on {network.device}"
-    say(console, f"{network.nodes} participants train on {network.data.name}: {size}")
+    here = f" ({network.nodes} of them in this process)" if network.members else ""
+    say(console, f"{network.whole} participants{here} train on {network.data.name}: {size}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mixing = describe_schedule(network.mixing)
@@ -100,6 +101,8 @@ def print_opening(console: Console, network: Network, rounds: int, name: str) ->
     say(console, f"{name}: {mixing.links} links{over}, spectral gap {mixing.spectral_gap:.4f}, {sums}-stochastic W")
     for warning in caught:
         say(console, f"warning: {warning.message}")
+    if network.members:
+        return  # nobody knows what the participants of other processes hold
     if network.partition is None or network.data.train.y.dim() != 1 or network.nodes > FULL_TABLE_UP_TO:
         sizes = [len(part) for part in network.partition or []] or [0]
         each = str(min(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
@@ -134,4 +137,8 @@ def print_closing(console: Console, metrics: RoundMetrics) -> None:
             console.print(table)
         spread = f"mean {float(values.mean()):.4f}, min {float(values.min()):.4f}, max {float(values.max()):.4f}"
         say(console, f"test {name}: {spread}")
-    say(console, f"consensus distance (root mean square distance from the mean model): {float(metrics.consensus):.4g}")
+    if not math.isnan(metrics.consensus):
+        say(
+            console,
+            f"consensus distance (root mean square distance from the mean model): {float(metrics.consensus):.4g}",
+        )

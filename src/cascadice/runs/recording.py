@@ -14,6 +14,7 @@ from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
 from cascadice.runs.metrics import quality
+from cascadice.runs.processes import World
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,15 @@ def spans(starts: Sequence[int], length: int) -> list[range]:
     return merged
 
 
-def open_recording(run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Recording:
+def open_recording(
+    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World | None = None
+) -> Recording:
     """Open the recorded run in a folder.
 
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
+        world: The processes that trained it together, of which each opens its own folder.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
@@ -119,7 +123,7 @@ def open_recording(run: Folder, settings: Mapping[str, Any] | None = None, *, qu
     config, numbers = read_run_config(folder), tuple(store.saved_rounds(folder))
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
-    return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet), numbers)
+    return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world), numbers)
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

@@ -28,12 +28,13 @@ from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_me
 from cascadice.topology.matrices import from_links
 
 __all__ = [
-    "CHECKPOINT", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds", "delete_rounds",
+    "CHECKPOINT", "EARLIER", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds", "delete_rounds",
     "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics",
     "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "to_tensors", "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
+EARLIER = "checkpoint-earlier.safetensors"  # where several processes train: not all may have the latest one
 DRAWN = ("batch", "W", "lr", "conduct")  # names of tensors, up to the first dot
 
 
@@ -67,15 +68,19 @@ class Checkpoint(NamedTuple):
     participants: Participants
 
 
-def save_checkpoint(folder: Folder, t: int, participants: Participants, *, run: str = "", layout: str = "{}") -> None:
+def save_checkpoint(
+    folder: Folder, t: int, participants: Participants, *, run: str = "", layout: str = "{}", name: str = CHECKPOINT
+) -> None:
     """Save the participants before round `t`; `run` is the fingerprint of the run's settings."""
     metadata = {"t": str(t), "run": run, "layout": layout}
-    write_tensors(Path(folder) / CHECKPOINT, to_tensors("", participants), metadata)
+    write_tensors(Path(folder) / name, to_tensors("", participants), metadata)
 
 
-def load_checkpoint(folder: Folder, *, run: str | None = None, layout: str | None = None) -> Checkpoint:
+def load_checkpoint(
+    folder: Folder, *, run: str | None = None, layout: str | None = None, name: str = CHECKPOINT
+) -> Checkpoint:
     """Load a run's checkpoint, which must carry this fingerprint and belong to this layout of the model (None: any)."""
-    path = Path(folder) / CHECKPOINT
+    path = Path(folder) / name
     tensors, metadata = read_tensors(path, layout)
     if run is not None and metadata.get("run") != run:
         raise ValueError(f"{path} belongs to another configuration. Use another folder, or --overwrite.")
@@ -107,12 +112,13 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
     tensors |= (
         {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()} if csr else {"W": W}
     )
-    metadata = {"t": str(t), "lr": repr(lr), "nodes": str(len(round.loss)), "layout": layout}
+    metadata = {"t": str(t), "lr": repr(lr), "nodes": str(W.shape[0]), "layout": layout}
     metadata |= {"run": run} if run else {}
     if isinstance(lr, Tensor):  # a learning rate for each participant
         metadata["lr"], tensors["lr"] = "tensor", lr
-    if not _equal(mix(W, round.half), round.after):  # a rule that does not average, or gossip in another order
-        metadata["after"] = "stored"
+    heard = W.shape[0] != len(round.loss)  # a part of a network, mixed with what came from others
+    if heard or not _equal(mix(W, round.half), round.after):  # a rule that does not average, or another order of sums
+        metadata["after"] = "heard" if heard else "stored"
         tensors |= to_tensors("after.", round.after)
     write_tensors(_round_path(folder, t), tensors, metadata, settled=False)  # until there is a checkpoint after it
 
@@ -173,7 +179,7 @@ def _round_from(metadata: Mapping[str, Any], tensors: Tensors, device: str | tor
     draw, half = _draw_from(metadata, tensors), from_tensors("half.", moved)
     draw = draw._replace(lr=moved["lr"]) if "lr" in moved else draw
     after = from_tensors("after.", moved) if "after" in metadata else mix(draw.W, half)
-    rule = unrecorded_rule if "after" in metadata else None
+    rule = unrecorded_rule if metadata.get("after") == "stored" else None
     return Round(draw, from_tensors("before.", moved), half, after, moved["loss"], (), rule)
 
 

@@ -117,7 +117,7 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
     metrics = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
     table = read_table(folder)
     check_range(table, sample=len(network.data.train))
-    return summarise(table, network.nodes, metrics, injected_faults(network), read_training_change(folder))
+    return summarise(table, network.whole, metrics, injected_faults(network), read_training_change(folder))
 
 
 def check_range(table: Table, **counts: int) -> None:
@@ -142,7 +142,8 @@ def read_training_change(folder: Folder) -> float | None:
 
 def injected_faults(network: Network) -> dict[int, str]:
     """The corruptions and behaviours of each participant that has any, e.g. {3: "flip-labels, free-rider"}."""
-    return kinds_by_participant((*network.corruptions, *network.behaviours))
+    kinds = kinds_by_participant((*network.corruptions, *network.behaviours))
+    return {network.members[node]: kind for node, kind in kinds.items()} if network.members else kinds
 
 
 def _where(table: Table, keep: NDArray[np.bool_]) -> Table:
@@ -202,7 +203,7 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
     """The evaluations nearest to the first and the last of these rounds."""
     tests = [(m.t, quality(m.test)) for m in metrics if m.test is not None]
     nearest = [min(tests, key=lambda one, t=t: abs(one[0] - t)) for t in (rounds[0], rounds[-1]) if tests]
-    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.mean())) for t, (name, values) in nearest))
+    return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.nanmean())) for t, (name, values) in nearest))
 
 
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
@@ -255,7 +256,7 @@ def headline(summary: InfluenceSummary) -> str:
 def adding_up(summary: InfluenceSummary) -> str:
     """What whole-run shares sum to, beside what training changed; empty if there are none."""
     shares = summary.participants.get("whole-run shares")
-    if shares is None or summary.training_change is None:
+    if shares is None or summary.training_change is None or np.isnan(shares).any():
         return ""
     return f"shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}"
 

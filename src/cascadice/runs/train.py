@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 from cascadice import files, locks
 from cascadice.engine.networks import Network
+from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import simulate
+from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
-from cascadice.runs import forecast, memory, store
+from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
-from cascadice.runs.config import Config, build, length
+from cascadice.runs.config import Config, build, length_of
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter, open_journal
 from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, latest, print_closing, print_opening, say, track
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
@@ -46,6 +48,7 @@ def run(
     download: bool = False,
     question: Question | None = None,
     live: LiveView | None = None,
+    world: World | None = None,
 ) -> Summary:
     """Train the network that `config` describes and write everything into a folder.
 
@@ -57,6 +60,7 @@ def run(
         download: Fetch the data set if it is not on this machine.
         question: Influence to compute during training; it goes into the subfolder `influence`.
         live: A view of the run during training, e.g. `partial(cascadice.report.live.serving, port=0)`.
+        world: The processes that train together, each its own participants into its own folder in `out`.
 
     Raises:
         DivergedError: If a participant became NaN or infinite; the rounds before it are kept.
@@ -65,24 +69,26 @@ def run(
         >>> run(Config(rounds=10, epochs=None), "runs/mine", quiet=True).rounds  # doctest: +SKIP
         10
     """
-    folder = Path(out)
+    folder, place = Path(out), {}
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)
+    if world is not None:
+        together.check(world, config, folder, question, live, resume=resume, overwrite=overwrite)
+        folder, place = world.folder(out), {"processes": world.size, "rank": world.rank}
     check_writable(folder, "a run")
     with locks.writing(folder):
         check_folder(folder, config, resume, overwrite)
-        network = build(config, download=download, quiet=quiet)
-        assert network.partition is not None
-        rounds = length(config, network.partition)
+        network = build(config, download=download, quiet=quiet, **place)
+        rounds = length_of(config, network)
         if question is not None:
             _check_question(question, network, rounds, resume)
         memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
-        journal = open_journal(folder, config, network, rounds, resume)
-        with nullcontext() if live is None else live(folder, rounds):
-            journal.next_update = math.inf if live is None else 0.0
+        journal = open_journal(folder, config, network, rounds, resume, world)
+        with nullcontext() if live is None else live(folder, rounds), together.exchange(world, network) as exchange:
+            journal.next_update, journal.exchange = math.inf if live is None else 0.0, exchange
             if overwrite:
                 clear(folder)
-            return _run(journal, rounds, Console(quiet=quiet), question)
+            return _run(journal, rounds, Console(quiet=quiet or not together.speaks(world)), question)
 
 
 def _run(journal: Journal, rounds: int, console: Console, question: Question | None) -> Summary:
@@ -93,7 +99,7 @@ def _run(journal: Journal, rounds: int, console: Console, question: Question | N
         print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
     with ending(journal):
         _train(journal, rounds, console, question)
-    print_closing(console, journal.metrics[-1])
+    print_closing(console, together.everybody(journal.world, journal.metrics[-1]))
     recorded = f" and {len(saved)} recorded rounds" if (saved := store.saved_rounds(folder)) else ""
     names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
     say(console, f"trained in {journal.seconds:.1f} s; wrote {names}{recorded} to {folder}")
@@ -111,17 +117,21 @@ def _train(journal: Journal, rounds: int, console: Console, question: Question |
         return
     note = note_of(question, journal.fingerprint)
     with closing(done), closing(trained):
-        for answer in answers(journal.network, trained, question):
-            save_answer(journal.folder / INFLUENCE, answer, note)
+        for answer in answers(journal.network, trained, question, journal.exchange):
+            save_answer(journal.folder / INFLUENCE, answer, note, journal.network.members)
 
 
 def _rounds(journal: Journal, rounds: int, window: int = 0, taped: bool = False) -> Generator[Round, None, None]:
     """The rounds, each entered into the journal before it is passed on."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
     options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
-    for round in simulate(journal.network, rounds, start=journal.t, **options):
-        enter(journal, round, last=round.t + 1 == rounds)
-        yield round
+    options["operator"] = Operator(journal.network, journal.exchange)
+    try:
+        for round in simulate(journal.network, rounds, start=journal.t, **options):
+            enter(journal, round, last=round.t + 1 == rounds)
+            yield round
+    except DivergedError as error:
+        raise together.named(journal.network, error) from None
 
 
 def _check_rule(config: Config, resume: bool, question: Question | None) -> None:

@@ -1,7 +1,7 @@
 """Ask a run who helped its final models; what was computed is kept, so a stopped command goes on where it was."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from cascadice import files
 from cascadice.engine.backwards import bytes_kept, segment
 from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.engine.networks import Network
 from cascadice.influence import tables
 from cascadice.influence.estimators import WHOLE_RUN as KINDS
 from cascadice.influence.quadrature import gauss_legendre
@@ -18,11 +19,12 @@ from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn,
 from cascadice.influence.whole_run import WholeRun, focused, sweep
 from cascadice.influence.whole_run_shares import measured_at, share_out
 from cascadice.names import lookup
-from cascadice.runs import memory
+from cascadice.runs import memory, together
 from cascadice.runs.ask import FORMAT, changed_settings, check_eval_samples, check_note, clear, conclude, protect
 from cascadice.runs.folder import WHOLE_RUN, run_fingerprint, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
+from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, counting, say
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.unfinished import Scores, open_scores
@@ -76,6 +78,7 @@ def ask_whole_run(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    world: World | None = None,
 ) -> InfluenceSummary:
     """Ask a run who helped its final models. An interrupted call continues where it stopped when it is repeated.
 
@@ -86,6 +89,8 @@ def ask_whole_run(
         out: The folder for the table and the figure (None: `whole-run` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         overwrite: Whether to replace influence of other settings.
+        world: The processes that trained the run together: each plays its part again, and keeps its participants'
+            scores in its own folder.
 
     Returns:
         Sums over all rounds. Negative influence lowered the final models' loss: the data helped.
@@ -97,29 +102,31 @@ def ask_whole_run(
     Example:
         >>> summary = ask_whole_run("runs/demo", WholeRunQuestion(samples=True))  # doctest: +SKIP
     """
-    console = Console(quiet=quiet)
-    played = open_playable(run, settings, quiet=quiet)
+    console = Console(quiet=quiet or not together.speaks(world))
+    folder, place = together.places(world, run, out, WHOLE_RUN)
+    together.agree(world, question, settings, overwrite)
+    played = together.in_step(world, open_playable(folder, settings, quiet=quiet, world=world))
     check_eval_samples(question.eval_samples, played.network)
     focused(played.network, question.on)
     parts = of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", parts, played.network.device)
-    place = Path(out) if out is not None else played.folder / WHOLE_RUN
-    with writing(place):
-        return _ask(played, question, place, console, overwrite)
+    with writing(place), together.exchange(world, played.network) as exchange:
+        return _ask(replace(played, exchange=exchange), question, place, console, overwrite, world)
 
 
 def _ask(
-    played: Playable, question: WholeRunQuestion, out: Path, console: Console, overwrite: bool
+    played: Playable, question: WholeRunQuestion, out: Path, console: Console, overwrite: bool, world: World | None
 ) -> InfluenceSummary:
     note = check_note(out, note_of(question, played), overwrite, WholeRunQuestion)
     if overwrite:
         clear(out)
         files.remove(out / UNFINISHED)
     protect(out)
-    if (out / UNFINISHED).exists() or not set(tables.parts(out)).issuperset(range(played.rounds)):
+    done = not (out / UNFINISHED).exists() and set(tables.parts(out)).issuperset(range(played.rounds))
+    if not all(together.tell(world, done)):
         files.write_json(out / NOTE, note)
-        for t, rows in enumerate(_compute(played, question, out, console)):
-            tables.write_part(out, rows, t, note)
+        for t, rows in enumerate(_compute(played, question, out, console, world)):
+            tables.write_part(out, tables.renumbered(rows, played.network.members), t, note)
         files.sync(out)
         files.remove(out / UNFINISHED)
     summary = conclude(console, played.network, played.folder, out)
@@ -138,11 +145,13 @@ def note_of(question: WholeRunQuestion, played: Playable) -> dict[str, str]:
     return note | changed_settings(question, without=("kinds",))
 
 
-def _compute(played: Playable, question: WholeRunQuestion, out: Path, console: Console) -> list[Table]:
+def _compute(
+    played: Playable, question: WholeRunQuestion, out: Path, console: Console, world: World | None
+) -> list[Table]:
     """The rows of each round."""
     network, test = played.network, played.network.data.test
     evaluation = evaluate_on(network, test.subset(torch.arange(question.eval_samples or len(test))))
-    sweeps = {at: open_scores(out / UNFINISHED, at, network.device) for at in question.weights}
+    sweeps = _open_sweeps(out, question, network, world)
     to_score = sum(_to_score(played, scores) for scores in sweeps.values())
     to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items()) + _to_train(played, question)
     say(console, forecast(played, question, to_play, to_score))
@@ -153,11 +162,22 @@ def _compute(played: Playable, question: WholeRunQuestion, out: Path, console: C
         if "whole-run" in question.kinds:
             results[f"whole-run at {question.at:g}"] = swept[question.at]
         if "whole-run-shares" in question.kinds:
-            trained, untrained = _ends(played, question, evaluation, swept, count_one)
+            trained, untrained = together.total(world, *_ends(played, question, evaluation, swept, count_one))
             files.write_json(out / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
             weighted = [(weight, swept[at]) for at, weight in gauss_legendre(question.points)]
             results["whole-run shares"] = share_out(weighted, trained, untrained)
     return [concatenate(_rows(kind, result, t) for kind, result in results.items()) for t in range(played.rounds)]
+
+
+def _open_sweeps(out: Path, question: WholeRunQuestion, network: Network, world: World | None) -> dict[float, Scores]:
+    """The sweeps as far as they went; processes that did not get equally far begin again."""
+    places = out / UNFINISHED, network.device
+    sweeps = {at: open_scores(places[0], at, places[1]) for at in question.weights}
+    reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
+    if any(theirs != reached for theirs in together.tell(world, reached)):
+        files.remove(places[0])
+        sweeps = {at: open_scores(places[0], at, places[1]) for at in question.weights}
+    return sweeps
 
 
 def _rows(kind: str, result: WholeRun, t: int) -> Table:
@@ -174,6 +194,7 @@ def _sweep(
         rounds = sweep(
             played.network, played.rounds_at(at), evaluation, at=at, on=question.on, samples=question.samples,
             length=_length(played), resume=scores.latest, saved=scores.checkpoints, played=count,
+            exchange=played.exchange,
         )  # fmt: skip
         try:
             for scored in rounds:
@@ -188,11 +209,12 @@ def _ends(
     count: Callable[[], None],
 ) -> tuple[float, float]:  # fmt: skip
     """f(1) and f(0): the loss of the final models, and of models that were never trained."""
-    untrained = measured_at(played.network, played.rounds, evaluation, 0.0, on=question.on)
+    how: dict[str, Any] = {"on": question.on, "exchange": played.exchange}
+    untrained = measured_at(played.network, played.rounds, evaluation, 0.0, **how)
     if 1.0 in swept:
         return swept[1.0].value, untrained
     there = played.rounds_at(1.0)
-    return measured_at(played.network, there, evaluation, 1.0, on=question.on, played=count), untrained
+    return measured_at(played.network, there, evaluation, 1.0, **how, played=count), untrained
 
 
 def _to_train(played: Playable, question: WholeRunQuestion) -> int:
@@ -203,7 +225,7 @@ def _to_train(played: Playable, question: WholeRunQuestion) -> int:
 
 def _length(played: Playable) -> int:
     """How many rounds to keep at a time; the same when a stopped command goes on, so that checkpoints fit."""
-    return segment(played.network, played.rounds)
+    return played.length or segment(played.network, played.rounds)
 
 
 def _to_score(played: Playable, scores: Scores) -> int:

@@ -3,7 +3,7 @@
 import argparse
 import math
 
-from cascadice.runs.flags import add_recording
+from cascadice.runs.flags import add_processes, add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,3 +19,4 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
     text = "own samples to evaluate on in a round (up to 128)"
     parser.add_argument("--samples", type=int, metavar="N", help=text)
+    add_processes(parser)

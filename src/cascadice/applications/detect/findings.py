@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cascadice.applications.detect import picture
+from cascadice.applications.detect.between import looking
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
@@ -16,7 +17,10 @@ from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
 from cascadice.engine import Evaluation, Network, evaluate_on
 from cascadice.influence import own_data
+from cascadice.runs import together
 from cascadice.runs.flags import open_from
+from cascadice.runs.folder import read_run_config, writing
+from cascadice.runs.processes import World, joined
 from cascadice.runs.summary import injected_faults
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
@@ -35,13 +39,35 @@ SECTION = Section(
 def run(args: argparse.Namespace) -> None:
     """Detect as the flags ask."""
     check(args.rate, args.allowance, args.memory)
-    recording = open_from(args)
-    evaluation, samples = own_samples(recording.network, args.samples)
+    with joined(args.interface, args.timeout) as world:
+        if world is None:
+            _run(args, None)
+        else:
+            _run_together(args, world)
+
+
+def _run_together(args: argparse.Namespace, world: World) -> None:
+    """The same in one of several processes: by its own participants, with an allowance that nobody has to measure."""
+    folder, out = together.places(world, args.run, args.out, "detect")
+    args.allowance = ALLOWANCE if args.allowance is None else args.allowance
+    asked = {name: vars(args)[name] for name in ("rate", "allowance", "memory", "samples", "unlike")}
+    together.agree(world, asked, None, args.overwrite)
+    args.out, args.quiet = out, args.quiet or not together.speaks(world)
+    read_run_config(folder)
+    with writing(out):
+        _run(args, world)
+
+
+def _run(args: argparse.Namespace, world: World | None) -> None:
+    recording = open_from(args, world)
+    network = recording.network
+    evaluation, samples = own_samples(network, args.samples, world)
     writer = open_writer(args, recording, "detect")
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
-    with writer.console.status("looking at what everyone heard"):
-        verdicts = detect(recording.network, recording.load_rounds(), evaluation, **options)
+    rounds = recording.load_rounds(together.common(world, recording.round_numbers) if world else None)
+    with writer.console.status("looking at what everyone heard"), together.exchange(world, network) as exchange:
+        verdicts = detect(network, rounds, evaluation, **options, look=looking(exchange))
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
     writer.write(results, picture.plot)
@@ -50,9 +76,10 @@ def run(args: argparse.Namespace) -> None:
     writer.print_files()
 
 
-def own_samples(network: Network, asked: int | None = None) -> tuple[Evaluation, int]:
+def own_samples(network: Network, asked: int | None = None, world: World | None = None) -> tuple[Evaluation, int]:
     """An evaluation on samples of each participant's own, and how many of these to use in a round, in turn."""
     least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # without one, own_data refuses
+    least = min(together.tell(world, least))
     if asked is not None and not 1 <= asked <= least:
         raise ValueError(f"--samples must be in 1..{least}, the fewest that a participant holds; found {asked}.")
     evaluation = evaluate_on(network, own_data(network, min(least, 4 * SAMPLES)))
@@ -60,18 +87,19 @@ def own_samples(network: Network, asked: int | None = None) -> tuple[Evaluation,
 
 
 def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> Json:
-    injected = injected_faults(writer.recording.network)
+    own = writer.recording.network.members
+    injected = {} if own else injected_faults(writer.recording.network)  # no process knows those of others
     share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
     order = sorted(range(len(share)), key=lambda node: -share[node])
     suspects = [node for node in order if share[node] >= MAJORITY]
     rows = [_row(verdict, node, injected) for node in order]
     unknown = not options["unlike"] and set(suspects) - set(injected)
     sentences = [
-        *_sight(verdict),
+        *_sight(verdict, own or range(len(verdict.heard))),
         *_suspicions(verdict, rows, suspects),
         *([HONEST] if unknown else []),
         *_injected(injected, suspects),
-        _terms(len(votes), options, verdict),
+        _terms(len(votes), options, verdict, own),
     ]
     return {
         **writer.header("Who is unlike the others", sentences, COLUMNS, rows),
@@ -102,10 +130,10 @@ def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
     return ", and ".join(signal.above if beyond[signal] > 0 else signal.below for signal in named)
 
 
-def _sight(verdict: Verdict) -> list[str]:
+def _sight(verdict: Verdict, receivers: Sequence[int]) -> list[str]:
     """Who can tell at all, where not everyone can."""
-    nodes = len(verdict.heard)
-    blind = [k for k in range(nodes) if not verdict.able[:, k].any()]
+    nodes = len(receivers)
+    blind = [k for k in receivers if not verdict.able[:, k].any()]
     few = "fewer than three others, too few to tell which one is the odd one out"
     if len(blind) == nodes:
         return [f"Nobody can tell here: everyone hears {few}. Use a topology with more neighbours."]
@@ -140,11 +168,13 @@ def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]
     return [f"Injected: {names}. {flagged}; {others}."]
 
 
-def _terms(rounds: int, options: Json, verdict: Verdict) -> str:
+def _terms(rounds: int, options: Json, verdict: Verdict, own: Sequence[int]) -> str:
     """On which terms participants were flagged: samples, rounds, and the false-alarm rate."""
     on = f"on {options['samples']} of its own samples in each of {rounds} rounds"
     rate = f"{100 * options['rate']:g} % per link and check"
     votes = "Votes count all receivers; no participant sees them alone."
+    if own:
+        votes = f"Votes count the receivers of this process alone: {comma_separated(own)}."
     return f"Each participant evaluated its neighbours' updates {on}. {_rate(rate, options, verdict)} {votes}"
 
 

@@ -1,7 +1,7 @@
 """Who is unlike the others? Every participant accumulates evidence about its in-neighbours, round after round."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -18,9 +18,8 @@ from cascadice.applications.detect.evidence import (
     no_evidence,
     strengths,
 )
-from cascadice.applications.detect.signals import SIGNALS, Signal, signal_scores
+from cascadice.applications.detect.signals import SIGNALS, Received, Seen, Signal, scores_of
 from cascadice.engine import Evaluation, Network, Round
-from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.proximity import in_turn
 
 MAJORITY = 0.5  # share of j's receivers from which on j is under suspicion
@@ -65,6 +64,7 @@ def detect(
     samples: int | None = None,
     unlike: bool = False,
     signals: Mapping[str, Signal] = SIGNALS,
+    look: Callable[[Network, Round, Evaluation], Seen] = Received,
 ) -> Iterator[Verdict]:
     """Flag neighbours that are unlike the others after each round, live while training or from a recording.
 
@@ -80,6 +80,7 @@ def detect(
         samples: Samples of each participant's own to evaluate on in a round, taken in turn; all by default.
         unlike: Keep the rate however much honest neighbours differ: j must also be far out by the spread of k's other
             neighbours. These are few, so fewer attackers are flagged.
+        look: What receivers see of a round; see `between` for participants in several processes.
 
     Example:
         >>> own = evaluate_on(network, own_data(network, 80))
@@ -88,11 +89,12 @@ def detect(
     """
     check(rate, allowance, memory)
     evidence: Evidence | None = None
-    since = torch.full((network.nodes, network.nodes), -1, device=network.device)
+    since = torch.full((network.whole, network.whole), -1, device=network.device)
     for round_ in rounds:
         now = evaluation if samples is None else in_turn(evaluation, round_.t, samples)
-        scores = signal_scores(network, round_, now, signals)
-        heard = neighbours(round_.W).T.to(scores.device)
+        received = look(network, round_, now)
+        scores = scores_of(received, signals)
+        heard = received.heard.to(scores.device)
         evidence = accumulate(evidence or no_evidence(scores), scores, heard, 1 - 1 / memory)
         spread = lasting_spread(evidence)
         allowed = spread.clamp_min(ALLOWANCE) if allowance is None else allowance

@@ -9,7 +9,7 @@ other updates.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,9 +21,21 @@ from cascadice.engine.exchange.robust import krum_scores
 from cascadice.influence.proximity import proximity
 
 
+@runtime_checkable
+class Seen(Protocol):
+    """What the receivers see of one round. In all matrices, `[j, k]` is about what k received from j."""
+
+    @property
+    def heard(self) -> Bool[Tensor, "n n"]: ...
+    @property
+    def inner(self) -> Float[Tensor, "n n"]: ...
+    @property
+    def gradient_cosine(self) -> Float[Tensor, "n n"]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What the receivers see of one round. In all matrices, `[j, k]` is about what k received from j."""
+    """What the receivers see of a round of which all is known."""
 
     network: Network
     round_: Round
@@ -45,22 +57,22 @@ class Received:
         return proximity(self.network, self.round_, self.evaluation).cosine
 
 
-def influence(received: Received) -> Float[Tensor, "n n"]:
+def influence(received: Seen) -> Float[Tensor, "n n"]:
     """‖Δ_j‖ cos(∇L_k, Δ_j): the first-order influence of j on k, but for a factor that all of k's neighbours share."""
     return size(received) * received.gradient_cosine
 
 
-def direction(received: Received) -> Float[Tensor, "n n"]:
+def direction(received: Seen) -> Float[Tensor, "n n"]:
     """cos(∇L_k, Δ_j): whether j's update points up or down k's loss."""
     return received.gradient_cosine
 
 
-def size(received: Received) -> Float[Tensor, "n n"]:
+def size(received: Seen) -> Float[Tensor, "n n"]:
     """‖Δ_j‖, the same for all receivers."""
     return received.inner.diag().sqrt()[:, None].expand_as(received.inner)
 
 
-def distance(received: Received) -> Float[Tensor, "n n"]:
+def distance(received: Seen) -> Float[Tensor, "n n"]:
     """Krum's score (Blanchard et al. 2017): summed squared distances of Δ_j to the nearest m − 3 of k's m updates."""
     squares, heard = received.inner.diag(), received.heard.T
     squared = (squares[:, None] + squares - 2 * received.inner).clamp_min(0)
@@ -68,7 +80,7 @@ def distance(received: Received) -> Float[Tensor, "n n"]:
     return scores.masked_fill(scores.isinf(), 0.0).T
 
 
-def own_cosine(received: Received) -> Float[Tensor, "n n"]:
+def own_cosine(received: Seen) -> Float[Tensor, "n n"]:
     """cos(Δ_k, Δ_j): how much j's update agrees with the receiver's own."""
     norms = received.inner.diag().sqrt()
     lengths = torch.outer(norms, norms)
@@ -91,7 +103,7 @@ def received_loss(received: Received) -> Float[Tensor, "n n"]:
 class Signal(NamedTuple):
     """A score of every link, and what it means if j's score is above, or below, those of k's other neighbours."""
 
-    score: Callable[[Received], Tensor]
+    score: Callable[[Any], Tensor]
     above: str
     below: str
 
@@ -122,5 +134,9 @@ def signal_scores(
 
     `evaluation` is of each participant's own data: `evaluate_on(network, own_data(network, size))`.
     """
-    received = Received(network, round_, evaluation)
+    return scores_of(Received(network, round_, evaluation), signals)
+
+
+def scores_of(received: Seen, signals: Mapping[str, Signal] = SIGNALS) -> Float[Tensor, "signals n n"]:
+    """The same, of what was received."""
     return torch.stack([signal.score(received).to(received.inner) for signal in signals.values()])

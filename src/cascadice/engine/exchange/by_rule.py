@@ -88,6 +88,10 @@ class ByRule:
         """What participants have after this round if they send `half`."""
         return _called(round_, round_.before, half)
 
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
+        """The W of the round; it says who hears whom."""
+        return round_.W
+
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """What becomes of a change of what is sent, and of what was there before: exactly."""
 

@@ -5,6 +5,7 @@ Everything in it is checked before use: a frame that is not what was announced i
 
 import struct
 import zlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,13 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class FrameError(ValueError):
-    """A message that must not be used."""
+    """A message that must not be used.
+
+    Attributes:
+        of: The (kind, step) that it says it has; None where not even that can be read.
+    """
+
+    of: tuple[int, int] | None = None
 
 
 class Frame(NamedTuple):
@@ -61,28 +68,42 @@ def pack(frame: Frame) -> Tensor:
     return torch.cat([torch.frombuffer(bytearray(header), dtype=torch.uint8), body])
 
 
-def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: frozenset[int]) -> Frame:
+def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int, frozenset[int]]) -> Frame:
     """The frame in these bytes, if it is what is expected of its sender.
 
     Args:
         data: At least the frame; what follows it is ignored.
-        allowed: The participants of the process that sent it.
+        allowed: The participants whose rows its sender may send, by kind.
 
     Raises:
         FrameError: Where anything about it is wrong; the message says what.
     """
     if len(data) < HEADER.size:
-        raise FrameError(f"a message of {len(data)} bytes is too short")
-    magic, form, kind, step, t, rows, width, number, checksum = HEADER.unpack(bytes(data[: HEADER.size].numpy()))
+        raise FrameError(f"a message of {len(data)} bytes, which is too short")
+    magic, form, kind, step, t, *rest = HEADER.unpack(bytes(data[: HEADER.size].numpy()))
     if magic != MAGIC or form != FORMAT:
         raise FrameError("a message that is not one of ours, or of another version")
-    if kind not in KINDS or number >= len(TYPES):
-        raise FrameError(f"a message of unknown kind {kind} or type {number}")
+    if kind not in KINDS:
+        raise FrameError(f"a message of unknown kind {kind}")
     if kind == GOODBYE:
         return Frame(kind, step, t, torch.empty(0, dtype=torch.int64), torch.empty(0, 0))
-    if width != columns or TYPES[number] != dtype or rows > len(allowed):
-        found = f"{rows} rows of {width} {TYPES[number]}"
-        raise FrameError(f"{found}; at most {len(allowed)} of {columns} {dtype} were expected")
+    try:
+        return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))
+    except FrameError as error:
+        error.of = kind, step
+        raise
+
+
+def _body(
+    data: Tensor, rows: int, width: int, number: int, checksum: int,
+    *, columns: int, dtype: torch.dtype, allowed: frozenset[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Whose rows a frame has, and the rows."""
+    found = TYPES[number] if number < len(TYPES) else f"type {number}"
+    if width != columns or found != dtype or rows > len(allowed):
+        raise FrameError(
+            f"{rows} rows of {width} {found}, where at most {len(allowed)} of {columns} {dtype} were expected"
+        )
     if len(data) < (end := size(rows, width, dtype)):
         raise FrameError(f"a message cut off at {len(data)} of {end} bytes")
     body = data[HEADER.size : end]
@@ -91,11 +112,11 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: frozenset[in
     nodes = body[: 8 * rows].clone().view(torch.int64)
     whose = set(nodes.tolist())
     if len(whose) != rows or not whose <= allowed:
-        raise FrameError(f"rows of participants {nodes.tolist()}, which its sender does not have")
+        raise FrameError("rows of participants that are not its own to send")
     values = body[8 * rows :].clone().view(dtype).view(rows, width)
     if not bool(values.isfinite().all()):
         raise FrameError("numbers that are NaN or infinite")
-    return Frame(kind, step, t, nodes, values)
+    return nodes, values
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -3,30 +3,52 @@
     apply  θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}      j's process sends θ_j^{t+½} to those of everybody who hears it
     pull   λ_j^{t+½} = Σ_k W[k, j] λ_k^{t+1}      k's process sends Σ_k W[k, j] λ_k to that of everybody it heard
 
-So adjoints travel the same edges backwards. Own rows are mixed while those of others are on their way.
+So adjoints travel the same edges backwards. Own rows are mixed while those of others are on their way. Where messages
+are missing and the policy is to carry on, a row of W is what came, scaled to the sum of the whole row.
 """
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from time import monotonic, sleep
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice import names
 from cascadice.engine.exchange import frames
+from cascadice.engine.exchange.attendance import POLICIES, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame
-from cascadice.engine.exchange.post import Post
+from cascadice.engine.exchange.post import MissingError, Post
 from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Adjoint, Perturbation, Round
 from cascadice.topology.mixing import full_precision
 
-PATIENCE = 60.0  # seconds to wait for a message
+__all__ = ["Joined", "Messages", "PeerError"]
 
 
-class PeerError(ConnectionError):
-    """A process that is needed did not send what it should have."""
+EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
+TRAILING = 3  # times that others were ahead, before rounds are left out
+SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
+
+
+class Joined(NamedTuple):
+    """What a process heard that came into a training.
+
+    Attributes:
+        t: The round that it heard.
+        start: The round to start with.
+        W: By which it mixed what it heard; nothing of its own.
+        participants: What its own participants have now.
+    """
+
+    t: int
+    start: int
+    W: Float[Tensor, "n n"]
+    participants: Participants
 
 
 class Messages:
@@ -36,11 +58,13 @@ class Messages:
         network: The part of this process; see `engine.parts.part_of`.
         parts: The participants of every process, in the order of their ranks.
         rank: The number of this process.
-        group: A process group that can send and receive.
-        patience: Seconds to wait for a message.
+        group: A process group that can send and receive; `Pairs`, where processes may come back.
+        policy: What to do without a message that should have come: "stop", or "carry on" without it.
+        patience: Seconds to wait for messages in a round; by default 60 before a stop, 2 where it goes on.
 
     Attributes:
         post: What was sent, received and refused.
+        attendance: Which messages were missing, and who is not waited for.
 
     Example:
         >>> exchange = Messages(part_of(network, parts[rank]), parts, rank, dist.group.WORLD)
@@ -49,59 +73,65 @@ class Messages:
     """
 
     def __init__(
-        self, network: Network, parts: Sequence[Sequence[int]], rank: int, group: Any, patience: float = PATIENCE
-    ) -> None:
+        self, network: Network, parts: Sequence[Sequence[int]], rank: int, group: Any, policy: str = "stop",
+        patience: float | None = None,
+    ) -> None:  # fmt: skip
         if tuple(parts[rank]) != network.members:
             raise ValueError(f"process {rank} must have participants {tuple(parts[rank])}; found {network.members}.")
-        self._parts, self._rank, self._patience = [torch.tensor(part) for part in parts], rank, patience
-        self._own, self._dtype = self._parts[rank], network.initial.theta.dtype
-        self._columns = network.learner.size + sum(_width(buffer) for buffer in _real(network.initial))
-        self._step = 0
-        allowed = [frozenset(part) for part in parts]
-        everybody = sum(map(len, parts))
+        usual = names.lookup(POLICIES, policy, "policy")
+        self._parts, self._rank, self._stops = [torch.tensor(part) for part in parts], rank, policy == "stop"
+        self._own, self._dtype, self._network = self._parts[rank], network.initial.theta.dtype, network
+        self._columns = network.learner.size + sum(_width(buffer) for buffer in _real(network.initial).values())
+        self._peers = [peer for peer in range(len(parts)) if peer != rank]
+        self._step, self._trailing, self._mixed = 0, 0, torch.empty(0)
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
-        largest = {peer: max(len(part), len(self._own)) for peer, part in enumerate(parts) if peer != rank}
+        allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
+        largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
         self.post = Post(
             group,
             {peer: frames.size(rows, self._columns, self._dtype) for peer, rows in largest.items()},
-            lambda peer, data: frames.unpack(data, self._columns, self._dtype, allowed[peer] | allowed[rank]),
+            lambda peer, data: frames.unpack(data, self._columns, self._dtype, allowed[peer]),
+            lossy=not self._stops,
         )
-        self._nodes = everybody
+        self.attendance = Attendance(self.post, usual if patience is None else patience, self._stops)
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What own participants have after this round if they send `half`."""
-        real = {name: buffer for name, buffer in half.buffers.items() if buffer.is_floating_point()}
-        rows = torch.cat([half.theta, *(buffer.reshape(len(buffer), -1).to(half.theta) for buffer in real.values())], 1)
-        W = round_.W.to_dense()
-        for peer in self._peers():
+        rows, W = _joined(half), round_.W.to_dense()
+        for peer in self._peers:
             heard = self._own[(W[self._parts[peer]][:, self._own] != 0).any(0)]
             if len(heard):
                 self._send(peer, MODEL, round_.t, heard, rows[torch.isin(self._own, heard)])
-        mixed = _product(W[self._own][:, self._own], rows)
-        for peer in self._peers():
-            weights = W[self._own][:, self._parts[peer]]
-            if bool((weights != 0).any()):
-                frame = self._receive(peer, MODEL, round_.t)
-                mixed += _product(W[self._own][:, frame.nodes], frame.rows.to(rows))
-        self._step += 1
-        return _unjoined(mixed, half, real, out)
+        mine, came = W[self._own], _flags(self._own, len(W))
+        mixed = _product(mine[:, self._own], rows)
+        for frame in self._frames(MODEL, round_.t, [p for p in self._peers if _any(mine[:, self._parts[p]])]):
+            mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
+            came[frame.nodes] = True
+        self._mixed = round_.W
+        if _any(mine[:, ~came]):
+            self._check_complete(round_.t)
+            self._mixed = W.index_copy(0, self._own, renormalised(mine, came, self._own))
+            mixed = _rescaled(mixed, rows, mine, came)
+        return _unjoined(mixed, half, out)
+
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
+        """The W of the round that was applied last: own rows as they really were, those of others as planned."""
+        return self._mixed
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """The adjoint of what own participants sent, plus `plus`; into `out` if given."""
-        W = round_.W.to_dense()
+        W, planned = round_.W.to_dense(), self._network.mixing(round_.t).to_dense()
         wide = adjoint.theta.new_zeros(len(self._own), self._columns)
         wide[:, : adjoint.theta.shape[1]] = adjoint.theta
-        for peer in self._peers():
+        for peer in self._peers:
             weights = W[self._own][:, self._parts[peer]]
             heard = (weights != 0).any(0)
-            if bool(heard.any()):
+            # who was not heard gets an empty message, or it would wait
+            if bool(heard.any()) or _any(planned[self._own][:, self._parts[peer]]):
                 self._send(peer, ADJOINT, round_.t, self._parts[peer][heard], _product(weights[:, heard].T, wide))
         theta = _product(W[self._own][:, self._own].T, adjoint.theta)
-        for peer in self._peers():
-            if bool((W[self._parts[peer]][:, self._own] != 0).any()):
-                frame = self._receive(peer, ADJOINT, round_.t)
-                theta[torch.isin(self._own, frame.nodes)] += frame.rows[:, : theta.shape[1]].to(theta)
-        self._step += 1
+        for frame in self._frames(ADJOINT, round_.t, [p for p in self._peers if _any(W[self._parts[p]][:, self._own])]):
+            theta[torch.isin(self._own, frame.nodes)] += frame.rows[:, : theta.shape[1]].to(theta)
         theta = theta if plus is None else theta.add_(plus)
         return adjoint._replace(theta=theta if out is None else out.copy_(theta))
 
@@ -116,20 +146,95 @@ class Messages:
         """As `replay`."""
         self.replay(round_, before, half)
 
-    def _peers(self) -> list[int]:
-        return [peer for peer in range(len(self._parts)) if peer != self._rank]
+    def behind(self) -> int:
+        """How many exchanges to leave out to be in step with the others; 0 if this process is.
+
+        To be asked after each exchange: it looks at what came and was not asked for. One peer alone is not believed if
+        there are others. Who trails by a little, several times, is late for everybody and will stay so.
+        """
+        awaited = {p for p in self._peers if not self.post.gone(p)} - self.attendance.late
+        step = self._reached(len(awaited))
+        ahead = -1 if step is None else step - self._step
+        self._trailing = self._trailing + 1 if ahead >= 0 else 0
+        if ahead <= EARLY and self._trailing < TRAILING:
+            return 0
+        self._trailing = 0
+        return ahead + EARLY
+
+    def skip(self, exchanges: int) -> None:
+        """Leave out so many exchanges, as if this process had been absent."""
+        self._step += exchanges
+
+    def listen(self, here: Participants, timeout: float) -> Joined | None:
+        """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
+
+        Args:
+            here: What own participants have; what nobody sends stays as it is.
+            timeout: Seconds to wait for a message.
+
+        Returns:
+            What was heard, and the round to start with; None if nobody sends anything.
+        """
+        end, first = monotonic() + timeout, float("inf")
+        while (now := monotonic()) < min(end, first + SETTLING) and not all(map(self.post.newest, self._peers)):
+            first = now if first > now and any(map(self.post.newest, self._peers)) else first
+            sleep(0.002)
+        if (step := self._reached()) is None:
+            return None
+        self._step = step
+        came = [frame for frame in map(self.post.newest, self._peers) if frame]
+        t = step + Counter(frame.t - frame.step for frame in came).most_common(1)[0][0]
+        W = self._network.mixing(t).to_dense()
+        mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), _joined(here)
+        mixed = torch.zeros_like(rows)
+        for frame in self._frames(MODEL, t, [p for p in self._peers if self.post.newest(p)]):
+            mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
+            heard[frame.nodes] = True
+        self.skip(EARLY - 1)
+        W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
+        return Joined(t, t + EARLY, W, _unjoined(_rescaled(mixed, rows, mine, heard), here, None))
+
+    def _reached(self, awaited: int = 0) -> int | None:
+        """The exchange that two of the others have reached, or one if not even two are `awaited`."""
+        steps = sorted(frame.step for frame in map(self.post.newest, self._peers) if frame)
+        if not steps or (len(steps) == 1 and awaited > 1):
+            return None
+        return steps[-2:][0]
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
-        self.post.send(peer, Frame(kind, self._step, t, nodes, rows))
+        self.post.send(peer, Frame(kind, self._step, t, nodes, rows), self.attendance.patience)
 
-    def _receive(self, peer: int, kind: int, t: int) -> Frame:
-        frame = self.post.receive(peer, kind, self._step, self._patience)
-        if frame is None:
-            why = self.post.gone(peer) or f"nothing came for {self._patience:g} s"
-            raise PeerError(
-                f"process {peer} did not send its {frames.KINDS[kind]} of round {t}: {why}. Is it still running?"
-            )
-        return frame
+    def _frames(self, kind: int, t: int, peers: Sequence[int]) -> Iterator[Frame]:
+        """The messages of these peers in this exchange, of those whose message can be used."""
+        start, step = monotonic(), self._step
+        self._step += 1
+        for peer in peers:
+            try:
+                frame = self.post.receive(peer, kind, step, self.attendance.until(peer, peers, start))
+                if frame.t != t:
+                    raise MissingError(f"its message was of round {frame.t}")
+            except MissingError as error:
+                self.attendance.missing(peer, f"its {frames.KINDS[kind]} of round {t}", error)
+            else:
+                self.attendance.came(peer)
+                yield frame
+
+    def _check_complete(self, t: int) -> None:
+        if self._stops:
+            raise PeerError(f"a message of round {t} left participants out. Do all processes run the same network?")
+
+
+def renormalised(mine: Float[Tensor, "m n"], came: Tensor, own: Tensor) -> Float[Tensor, "m n"]:
+    """Rows of W without those who did not come, scaled to their sums; who is left with nobody keeps its own.
+
+    Example:
+        >>> renormalised(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([True, False, True]), torch.tensor([0]))
+        tensor([[0.7143, 0.0000, 0.2857]])
+    """
+    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
+    alone = torch.zeros_like(mine)
+    alone[torch.arange(len(own)), own] = full[:, 0]
+    return torch.where(left > 0, mine * came * (full / left), alone)
 
 
 def _product(W: Tensor, rows: Tensor) -> Tensor:
@@ -137,16 +242,40 @@ def _product(W: Tensor, rows: Tensor) -> Tensor:
         return W.to(rows) @ rows
 
 
-def _real(participants: Participants) -> list[Tensor]:
-    return [buffer for buffer in participants.buffers.values() if buffer.is_floating_point()]
+def _rescaled(mixed: Tensor, rows: Tensor, mine: Float[Tensor, "m n"], came: Tensor) -> Tensor:
+    """Sums over those who came, as averages; rows of who is left with nobody."""
+    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
+    return torch.where(left > 0, mixed * (full / left).to(rows), rows)
+
+
+def _flags(nodes: Tensor, size: int) -> Tensor:
+    flags = torch.zeros(size, dtype=torch.bool)
+    flags[nodes] = True
+    return flags
+
+
+def _any(weights: Tensor) -> bool:
+    return bool((weights != 0).any())
+
+
+def _real(participants: Participants) -> dict[str, Tensor]:
+    """The buffers that travel."""
+    return {name: buffer for name, buffer in participants.buffers.items() if buffer.is_floating_point()}
 
 
 def _width(buffer: Tensor) -> int:
     return buffer[0].numel()
 
 
-def _unjoined(rows: Tensor, half: Participants, real: dict[str, Tensor], out: Participants | None) -> Participants:
-    """Parameters and real-valued buffers, out of rows that hold both."""
+def _joined(half: Participants) -> Float[Tensor, "m columns"]:
+    """Parameters and real-valued buffers, as one row for each participant."""
+    buffers = (buffer.reshape(len(buffer), -1).to(half.theta) for buffer in _real(half).values())
+    return torch.cat([half.theta, *buffers], 1)
+
+
+def _unjoined(rows: Tensor, half: Participants, out: Participants | None) -> Participants:
+    """The participants whose parameters and real-valued buffers these rows are."""
+    real = _real(half)
     theta, *parts = torch.split(rows, [half.theta.shape[1], *(_width(buffer) for buffer in real.values())], 1)
     travelled = {
         name: part.reshape(buffer.shape).to(buffer) for (name, buffer), part in zip(real.items(), parts, strict=True)

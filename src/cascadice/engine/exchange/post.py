@@ -1,14 +1,15 @@
 """Letters to and from the other processes, by torch.distributed: a thread for each direction of each pair.
 
-The thread that receives always has a buffer waiting, of the largest size that its peer may send, so memory is bounded
-by what is expected; late, early and repeated messages are told apart by their number. A peer that dies makes its own
-threads end, nobody else's.
+The thread that receives always has a buffer waiting, of the largest size that its peer may send, and a few messages of
+each peer are kept: memory is bounded whatever a peer sends. Late, early and repeated messages are told apart by their
+number. A peer that dies makes its own threads stop, nobody else's.
 """
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from queue import Full, Queue
 from time import monotonic
 from typing import Any
@@ -18,30 +19,47 @@ from torch import Tensor
 
 from cascadice.engine.exchange.frames import GOODBYE, Frame, FrameError, bytes_of, pack
 
-WAITING = 4  # messages to a peer that does not read, before further ones are dropped
+WAITING = 4  # messages to a peer that does not read, before further ones wait or are dropped
+AHEAD = 4  # messages of a peer that are kept until they are asked for
 TAG = 7
+FINISHED = "it has finished"
+ENDLESS = timedelta(days=3650)  # gloo closes every pair of a group in which one wait times out
+
+
+class MissingError(Exception):
+    """A message that was not there when it was needed; `late` if it may still come."""
+
+    def __init__(self, why: str, late: bool = False) -> None:
+        super().__init__(why)
+        self.late = late
 
 
 class Post:
     """Sends frames to other processes, and hands out those that came.
 
     Args:
-        group: A process group of torch.distributed that can send and receive (gloo).
+        group: A process group of torch.distributed that can send and receive (gloo); or `Pairs`, which connects again
+            to a peer that comes back.
         peers: The other processes it talks to, and how many bytes the largest message of each has.
         read: Makes a frame of the bytes that a peer sent, or raises a FrameError.
+        lossy: What to do where one side is ahead by more messages than are kept: drop some, or wait for the other.
 
     Attributes:
         sent, received: Bytes, for each peer.
         refused: What was wrong with messages that were not used, and how often.
     """
 
-    def __init__(self, group: Any, peers: Mapping[int, int], read: Callable[[int, Tensor], Frame]) -> None:
-        self._group, self._read = group, read
+    def __init__(
+        self, group: Any, peers: Mapping[int, int], read: Callable[[int, Tensor], Frame], lossy: bool = False
+    ) -> None:
+        self._group, self._read, self._lossy, self._closing = group, read, lossy, False
         self.sent, self.received, self.refused = Counter[int](), Counter[int](), Counter[str]()
         self._changed = threading.Condition()
-        self._came: dict[int, dict[tuple[int, int], deque[Frame]]] = {peer: {} for peer in peers}
+        self._came: dict[int, dict[tuple[int, int], Frame | str]] = {peer: {} for peer in peers}
         self._gone: dict[int, str] = {}
+        self._heard: dict[int, float] = {}
         self._letters: dict[int, Queue[Tensor | None]] = {peer: Queue(WAITING) for peer in peers}
+        self._connected = {peer: threading.Event() for peer in peers}
         self._threads = [
             threading.Thread(target=work, args=args, daemon=True)
             for peer, size in peers.items()
@@ -50,91 +68,145 @@ class Post:
         for thread in self._threads:
             thread.start()
 
-    def send(self, peer: int, frame: Frame) -> bool:
+    def send(self, peer: int, frame: Frame, timeout: float = 0.0) -> bool:
         """Hand in a frame; it leaves while the caller goes on. False if the peer is gone or does not read."""
         if peer in self._gone:
             return False
         data = pack(frame)
         try:
-            self._letters[peer].put_nowait(data)
+            self._letters[peer].put(data, block=not self._lossy, timeout=timeout)
         except Full:
-            self._refuse(f"process {peer} does not read; a message to it was dropped")
+            self.refused[f"process {peer} does not read; messages to it were dropped"] += 1
             return False
         self.sent[peer] += len(data)
         return True
 
-    def receive(self, peer: int, kind: int, step: int, timeout: float) -> Frame | None:
-        """The frame with this number; None if it does not come in time, or its sender is gone."""
-        end = monotonic() + timeout
+    def receive(self, peer: int, kind: int, step: int, end: float) -> Frame:
+        """The frame with this number, waited for until the clock `monotonic` says `end`.
+
+        Raises:
+            MissingError: Where it is wrong, was lost or left out, does not come in time, or its sender is gone.
+        """
         with self._changed:
             while True:
                 came = self._came[peer]
-                for old in [key for key in came if key[0] == kind and key[1] < step]:
-                    self._refuse(f"stale messages of process {peer}", len(came.pop(old)))
+                for old in [key for key in came if key[1] < step]:
+                    del came[old]
+                    self.refused[f"process {peer} sent messages that were stale"] += 1
                 if (kind, step) in came:
-                    return came.pop((kind, step)).popleft()
-                left = end - monotonic()
-                if peer in self._gone or left <= 0:
-                    return None
+                    found = came.pop((kind, step))
+                    self._changed.notify_all()
+                    if isinstance(found, str):
+                        raise MissingError(found)
+                    return found
+                if came:  # messages come in the order in which they were sent
+                    raise MissingError("it sent a later message, but not this one")
+                if peer in self._gone:
+                    raise MissingError(self._gone[peer])
+                if (left := end - monotonic()) <= 0:
+                    raise MissingError("nothing came in time", late=True)
                 self._changed.wait(left)
 
+    def newest(self, peer: int) -> Frame | None:
+        """The message with the highest number that came of a peer and was not asked for."""
+        with self._changed:
+            good = [frame for frame in self._came[peer].values() if isinstance(frame, Frame)]
+        return max(good, key=lambda frame: frame.step, default=None)
+
+    def heard(self, peer: int) -> float:
+        """When, by the clock `monotonic`, something last came from a peer."""
+        return self._heard.get(peer, float("-inf"))
+
     def gone(self, peer: int) -> str:
-        """Why nothing more will come from this peer; "" if it is there."""
+        """Why nothing more will come from this peer for now; "" if it is there."""
         return self._gone.get(peer, "")
 
     def close(self, timeout: float = 5.0) -> None:
         """Let what was handed in leave, say goodbye, and wait a little for that of the others."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
         nothing = torch.empty(0)
         goodbye = pack(Frame(GOODBYE, 0, 0, nothing.long(), nothing.view(0, 1)))
-        for peer in self._letters.keys() - self._gone.keys():
+        end = monotonic() + timeout
+        for peer, connected in self._connected.items():
+            if not connected.is_set():
+                self._lose(peer, "it never came")
+                connected.set()
             for letter in (goodbye, None):
                 with suppress(Full):
-                    self._letters[peer].put(letter, timeout=timeout)
-        end = monotonic() + timeout
+                    self._letters[peer].put(letter, timeout=max(0.0, end - monotonic()))
+        if hasattr(self._group, "close"):
+            self._group.close()
         for thread in self._threads:
             thread.join(max(0.0, end - monotonic()))
 
     def _receives(self, peer: int, size: int) -> None:
         buffer = torch.empty(size, dtype=torch.uint8)
+        if not hasattr(self._group, "connect"):
+            self._connected[peer].set()
+            self._reads(peer, buffer)
+            return
+        while not self._closing and self._group.connect(peer):
+            with self._changed:
+                self._gone.pop(peer, None)
+                self._came[peer].clear()
+            self._connected[peer].set()
+            self._reads(peer, buffer)
+
+    def _reads(self, peer: int, buffer: Tensor) -> None:
         while True:
             buffer.zero_()
             try:
-                self._group.recv([buffer], peer, TAG).wait()
+                self._group.recv([buffer], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, str(error).strip().partition("\n")[0])
+                self._lose(peer, _first_line(error))
                 return
             try:
                 frame = self._read(peer, buffer)
             except FrameError as error:
-                self._refuse(f"process {peer} sent {error}")
+                self.refused[f"process {peer} sent {error}"] += 1
+                if error.of is not None:
+                    self._accept(peer, error.of, f"it sent {error}")
                 continue
             if frame.kind == GOODBYE:
-                self._lose(peer, "it has finished")
+                self._lose(peer, FINISHED)
                 return
-            self._accept(peer, frame)
+            self.received[peer] += bytes_of(frame)
+            self._accept(peer, (frame.kind, frame.step), frame)
 
-    def _accept(self, peer: int, frame: Frame) -> None:
+    def _accept(self, peer: int, key: tuple[int, int], what: Frame | str) -> None:
         with self._changed:
-            waiting = self._came[peer].setdefault((frame.kind, frame.step), deque())
-            if waiting:
-                self._refuse(f"process {peer} sent a message twice")
-            else:
-                waiting.append(frame)
-                self.received[peer] += bytes_of(frame)
-                self._changed.notify_all()
+            came = self._came[peer]
+            self._heard[peer] = monotonic()
+            if key in came:
+                self.refused[f"process {peer} sent a message twice"] += 1
+                return
+            for lie in [other for other in came if other[1] > key[1] + AHEAD]:
+                del came[lie]  # messages come in the order in which they were sent
+            while len(came) >= AHEAD and not self._lossy and not self._closing:
+                self._changed.wait()
+            if len(came) >= AHEAD:
+                del came[next(iter(came))]
+                self.refused[f"process {peer} was ahead by more messages than are kept"] += 1
+            came[key] = what
+            self._changed.notify_all()
 
     def _sends(self, peer: int) -> None:
+        self._connected[peer].wait()
         while (data := self._letters[peer].get()) is not None:
+            if self._gone.get(peer, FINISHED) != FINISHED:
+                continue
             try:
-                self._group.send([data], peer, TAG).wait()
+                self._group.send([data], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, str(error).strip().partition("\n")[0])
-                return
+                self._lose(peer, _first_line(error))
 
     def _lose(self, peer: int, why: str) -> None:
         with self._changed:
             self._gone.setdefault(peer, why)
             self._changed.notify_all()
 
-    def _refuse(self, what: str, times: int = 1) -> None:
-        self.refused[what] += times
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

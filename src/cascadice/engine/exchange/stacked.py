@@ -44,6 +44,10 @@ class Averaging:
         """What participants have after this round if they send `half`; into the buffers `out` if given."""
         return mix(round_.W, half, out) if self.blocks == 1 else _mix_blocks(self._diagonal(round_.W), half, out)
 
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
+        """The W by which the round was really mixed: the one that was drawn."""
+        return round_.W
+
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
         """What becomes of a change of what is sent: exactly."""
         return spread(round_.W, half)

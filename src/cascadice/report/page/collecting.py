@@ -16,7 +16,8 @@ from cascadice.report.page import final_models, influences, mixing, samples, sec
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint, status_of
+from cascadice.runs.folder import fingerprint, read_run_config, run_fingerprint
+from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary
 
@@ -35,20 +36,25 @@ def collect(folder: files.Folder) -> Json:
         '16 participants trained mlp on digits together for 320 rounds, with no server. ...'
     """
     home = Path(folder)
-    config, notes = read_run_config(home), list[str]()
-    manifest, run = _read_manifest(home, config, notes)
-    metrics, faults = _read_metrics(home, notes), (*config.corruptions, *config.behaviours)
+    places = places_of(home) or [home]
+    config, notes = read_run_config(places[0]), list[str]()
+    manifest, run = _read_manifest(places, config, notes)
+    nodes = int(manifest.get("nodes") or config.nodes or 0)
+    metrics, faults = _read_metrics(places, nodes, notes), (*config.corruptions, *config.behaviours)
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
-    nodes = int(manifest.get("nodes") or config.nodes or (len(metrics[0].train_loss) if metrics else 1))
+    nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
     length = int(manifest.get("rounds", 0))
-    read = influences.read(home, run, nodes, metrics, injected, notes)
+    read = influences.read(places, run, nodes, metrics, injected, notes)
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
-    results, scored = sections.read_sections(home, run, notes), samples.samples(config, _final_first(summaries), notes)
+    results = sections.read_all_sections(places, run, notes)
+    scored = samples.samples(config, _final_first(summaries), notes)
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
-    offered = sections.commands(
-        home, bool(store.saved_rounds(home)), [name for name, what in present.items() if what], config.rule is None
-    )
+    recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]
+    if process := manifest.get("process"):
+        offered = sections.commands_of_processes(places[0].parent, int(process.get("of", 1)), recorded, there)
+    else:
+        offered = sections.commands(home, recorded, there, config.rule is None)
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology
@@ -59,14 +65,14 @@ def collect(folder: files.Folder) -> Json:
         "path": str(home),
         "nodes": nodes,
         "shown": shown,
-        "run": _run(config, manifest | {"status": status_of(home, manifest)}),
+        "run": _run(config, manifest),
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),
         "final": final_models.section(home, read),
         "training": _curves(metrics),
         "influence": influences.influence(read, shown),
-        "mixing": mixing.mixing(home, config, shown, rounds, hops, notes),
+        "mixing": mixing.mixing(places[0], config, shown, rounds, hops, notes),
         "samples": scored,
         "sections": results,
         "commands": offered,
@@ -86,18 +92,18 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
     return {**{name: manifest.get(name) for name in names}, "settings": settings}
 
 
-def _read_manifest(folder: Path, config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
+def _read_manifest(places: Sequence[Path], config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The manifest, empty if it cannot be believed, and the run's fingerprint."""
     try:
-        return read_manifest(folder), run_fingerprint(folder, config)
+        return gathered_manifest(places), run_fingerprint(places[0], config)
     except ValueError as error:
         notes.append(str(error))
         return {}, fingerprint(config)
 
 
-def _read_metrics(folder: Path, notes: list[str]) -> list[RoundMetrics]:
+def _read_metrics(places: Sequence[Path], nodes: int, notes: list[str]) -> list[RoundMetrics]:
     try:
-        return store.read_metrics(folder)
+        return gathered_metrics(places, nodes)
     except FileNotFoundError:
         notes.append("Nothing has been measured yet: the first checkpoint will write the first metrics.")
     except ValueError as error:
@@ -115,7 +121,7 @@ def _curves(metrics: Sequence[RoundMetrics]) -> Json | None:
     return {
         "loss": _curve([(m.t, m.train_loss) for m in kept]),
         "test loss": _curve([(t, test.loss) for t, test in tests]),
-        "accuracy": _curve([(t, test.accuracy) for t, test in tests if not bool(test.accuracy.isnan().any())]),
+        "accuracy": _curve([(t, test.accuracy) for t, test in tests if not bool(test.accuracy.isnan().all())]),
         "consensus": {"rounds": [m.t for m in kept], "mean": short([float(m.consensus) for m in kept])},
         "thinned": len(kept) < len(metrics),
     }
@@ -126,7 +132,8 @@ def _curve(points: Sequence[tuple[int, Tensor]]) -> Json | None:
     if not points:
         return None
     values = torch.stack([value for _, value in points]).double()
-    curve: Json = {"rounds": [t for t, _ in points], "mean": short(values.mean(1))}
+    curve: Json = {"rounds": [t for t, _ in points], "mean": short(values.nanmean(1))}
     if values.shape[1] <= LINES_UP_TO:
         return {**curve, "each": [short(column) for column in values.T]}
-    return {**curve, "least": short(values.amin(1)), "greatest": short(values.amax(1))}
+    least, greatest = values.nan_to_num(torch.inf).amin(1), values.nan_to_num(-torch.inf).amax(1)
+    return {**curve, "least": short(least), "greatest": short(greatest)}

@@ -29,22 +29,27 @@ class Influences(NamedTuple):
 
 
 def read(
-    folder: Path, run: str, nodes: int, metrics: Sequence[RoundMetrics], injected: dict[int, str], notes: list[str]
-) -> list[Influences]:
-    """Read every table of influence of this run; those that say whom an update reached come first."""
+    folders: Sequence[Path], run: str, nodes: int, metrics: Sequence[RoundMetrics], injected: dict[int, str],
+    notes: list[str],
+) -> list[Influences]:  # fmt: skip
+    """Read every table of influence of this run; those that say whom an update reached come first.
+
+    Where processes have a folder each, a table has the rows of all of them.
+    """
     read = []
-    places = {path.parent for path in folder.glob(f"*/{NOTE}")}
-    for place in in_order(places, [INFLUENCE, WHOLE_RUN], lambda place: place.name):
+    names = {path.parent.name for folder in folders for path in folder.glob(f"*/{NOTE}")}
+    for name in in_order(names, [INFLUENCE, WHOLE_RUN], str):
         try:
-            if not parts(place):
+            places = [folder / name for folder in folders if parts(folder / name)]
+            if not places:
                 continue
-            if read_note(place).get("run") != run:
+            if any(read_note(place).get("run") != run for place in places):
                 raise ValueError("it belongs to another run.")
-            rows = read_table(place)
-            change = read_training_change(place)
-            read.append(Influences(place.name, rows, summarise(rows, nodes, metrics, injected, change)))
+            rows = concatenate(map(read_table, places))
+            change = read_training_change(places[0])
+            read.append(Influences(name, rows, summarise(rows, nodes, metrics, injected, change)))
         except (ValueError, OSError) as error:
-            notes.append(f"The influence in {place.name} is not shown: {error}")
+            notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
 
 

@@ -4,7 +4,7 @@ Results of other commands (`NAME/NAME.json` of this run) are shown too, after th
 """
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ PICTURE_BYTES = 800_000
 
 COMMAND = "cascadice influence {run} --hops 2 --kind truth,path-integrated --every 20"
 OF_SAMPLES = "cascadice influence {run} --kind shares --samples --every 20 --out {samples}"
+OF_PROCESSES = "cascadice influence {run} --hops 2 --kind shares --samples --every 20"
 OF_FINAL_MODELS = "cascadice influence {run} --kind whole-run-shares --samples"
 INFLUENCES = {  # what only the page itself shows
     "whole-run": Section("Who helped the final models?", OF_FINAL_MODELS),
@@ -49,6 +50,14 @@ def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
     return sections
+
+
+def read_all_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
+    """The sections of a run, or of each of its processes, under its name."""
+    each = [(folder, section) for folder in folders for section in read_sections(folder, run, notes)]
+    if len(folders) == 1:
+        return [section for _, section in each]
+    return [{**section, "title": f"{section['title']}: {folder.name}"} for folder, section in each]
 
 
 def audited(results: Json, folder: Path) -> list[str]:
@@ -113,6 +122,16 @@ def commands(folder: Path, recorded: bool, shown: Collection[str], playable: boo
         without = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
         return _offers(without, run, samples, shown) + rounds
     return _offers(INFLUENCES | SECTIONS, run, samples, shown)
+
+
+def commands_of_processes(folder: Path, processes: int, recorded: bool, shown: Collection[str]) -> list[Json]:
+    """The same for a run of several processes, which answer together."""
+    offers = {"whole-run": INFLUENCES["whole-run"]}
+    if recorded:
+        offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
+    texts = _offers(offers, shlex.quote(str(folder)), "", shown)
+    start = f"torchrun --nproc-per-node {processes} -m cascadice "
+    return [{**text, "command": text["command"].replace("cascadice ", start, 1)} for text in texts]
 
 
 def _offers(offers: Mapping[str, Section], run: str, samples: str, shown: Collection[str]) -> list[Json]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cascadice.runs.config import Config
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.runs.summary import InfluenceSummary, adding_up, ranked
 
 NAMED = 3  # participants named on each side
@@ -42,9 +42,11 @@ def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMe
     test = next((m.test for m in reversed(metrics) if m.test is not None), None)
     if test is None:
         return start
-    name, values = ("loss", test.loss) if bool(test.accuracy.isnan().any()) else ("accuracy", test.accuracy)
+    name, values = quality(test)
+    values = values[~values.isnan()]  # of those whose folder it is
     spread = f"from {float(values.min()):.3f} to {float(values.max()):.3f}"
-    return f"{start} Their test {name} is {float(values.mean()):.3f} on average, {spread}."
+    whose = "Their" if len(values) == nodes else f"Those of this process are {len(values)}; their"
+    return f"{start} {whose} test {name} is {float(values.mean()):.3f} on average, {spread}."
 
 
 def _name(node: int, summary: InfluenceSummary, value: str = "") -> str:

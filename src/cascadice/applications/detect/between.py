@@ -1,0 +1,70 @@
+"""What the receivers in one process see of a round, where participants are in several: what came to them, no more.
+
+Beside its model, everybody sends its update to those that hear it: as many bytes again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cascadice.applications.detect.signals import Received, Seen
+from cascadice.engine import Evaluation, Network, Operator, Participants, Round
+from cascadice.engine.exchange.geometry import inner_products, neighbours, norms
+from cascadice.engine.operator import Exchange
+
+
+@dataclass(frozen=True, eq=False)
+class ReceivedHere:
+    """`Received` by the participants of this process; what belongs to other receivers is 0, and they heard nobody."""
+
+    heard: Bool[Tensor, "n n"]
+    inner: Float[Tensor, "n n"]
+    gradient_cosine: Float[Tensor, "n n"]
+
+
+def looking(exchange: Exchange | None) -> Callable[[Network, Round, Evaluation], Seen]:
+    """How to look at a round: all of it, or what this process receives by an exchange with others."""
+    if exchange is None:
+        return Received
+    return lambda network, round_, evaluation: receive(network, round_, evaluation, exchange)
+
+
+def receive(network: Network, round_: Round, evaluation: Evaluation, exchange: Exchange) -> ReceivedHere:
+    """What own participants see of a round. Cost: a message a link, and an evaluation gradient each."""
+    own = torch.tensor(network.members)
+    updates = updates_of_neighbours(network, round_, exchange)
+    seen, rows = torch.tensor(sorted(updates)), torch.stack([updates[j] for j in sorted(updates)])
+    _, gradient = Operator(network).gradients(evaluation, round_.after, range(network.nodes))
+    inner = _placed(network, inner_products(rows, rows), seen, seen)
+    products, lengths = inner_products(rows, gradient), torch.outer(norms(rows), norms(gradient))
+    cosine = _placed(network, torch.where(lengths > 0, products / lengths, 0.0), seen, own)
+    here = torch.zeros(network.whole, dtype=torch.bool).index_fill_(0, own, True)
+    held = (round_.W.to_dense().T > 0).to(cosine.device)
+    return ReceivedHere(neighbours(round_.W).T.cpu() & here, inner, torch.where(held, cosine, 0.0))
+
+
+def updates_of_neighbours(network: Network, round_: Round, exchange: Exchange) -> dict[int, Tensor]:
+    """Δ_j of own participants, and of everybody they hear, by number.
+
+    A mixing matrix that gives weight 1 to one neighbour each is an exchange of plain messages.
+    """
+    found = dict(zip(network.members, round_.update, strict=True))
+    sent = Participants(round_.update, {}, round_.half.buffers)
+    hears = [row.nonzero().flatten().tolist() for row in neighbours(round_.W).cpu()]
+    for turn in range(max(map(len, hears))):
+        W = torch.zeros(network.whole, network.whole, dtype=torch.float64)
+        for k, sources in enumerate(hears):
+            W[k, sources[turn : turn + 1]] = 1
+        one = round_._replace(draw=round_.draw._replace(W=W))
+        came = exchange.apply(one, sent).theta
+        found |= {hears[k][turn]: row for k, row in zip(network.members, came, strict=True) if turn < len(hears[k])}
+    return found
+
+
+def _placed(network: Network, values: Tensor, rows: Tensor, columns: Tensor) -> Float[Tensor, "n n"]:
+    whole = values.new_zeros(network.whole, network.whole)
+    whole[rows[:, None].to(values.device), columns[None].to(values.device)] = values
+    return whole

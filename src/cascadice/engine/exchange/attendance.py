@@ -1,0 +1,69 @@
+"""Who is waited for, and what is done about messages that are missing."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+from cascadice.engine.exchange.post import MissingError, Post
+
+POLICIES: Mapping[str, float] = {"stop": 60.0, "carry on": 2.0}
+"""What to do about a missing message, and how many seconds to wait for it unless said."""
+
+REASONS = 100  # that are told apart: some hold numbers that a peer sent
+
+log = logging.getLogger(__name__)
+
+
+class PeerError(ConnectionError):
+    """A process that is needed did not send what it should have."""
+
+
+class Attendance:
+    """Whom a process waits for.
+
+    A peer that was late is not waited for until one of its messages is in time; unless everybody was late, and still
+    sends: then this process is ahead of them.
+
+    Attributes:
+        patience: Seconds to wait for the messages of a round.
+        late: Peers that are not waited for.
+        missed: How often something was missing, for each peer and reason.
+    """
+
+    def __init__(self, post: Post, patience: float, stops: bool) -> None:
+        self._post, self.patience, self._stops = post, patience, stops
+        self.late: set[int] = set()
+        self.missed: Counter[tuple[int, str]] = Counter()
+
+    def until(self, peer: int, peers: Sequence[int], start: float) -> float:
+        """Until when to wait for a peer, one of several, in an exchange that began at `start`."""
+        if peer not in self.late:
+            return start + self.patience
+        alone = self.late.issuperset(peers) and monotonic() - self._post.heard(peer) < self.patience
+        return start + self.patience if alone else start
+
+    def came(self, peer: int) -> None:
+        """A message was in time."""
+        self.late.discard(peer)
+
+    def missing(self, peer: int, what: str, error: MissingError) -> None:
+        """Stop, or note that a message is missing; the first of a peer and reason is logged.
+
+        Raises:
+            PeerError: If the policy is to stop.
+        """
+        why = str(error)
+        if self._stops:
+            why = f"nothing came for {self.patience:g} s" if error.late else why
+            raise PeerError(f"process {peer} did not send {what}: {why}. Is it still running?")
+        if error.late or self._post.gone(peer):
+            self.late.add(peer)
+        key = (peer, why if (peer, why) in self.missed or len(self.missed) < REASONS else "other reasons")
+        self.missed[key] += 1
+        if self.missed[key] == 1:
+            log.warning("process %d did not send %s: %s. Its neighbours go on without it.", peer, what, key[1])
+
+    def __str__(self) -> str:
+        parts = (f"{count} of process {peer} ({why})" for (peer, why), count in self.missed.items())
+        return f"missing messages: {'; '.join(parts) or 'none'}"

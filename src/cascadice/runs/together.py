@@ -1,0 +1,130 @@
+"""What is different where several processes train one network together."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cascadice import files, locks
+from cascadice.engine.backwards import segment
+from cascadice.engine.exchange.messages import Messages
+from cascadice.engine.metrics import Metrics
+from cascadice.engine.networks import Network
+from cascadice.engine.simulation import DivergedError
+from cascadice.runs.config import Config, to_json
+from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
+from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.playing import Playable
+from cascadice.runs.processes import World
+
+OWN = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
+
+
+def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
+    """Check that these processes can train together what they were told, and were all told the same.
+
+    With `overwrite`, folders of further processes, of an earlier run, are removed.
+    """
+    if config.rule is not None:
+        raise ValueError(
+            f"the rule {config.rule!r} needs what everybody sends in one place; processes send to their neighbours "
+            "alone. Leave out --rule, or train in one process."
+        )
+    if live is not None:
+        raise ValueError("--live shows a run in one process. Leave it out, and use cascadice report.")
+    if (out / CONFIG).exists():
+        raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
+    facts = {name: value for name, value in to_json(config).items() if name not in OWN}
+    content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
+    world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
+    if world.rank == 0 and overwrite:
+        _clear_further(world, out)
+
+
+def _clear_further(world: World, out: Path) -> None:
+    names = (path for path in out.glob("rank-*") if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size)
+    for path in names:
+        with locks.writing(path):
+            clear(path)
+            files.remove(path / MANIFEST)
+
+
+@contextmanager
+def exchange(world: World | None, network: Network) -> Iterator[Messages | None]:
+    """The exchange with other processes, if there are any."""
+    if world is None:
+        yield None
+        return
+    with world.exchange(network) as messages:
+        yield messages
+
+
+def places(world: World | None, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
+    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's."""
+    folder = Path(run) if world is None else world.folder(run)
+    if out is None:
+        return folder, folder / name
+    return folder, Path(out) if world is None else world.folder(out)
+
+
+def agree(world: World | None, question: Any, settings: Any, overwrite: bool) -> None:
+    """Check that all processes were asked the same."""
+    if world is not None:
+        settings = {name: value for name, value in (settings or {}).items() if name not in OWN}
+        world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
+
+
+def common(world: World | None, numbers: Sequence[int]) -> list[int]:
+    """The numbers that all processes have."""
+    told = tell(world, list(numbers))
+    return sorted(set(told[0]).intersection(*told[1:]))
+
+
+def tell(world: World | None, value: Any) -> list[Any]:
+    """What all processes say."""
+    return [value] if world is None else world.tell(value)
+
+
+def in_step(world: World | None, played: Playable) -> Playable:
+    """The run, played again by all processes in the same way: recorded if all have it so, as many rounds at a time."""
+    if world is None:
+        return played
+    least = segment(played.network, played.rounds)
+    told = world.tell([played.rounds, played.recorded is not None, least])
+    rounds, recorded, lengths = zip(*told, strict=True)
+    if len(set(rounds)) > 1:
+        raise ValueError(
+            f"all processes must have as many rounds; found {', '.join(map(str, rounds))}. Continue the run with "
+            "--resume."
+        )
+    return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths))
+
+
+def total(world: World | None, *values: float) -> tuple[float, ...]:
+    """The sums of these values over all processes."""
+    told = tell(world, list(values))
+    return tuple(map(sum, zip(*told, strict=True)))
+
+
+def speaks(world: World | None) -> bool:
+    """Whether this process prints what is said once for all."""
+    return world is None or world.rank == 0
+
+
+def everybody(world: World | None, metrics: RoundMetrics) -> RoundMetrics:
+    """What all processes measured in a round; the consensus distance, which takes all models, is NaN."""
+    if world is None:
+        return metrics
+    rows = (metrics.train_loss, *(metrics.test or ()))
+    told = world.tell([row.tolist() for row in rows])
+    loss, *test = (torch.cat([torch.tensor(part).double() for part in row]) for row in zip(*told, strict=True))
+    consensus = torch.full_like(metrics.consensus, torch.nan)
+    return metrics._replace(train_loss=loss, consensus=consensus, test=Metrics(*test) if test else None)
+
+
+def named(network: Network, error: DivergedError) -> DivergedError:
+    """The error with the participant's number in the whole network."""
+    return error.within("", network.members[error.node]) if network.members else error

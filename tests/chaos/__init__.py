@@ -1,0 +1,1 @@
+"""Faults by chance: real processes are killed, stopped and lied to, and what they computed is verified."""

@@ -1,0 +1,142 @@
+"""`python -m chaos`: four processes train while faults happen to them; print what each cost, and verify every round."""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic, sleep
+
+import torch.distributed as dist
+
+from chaos.verify import Fault, faults, lost_rounds, read
+from chaos.worker import FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
+
+EVERY = 6  # rounds from one fault to the next
+QUIET = 25  # rounds without faults, at the start and at the end
+LONGEST = 270  # seconds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make faults, print the table, and return 1 if anything was lost or wrong."""
+    parser = argparse.ArgumentParser("chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=70, help="how many to plan (default: 70)")
+    parser.add_argument("--at-least", type=int, default=50, help="how many must happen (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn (default: 0)")
+    parser.add_argument("--longest", type=float, default=LONGEST, help=f"seconds it may take (default: {LONGEST})")
+    args = parser.parse_args(arguments)
+    rounds, plans = planned(args.faults, args.seed)
+    start = monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        restarts = run(rounds, plans, Path(folder), args.seed, args.longest)
+        logs = read(Path(folder))
+    found = faults(logs, rounds)
+    print(table(found))
+    finished = [max((line["t"] for line in log if "rows" in line), default=0) == rounds - 1 for log in logs]
+    print(f"\n{len(found)} faults in {rounds} rounds of {RANKS} processes, {restarts} restarts, "
+          f"{monotonic() - start:.0f} s, seed {args.seed}")  # fmt: skip
+    problems = [
+        *(f"process {rank} did not reach the last round" for rank, done in enumerate(finished) if not done),
+        *(["fewer faults than asked for"] if len(found) < args.at_least else []),
+        *(f"process {rank} lost round {t}" for rank, t in lost_rounds(logs, rounds)),
+        *(f"{f.kind} of process {f.rank} in round {f.t}: {f}" for f in found if f.lost or not f.verified),
+    ]
+    print("\n".join(problems) or "every round of every process is the simulator's; no survivor lost a round")
+    return 1 if problems else 0
+
+
+def planned(count: int, seed: int) -> tuple[int, list[dict[int, str]]]:
+    """How many rounds to train, and what happens to each process: every kind about as often."""
+    chance = random.Random(seed)
+    kinds = [FAULTS[i % len(FAULTS)] for i in range(count)]
+    chance.shuffle(kinds)
+    plans: list[dict[int, str]] = [{} for _ in range(RANKS)]
+    for number, kind in enumerate(kinds):
+        plans[chance.randrange(RANKS)][QUIET + number * EVERY + chance.randrange(3)] = kind
+    return 2 * QUIET + count * EVERY, plans
+
+
+def run(rounds: int, plans: list[dict[int, str]], folder: Path, seed: int, longest: float) -> int:
+    """Train; who died is started again, who was stopped is continued. How many were started again."""
+    whole()
+    chance, end = random.Random(seed + 1), monotonic() + longest
+    port, keeper = serve()
+    jobs = [Job(rank, rounds, plan, folder, port) for rank, plan in enumerate(plans)]
+    ranks = {start(lambda job=job: work(job, False)): job.rank for job in jobs}  # type: ignore[misc]
+    due: list[tuple[float, Callable[[], object]]] = []
+    restarts = 0
+    try:
+        while (ranks or due) and monotonic() < end:
+            for when, action in [entry for entry in due if entry[0] <= monotonic()]:
+                due.remove((when, action))
+                action()
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if ranks else (0, 0)
+            if not pid or pid == keeper:
+                sleep(0.01)
+            elif os.WIFSTOPPED(status):
+                due.append((monotonic() + chance.uniform(0.3, 1.8), lambda pid=pid: os.kill(pid, signal.SIGCONT)))  # type: ignore[misc]
+            else:
+                rank = ranks.pop(pid)
+                if status:
+                    restarts += 1
+                    again = lambda job=jobs[rank]: ranks.__setitem__(start(lambda: work(job, True)), job.rank)  # noqa: E731
+                    due.append((monotonic() + chance.uniform(0.1, 1.0), again))
+    finally:
+        for pid in (*ranks, keeper):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return restarts
+
+
+def start(task: Callable[[], int]) -> int:
+    """A process that does this and ends with the code that it returns; its number."""
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        code = task()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def serve() -> tuple[int, int]:
+    """A process with a store, as torchrun's agent has one, that outlives the others; its port and its number."""
+    reader, writer = os.pipe()
+
+    def keep() -> int:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, f"{store.port}\n".encode())
+        while True:
+            sleep(60)
+
+    keeper = start(keep)
+    with os.fdopen(reader) as lines:
+        return int(lines.readline()), keeper
+
+
+def table(found: Sequence[Fault]) -> str:
+    """A row for each kind of fault."""
+    counts = Counter(fault.kind for fault in found)
+    rows = [f"{'fault':<24}{'times':>6}{'rounds lost':>13}{'seconds lost':>14}{'verified':>10}"]
+    rows.append("-" * len(rows[0]))
+    for kind in (*FAULTS, "all"):
+        those = [fault for fault in found if kind in (fault.kind, "all")]
+        if those:
+            name = f"{kind} (process)" if kind in PROCESS_FAULTS else kind
+            lost, seconds = sum(fault.lost for fault in those), max(fault.seconds for fault in those)
+            good = sum(fault.verified for fault in those)
+            rows.append(f"{name:<24}{len(those):>6}{lost:>13}{seconds:>14.2f}{good:>7}/{len(those)}")
+    assert counts.total() == len(found)
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

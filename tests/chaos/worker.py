@@ -1,0 +1,150 @@
+"""One of the processes: trains its participants, suffers what was planned, and writes down what it really did."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cascadice import data, models, network
+from cascadice.engine.carrying_on import carry_on
+from cascadice.engine.exchange.messages import Messages
+from cascadice.engine.exchange.pairs import Pairs
+from cascadice.engine.networks import Network
+from cascadice.engine.parts import part_of, split
+from cascadice.engine.rounds import Round
+from chaos.faults import MESSAGE_FAULTS, Faulty
+
+NODES, RANKS = 6, 4
+PARTS = split(NODES, RANKS)
+PATIENCE, PACE = 1.0, 0.02  # seconds: to wait for others, and that a round takes at least
+SLOW = 1.5  # seconds by which somebody is slow
+DISK_FULL = 3  # exit code
+
+PROCESS_FAULTS = ("killed at rest", "killed while sending", "killed before writing", "stopped", "slow", "disk full")
+FAULTS = (*MESSAGE_FAULTS, "reordered", *PROCESS_FAULTS)
+
+
+class Job(NamedTuple):
+    """What a process is told.
+
+    Attributes:
+        plan: What happens to it, by round.
+        port: Of the store.
+        host, interface: Where the store is, and the interface to listen on.
+    """
+
+    rank: int
+    rounds: int
+    plan: Mapping[int, str]
+    folder: Path
+    port: int
+    host: str = "127.0.0.1"
+    interface: str = "lo"
+    pace: float = PACE
+
+
+@cache
+def whole() -> Network:
+    """The network of everybody; momentum is lost where a process dies."""
+    model = models.mlp((64,), 10, hidden=(4,), activation="gelu")
+    return network(
+        model, data.digits(), nodes=NODES, batch_size=4, lr=0.03, optimizer="momentum", dtype="float64",
+        mixing="exponential",
+    )  # fmt: skip
+
+
+class Log:
+    """Lines of JSON; each is complete, or the process died."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, **line: Any) -> None:
+        os.write(self._file, (json.dumps({"at": monotonic()} | line) + "\n").encode())
+
+    def fill(self) -> None:
+        """From now on there is no room."""
+        self._file = os.open("/dev/full", os.O_WRONLY)
+
+
+def work(job: Job, joining: bool) -> int:
+    """Train until the last round; the exit code."""
+    log, mine = Log(job.folder / f"{job.rank}.jsonl"), part_of(whole(), PARTS[job.rank])
+    noted: list[int] = []
+
+    def note(t: int, fault: str) -> None:
+        if t not in noted:
+            log.write(fault=fault, t=t)
+        noted.append(t)
+        if fault == "killed while sending" and noted.count(t) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    pairs = Pairs(dist.TCPStore(job.host, job.port, is_master=False), job.rank, job.interface)
+    exchange = Messages(mine, PARTS, job.rank, Faulty(pairs, job.plan, note), "carry on", PATIENCE)
+    try:
+        _train(job, mine, exchange, log, note, joining)
+    except OSError as error:
+        print(f"process {job.rank} stops: {error.strerror}", file=sys.stderr)
+        return DISK_FULL
+    finally:
+        exchange.post.close(timeout=0.5)
+    return 0
+
+
+def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joining: bool) -> None:
+    start, here = 0, mine.initial
+    if joining:
+        if (heard := exchange.listen(here, timeout=10.0)) is None:
+            return
+        log.write(t=heard.t, joined=True, rows=_own(heard.W, mine), theta=heard.participants.theta.tolist())
+        start, here = heard.start, heard.participants
+    for round_ in carry_on(mine, job.rounds, exchange, start=start, participants=here):
+        fault = job.plan.get(round_.t, "")
+        if fault in ("killed before writing", "disk full"):
+            note(round_.t, fault)
+            _suffer(fault, log)
+        log.write(t=round_.t, rows=_own(round_.W, mine), theta=round_.after.theta.tolist())
+        if fault in ("killed at rest", "stopped", "slow"):
+            note(round_.t, fault)
+            _suffer(fault, log)
+        sleep(job.pace)
+
+
+def _suffer(fault: str, log: Log) -> None:
+    if fault == "disk full":
+        log.fill()
+    elif fault == "slow":
+        sleep(SLOW)
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP if fault == "stopped" else signal.SIGKILL)
+
+
+def _own(W: Tensor, mine: Network) -> list[list[float]]:
+    rows: list[list[float]] = W.to_dense()[list(mine.members)].tolist()
+    return rows
+
+
+def lines(path: Path) -> Iterable[dict[str, Any]]:
+    """What a process wrote down; a last line that is cut off was not written."""
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
+
+
+def tensor(values: Any) -> Tensor:
+    """Numbers of a log."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+__all__ = ["FAULTS", "PARTS", "PROCESS_FAULTS", "Job", "Round", "lines", "tensor", "whole", "work"]

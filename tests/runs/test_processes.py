@@ -1,0 +1,337 @@
+"""Several processes train one network into folders of their own: what one process trains, to rounding.
+
+Processes are threads here, each with a process group of its own; tests/test_torchrun.py starts real ones.
+"""
+
+import json
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.findings import own_samples
+from cascadice.applications.detect.idea import detect
+from cascadice.cli import main
+from cascadice.influence.tables import read_table
+from cascadice.pictures import influence
+from cascadice.report.page import collect, page
+from cascadice.runs import binding, journal, processes, store, train
+from cascadice.runs.ask import Question, ask
+from cascadice.runs.config import Config, build
+from cascadice.runs.processes import World, folder_name, joined
+from cascadice.runs.recording import open_recording
+from cascadice.runs.summary import read_training_change
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
+
+CONFIG = Config(
+    nodes=5, per_node=40, rounds=6, epochs=None, batch_size=8, dtype="float64", eval_every=2, checkpoint_every=2,
+    model_options=("hidden=[8]",), record="all",
+)  # fmt: skip
+
+
+LOCK = threading.Lock()
+
+
+def together(count, work, timeout=20.0):
+    """`work(world)` in threads; the results by rank, and the errors."""
+    home, results, errors = dist.HashStore(), [None] * count, [None] * count
+
+    def runs(rank):
+        try:
+            group = dist.ProcessGroupGloo(dist.PrefixStore("group", home), rank, count, timedelta(seconds=timeout))
+            world = World(rank, count, group, home, timeout)
+            try:
+                results[rank] = work(world)
+            except BaseException as error:
+                world.fail(str(error))
+                raise
+        except Exception as error:
+            errors[rank] = error
+
+    threads = [threading.Thread(target=runs, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results, errors
+
+
+def trained(out, config=CONFIG, count=2, **options):
+    _, errors = together(count, lambda world: train.run(config, out, quiet=True, world=world, **options))
+    if any(errors):
+        raise next(error for error in errors if error)
+
+
+def one_by_one(config, **options):
+    """`build` for threads: to make a model, torch's one generator is seeded."""
+    with LOCK:
+        return build(config, **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fit_for_threads():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train, "build", one_by_one)
+        patched.setattr(binding, "build", one_by_one)
+        patched.setattr(journal, "plot", lambda journal: None)  # takes as long as the rest
+        patched.setattr(influence, "plot", lambda path, **what: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    home = tmp_path_factory.mktemp("runs")
+    train.run(CONFIG, home / "one", quiet=True)
+    trained(home / "two")
+    return home
+
+
+def parameters(out):
+    return torch.cat([store.load_checkpoint(part).participants.theta for part in sorted(out.glob("rank-*"))])
+
+
+def test_each_process_trains_its_participants_as_one_process_would(runs):
+    expected = store.load_checkpoint(runs / "one").participants.theta
+    torch.testing.assert_close(parameters(runs / "two"), expected, rtol=0, atol=1e-10)
+    one, *parts = [store.read_metrics(place) for place in (runs / "one", *sorted(runs.glob("two/rank-*")))]
+    for t, metrics in enumerate(one):
+        losses = torch.cat([part[t].train_loss for part in parts])
+        torch.testing.assert_close(losses, metrics.train_loss, rtol=0, atol=1e-10)
+        if metrics.test is not None:
+            tests = torch.cat([part[t].test.loss for part in parts])
+            torch.testing.assert_close(tests, metrics.test.loss, rtol=0, atol=1e-10)
+
+
+def test_each_process_records_its_own_rounds_and_participants(runs):
+    from pyarrow import parquet
+
+    whole = store.load_round(runs / "one", 3)
+    parts = [store.load_round(place, 3) for place in sorted(runs.glob("two/rank-*"))]
+    assert [len(part.loss) for part in parts] == [3, 2]
+    assert all(part.rule is None and torch.equal(part.W, whole.W) for part in parts)
+    torch.testing.assert_close(torch.cat([part.after.theta for part in parts]), whole.after.theta, rtol=0, atol=1e-10)
+    table = parquet.read_table(runs / "two" / "rank-001" / store.METRICS)
+    assert set(table["node"].to_pylist()) == {3, 4}
+    manifest = json.loads((runs / "two" / "rank-001" / "manifest.json").read_text())
+    assert manifest["process"] == {"rank": 1, "of": 2, "members": [3, 4]}
+
+
+def test_what_one_process_sends_the_other_receives(runs):
+    one, other = (store.read_metrics(place) for place in sorted(runs.glob("two/rank-*")))
+    sent, received = (torch.tensor([m.traffic for m in metrics]).sum(0) for metrics in (one, other))
+    assert sent.tolist() == received.tolist()[::-1]
+    assert min(one[0].traffic) > 8 * store.load_checkpoint(runs / "one").participants.theta.shape[1]
+
+
+def test_a_resumed_run_has_the_bits_of_an_unbroken_one(runs, tmp_path, monkeypatch):
+    def killed(folder, t, *rest, name=store.CHECKPOINT, **more):
+        if folder.name == "rank-001" and t == 4 and name == store.CHECKPOINT:
+            raise ConnectionError("killed while it saved")
+        saved(folder, t, *rest, name=name, **more)
+
+    saved = store.save_checkpoint
+    monkeypatch.setattr(store, "save_checkpoint", killed)
+    with pytest.raises(ConnectionError):
+        trained(tmp_path / "run")
+    monkeypatch.setattr(store, "save_checkpoint", saved)
+    assert [store.load_checkpoint(tmp_path / "run" / rank).t for rank in ("rank-000", "rank-001")] == [4, 2]
+    trained(tmp_path / "run", resume=True)
+    assert torch.equal(parameters(tmp_path / "run"), parameters(runs / "two"))
+    for rank in ("rank-000", "rank-001"):
+        assert store.saved_rounds(tmp_path / "run" / rank) == list(range(6))
+        assert [m.t for m in store.read_metrics(tmp_path / "run" / rank)] == list(range(6))
+
+
+def test_processes_that_were_told_different_things_say_what_and_who(tmp_path):
+    def work(world):
+        train.run(replace(CONFIG, lr=0.1 + world.rank // 2), tmp_path / "run", quiet=True, world=world)
+
+    _, errors = together(3, work)
+    assert {str(error) for error in errors} == {
+        "all processes must agree; lr is 1.1 in process 2, 0.1 in process 0. Start them all alike."
+    }
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_other_processes_is_refused(runs, tmp_path):
+    with pytest.raises(ValueError, match=r"rank-000 must be of process 0 of 3; it is of process 0 of 2"):
+        trained(runs / "two", replace(CONFIG, rounds=8), count=3, resume=True)
+    with pytest.raises(ValueError, match=r"one of 2 processes, which compute together. Use: torchrun --nproc-per-node"):
+        train.run(replace(CONFIG, rounds=8), runs / "two" / "rank-000", quiet=True, resume=True)
+    with pytest.raises(ValueError, match="is the folder of a run in one process"):
+        trained(runs / "one", resume=True)
+
+
+def test_what_needs_everybody_in_one_place_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match="the rule 'krum' needs what everybody sends in one place"):
+        trained(tmp_path / "run", replace(CONFIG, rule="krum", record="none"))
+    with pytest.raises(ValueError, match=r"found 6 processes for 5. Start at most 5"):
+        trained(tmp_path / "run", count=6)
+
+
+def test_a_process_that_fails_is_named_by_those_that_wait():
+    def work(world):
+        if world.rank == 1:
+            raise ValueError("no data here")
+        world.tell(1)
+
+    _, (waited, _) = together(2, work)
+    assert str(waited) == "process 1 failed: no data here"
+
+
+def test_one_process_that_never_speaks_is_not_waited_for_long():
+    _, (waited, _) = together(2, lambda world: world.tell(1) if world.rank == 0 else None, timeout=0.2)
+    assert "process 1 said nothing for 0.2 s" in str(waited)
+
+
+def started(monkeypatch, **variables):
+    given = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"} | variables
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_without_torchrun_there_is_no_world(monkeypatch):
+    with joined() as world:
+        assert world is None
+    started(monkeypatch, WORLD_SIZE="1")
+    with joined() as world:
+        assert world is None
+    with pytest.raises(ValueError, match="--interface and --timeout are for processes"), joined(interface="lo"):
+        pass
+
+
+def test_a_port_that_is_taken_is_said(monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        started(monkeypatch, MASTER_PORT=str(port))
+        with (
+            pytest.raises(ConnectionError, match=rf"cannot listen at 127.0.0.1:{port}: .*in use.*MASTER_PORT"),
+            joined(),
+        ):
+            pass
+
+
+def test_an_unreachable_rendezvous_ends_in_time(monkeypatch):
+    started(monkeypatch, RANK="1", MASTER_PORT="1")
+    late = r"process 1 could not reach the others at 127.0.0.1:1 within 0.3 s"
+    with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
+        pass
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "two"}, {"RANK": "2"}])
+def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
+    started(monkeypatch, **variables)
+    with pytest.raises(ValueError, match="RANK"), joined():
+        pass
+
+
+def test_an_unknown_interface_is_said(monkeypatch):
+    with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
+        processes._group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
+
+
+def asked(runs, question, ask, name):
+    alone = runs / f"{name}-of-one"
+    options = {"quiet": True, "overwrite": True}
+    ask(runs / "one", question, alone, **options)
+    results, errors = together(2, lambda world: ask(runs / "two", question, **options, world=world))
+    if any(errors):
+        raise next(error for error in errors if error)
+    places = [place / name for place in sorted((runs / "two").glob("rank-*"))]
+    return read_table(alone), [read_table(place) for place in places], results
+
+
+def same_rows(whole, parts, members):
+    """The rows of one process are those of its own participants, with the values of the run in one process."""
+    for part, own in zip(parts, members, strict=True):
+        expected = whole.select(source=own)
+        assert len(part) == len(expected) > 0
+        for name, column in part.columns.items():
+            if name == "value":
+                np.testing.assert_allclose(column, expected.value, rtol=0, atol=1e-10)
+            else:
+                assert column.tolist() == expected.columns[name].tolist()
+
+
+@pytest.mark.parametrize("kind", ["first-order", "shares"])
+def test_influence_between_processes_is_that_in_one(runs, kind):
+    question = Question((kind,), hops=2, samples=True, eval_samples=100)
+    whole, parts, results = asked(runs, question, ask, "influence")
+    same_rows(whole, parts, [[0, 1, 2], [3, 4]])
+    totals = next(iter(results[1].participants.values()))
+    assert np.isnan(totals).tolist() == [True, True, True, False, False]
+
+
+def test_whole_run_influence_between_processes_is_that_in_one(runs):
+    question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
+    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run")
+    same_rows(whole, parts, [[0, 1, 2], [3, 4]])
+    change = read_training_change(runs / "whole-run-of-one")
+    assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
+
+
+def test_the_page_of_one_process_shows_its_own_and_that_of_the_run_everybody(runs):
+    asked(runs, Question(samples=True, every=6, eval_samples=20), ask, "influence")
+    whole, own = collect(runs / "two"), collect(runs / "two" / "rank-001")
+    assert (whole["nodes"], own["nodes"]) == (5, 5)
+    assert [None in line for line in whole["training"]["loss"]["each"]] == [False] * 5
+    assert [None in line for line in own["training"]["loss"]["each"]] == [True, True, True, False, False]
+    totals = whole["influence"]["totals"]["first order"]
+    assert None not in totals
+    assert own["influence"]["totals"]["first order"] == [None, None, None, *totals[3:]]
+    assert (whole["notes"], own["notes"]) == ([], [])
+    assert whole["commands"][-1]["command"] == f"torchrun --nproc-per-node 2 -m cascadice detect {runs / 'two'}"
+    assert collect(runs / "one")["training"]["loss"] == whole["training"]["loss"]
+    assert "participants" in page(own)
+
+
+def test_every_process_s_files_are_checked(runs, capsys):
+    assert main(["check", str(runs / "two")]) == 0
+    said = capsys.readouterr().out
+    assert "rank-000 training" in said
+    assert "rank-001 rounds" in said
+
+
+def test_questions_that_need_everybody_are_refused_by_name(runs):
+    for question, why in (
+        (Question(("truth",)), "truth follows each update through everybody's models, which no process has"),
+        (Question(hops=0), "from 1 on; found 0 hops"),
+        (Question(sources=(1,)), "everybody is scored at once"),
+    ):
+        _, errors = together(2, lambda world, asked=question: ask(runs / "two", asked, quiet=True, world=world))
+        assert all(why in str(error) for error in errors)
+    _, errors = together(
+        2, lambda world: ask_whole_run(runs / "two", WholeRunQuestion(on="average"), quiet=True, world=world)
+    )
+    assert all("no process has the average model" in str(error) for error in errors)
+    with pytest.raises(ValueError, match="Use: torchrun --nproc-per-node 2 -m cascadice"):
+        ask(runs / "two" / "rank-000", Question(), quiet=True)
+    with pytest.raises(ValueError, match=r"two holds the run of 2 processes, which compute together. Use: torchrun"):
+        ask(runs / "two", Question(), quiet=True)
+
+
+def test_detection_from_what_processes_receive_is_that_in_one(runs):
+    def seen(world):
+        recording = open_recording(runs / "two" / folder_name(world.rank), world=world)
+        evaluation, samples = own_samples(recording.network, 30, world)
+        with world.exchange(recording.network) as exchange:
+            options = {"allowance": 0.5, "samples": samples, "look": looking(exchange)}
+            return list(detect(recording.network, recording.load_rounds(), evaluation, **options))[-1]
+
+    results, errors = together(2, seen)
+    assert errors == [None, None]
+    recording = open_recording(runs / "one")
+    evaluation, samples = own_samples(recording.network, 30)
+    expected = list(detect(recording.network, recording.load_rounds(), evaluation, allowance=0.5, samples=samples))[-1]
+    for verdict, own in zip(results, ([0, 1, 2], [3, 4]), strict=True):
+        assert torch.equal(verdict.heard[:, own], expected.heard[:, own])
+        assert verdict.heard.sum() == expected.heard[:, own].sum()
+        torch.testing.assert_close(verdict.deviation[:, :, own], expected.deviation[:, :, own], rtol=0, atol=1e-9)
