@@ -28,7 +28,7 @@ FENCE = re.compile(r"^(<!-- not run.*-->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE 
 QUOTED = re.compile(r"`((?:cascadice (?:list|run|topology)|make )[^`]*)`")
 DOTTED = re.compile(r"`((?:cascadice|cascadice_experiments|cd|influence)(?:\.\w+)+)(?:\(.*?\))?`")
 MODULE = re.compile(r"python -m (cascadice\w*(?:\.\w+)*)")
-PATHS = re.compile(r"`((?:src|tests|docs|examples|benchmarks|experiments)/[\w/.-]+\.\w+)(?:::(\w+))?`")
+PATHS = re.compile(r"`((?:src|tests|docs|examples|benchmarks|experiments|deploy)/[\w/.-]+\.\w+)(?:::(\w+))?`")
 
 
 class Block(NamedTuple):
