@@ -10,11 +10,11 @@ from cascadice.applications.reward.payouts import shapley
 from cascadice_experiments.retraining import __main__ as command
 from cascadice_experiments.retraining import contest
 from cascadice_experiments.retraining.settings import CASES, load, make_networks, shifted
-from cascadice_experiments.retraining.table import lines
+from cascadice_experiments.retraining.table import lines, read
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
 
 DOCS = Path(__file__).parents[2] / "docs"
-RESULTS = sorted((DOCS / "results" / "retraining").glob("*.json"))
+RESULTS = read(DOCS / "results" / "retraining")
 
 
 def test_a_small_study_runs(capsys):
@@ -25,20 +25,31 @@ def test_a_small_study_runs(capsys):
     assert row.count("±") == 6
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_the_page_shows_the_results(path):
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: result["case"])
+def test_the_page_shows_the_results(result):
     page = (DOCS / "retraining.md").read_text().splitlines()
-    title, *table = lines(json.loads(path.read_text()))
+    title, *table = lines(result)
     missing = [line for line in table if line not in page]
     assert missing == []
     assert any(title.partition("(")[2].rstrip(")") in line for line in page if line.startswith("## "))
 
 
-def test_all_results_but_the_transformers_are_of_five_seeds():
-    seeds = {path.stem: len(json.loads(path.read_text())["accuracy"]) for path in RESULTS}
-    assert seeds.pop("transformer") == 1
-    assert len(seeds) >= 9
+def test_all_results_but_those_of_large_models_are_of_five_seeds():
+    seeds = {result["case"]: len(result["accuracy"]) for result in RESULTS}
+    assert (seeds.pop("transformer"), seeds.pop("resnet18")) == (2, 1)
+    assert len(seeds) >= 10
     assert set(seeds.values()) == {5}
+
+
+def test_seeds_measured_apart_are_put_together(tmp_path):
+    for seed, cost in ((1, 4.0), (0, 2.0)):
+        row = {"condition": "leave one out", "estimate": "truth", "seed": seed, "spearman": seed / 2}
+        part = {"case": "mlp", "accuracy": [seed / 10], "rows": [row], "costs": {"truth": cost}}
+        (tmp_path / f"{seed}.json").write_text(json.dumps(part))
+    (result,) = read(tmp_path)
+    assert result["accuracy"] == [0.0, 0.1]
+    assert [row["seed"] for row in result["rows"]] == [0, 1]
+    assert result["costs"] == {"truth": 3.0}
 
 
 def test_the_page_shows_shapleys_parts():

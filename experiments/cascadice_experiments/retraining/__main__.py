@@ -1,6 +1,5 @@
 """The command of the study: prints each case as it is measured, and with --out keeps the results."""
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,19 +15,20 @@ from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.retraining import contest, measure
 from cascadice_experiments.retraining.settings import CASES, QUICK
-from cascadice_experiments.retraining.table import lines
+from cascadice_experiments.retraining.table import lines, read
 
 KNOWN = {**CASES, contest.CASE.name: contest.CASE}
 FLAGS: study.Flags = {
     "--quick": {"help": "digits, a small network, two seeds"},
     "--case": {"metavar": "NAMES", "help": f"which cases, separated by commas: {', '.join(KNOWN)} [mlp]; or all"},
     "--seeds": {},
+    "--first-seed": {},
     "--rounds": {"type": int, "metavar": "N", "help": "rounds to train"},
     "--subsets": {"type": int, "metavar": "N", "help": "subsets in each condition"},
     "--together": {"type": int, "metavar": "N", "help": "networks to retrain side by side"},
     "--limit": {},
     "--show": {"type": Path, "metavar": "DIR", "help": "measure nothing: print the results in this folder"},
-    "--out": {"help": "folder for a JSON file for each case"},
+    "--out": {"help": "folder for a JSON file for each case and first seed"},
 }
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(args: Namespace) -> dict[str, Any]:
     if args.show:
-        kept = [json.loads(path.read_text()) for path in sorted(args.show.glob("*.json"))]
+        kept = read(args.show)
         for result in kept:
             print(*lines(result), "", sep="\n")
         return {"cases": kept}
@@ -53,13 +53,14 @@ def _measure(args: Namespace) -> dict[str, Any]:
             print(f"{name}: not started, the time is over", flush=True)
             continue
         case = replace(lookup(KNOWN, name, "case"), **{**(QUICK if args.quick else {}), **given})
-        if args.seeds is not None:
-            case = replace(case, seeds=tuple(range(args.seeds)))
+        count = len(case.seeds) if args.seeds is None else args.seeds
+        case = replace(case, seeds=tuple(range(args.first_seed, args.first_seed + count)))
         asked = contest if name == contest.CASE.name else measure
         results.append(asked.measure(case, source, root, args.device, lambda line: print(line, flush=True)))
         print(*lines(results[-1]), sep="\n", flush=True)
         if args.out:
-            files.write_json(args.out / f"{name.replace(' ', '-')}.json", {"data": source, **results[-1]})
+            later = f"-from-seed-{args.first_seed}" if args.first_seed else ""
+            files.write_json(args.out / f"{name.replace(' ', '-')}{later}.json", {"data": source, **results[-1]})
         if args.device != "cpu":
             torch.cuda.empty_cache()
     return {"data": source, "cases": results}

@@ -1,8 +1,24 @@
 """The results of a case as lines on the console and as a table in Markdown."""
 
+import json
 from collections.abc import Container, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The results in a folder, one for each case: seeds that were measured apart are put together."""
+    found = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda result: result["case"])
+    return [_together(list(parts)) for _, parts in groupby(found, lambda result: result["case"])]
+
+
+def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    parts.sort(key=lambda part: part["rows"][0]["seed"])
+    costs = {e: mean(part["costs"][e] for part in parts if e in part["costs"]) for part in parts for e in part["costs"]}
+    accuracy, rows = ([entry for part in parts for entry in part[name]] for name in ("accuracy", "rows"))
+    return {**parts[0], "accuracy": accuracy, "rows": rows, "costs": costs}
 
 
 def spearman(result: Mapping[str, Any], condition: str, estimate: str) -> list[float]:
