@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -233,6 +234,31 @@ def test_who_adds_to_a_list_waits_for_the_other_writer(folder, replaced):
             (folder / "copy").replace(folder / LIST)
     writing.result()
     assert [line.get("file") for line in lines(folder)][-4:] == ["four.json", None, "three.json", None]
+
+
+def test_who_is_interrupted_on_the_way_out_does_not_wait_for_itself(folder):
+    left = flock.turn(folder / LIST)
+    left.__enter__()  # Ctrl-C came before it was left, and the error keeps it alive
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for itself"))
+    signal.setitimer(signal.ITIMER_REAL, 5)
+    try:
+        files.write_json(folder / "three.json", {"n": 3})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    left.__exit__(None, None, None)
+    assert files.read_json(folder / "three.json") == {"n": 3}
+
+
+def test_a_draft_that_somebody_writes_is_left_alone(tmp_path):
+    abandoned = tmp_path / ".tmp-1-0-report.html"
+    abandoned.touch()
+    with files.replacing(tmp_path / "report.html") as draft:
+        files.remove_drafts(tmp_path)
+        assert draft.exists()
+        assert not abandoned.exists()
+        draft.write_text("page")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_list_begins_anew_when_nobody_adds_to_it(folder):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice import checksums
+from cascadice import checksums, flock
 
 TENSOR_FORMAT = "cascadice-2"
 TENSOR_FORMAT_1 = "cascadice-1"  # of version 0.1.0: one checksum over all tensors, none over metadata
@@ -43,14 +43,15 @@ def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
     draft.touch(exist_ok=False)
     try:
-        yield draft
-        if settled:
-            sync(draft)
-        with checksums.announced(path, draft, sync=settled):
-            with _about(path):
-                draft.replace(path)
+        with flock.turn(draft):  # `remove_drafts` leaves it alone
+            yield draft
             if settled:
-                sync(path.parent)
+                sync(draft)
+            with checksums.announced(path, draft, sync=settled):
+                with _about(path):
+                    draft.replace(path)
+                if settled:
+                    sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -113,11 +114,14 @@ def remove(path: Path) -> None:
 
 
 def remove_drafts(folder: Folder, *below: str) -> None:
-    """Remove the temporary files that killed processes left in a folder, and anywhere in its subfolders `below`."""
+    """Remove the temporary files that killed processes left in a folder, and anywhere in its subfolders `below`.
+
+    A file that somebody is writing, as a report may be while a run begins, is left alone.
+    """
     place = Path(folder)
     inside = (draft for name in below if not (place / name).is_symlink() for draft in (place / name).rglob(".tmp*"))
     for draft in [*place.glob(".tmp*"), *inside]:
-        if DRAFT.fullmatch(draft.name):
+        if DRAFT.fullmatch(draft.name) and not flock.is_held(draft):
             remove(draft)
 
 

@@ -7,7 +7,6 @@ holds means nothing: a killed process leaves one behind, and the next writer tak
 import json
 import os
 import socket
-import stat
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from errno import ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
 from pathlib import Path
 
-from cascadice import checksums, files
+from cascadice import checksums, files, flock
 from cascadice.files import Folder
 
 try:
@@ -74,21 +73,7 @@ def writing(folder: Folder) -> Iterator[None]:
 
 def in_use(folder: Folder) -> bool:
     """Whether somebody is writing to a folder now; True where this system cannot tell."""
-    if fcntl is None:
-        return True
-    try:
-        handle = os.open(Path(folder) / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe that somebody put there
-            return False
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return flock.is_held(Path(folder) / LOCK)
 
 
 def _acquire(place: Path, named: Path) -> int:

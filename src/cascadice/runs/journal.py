@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 import cascadice
-from cascadice import files
+from cascadice import files, interrupts
 from cascadice.data.samples import content_digest
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
@@ -214,7 +214,8 @@ def ending(journal: Journal) -> Iterator[None]:
     """However the training inside ends, keep what was done and write into the manifest how it ended."""
     status = "failed"
     try:
-        yield
+        with interrupts.recognised():
+            yield
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
