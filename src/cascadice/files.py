@@ -163,6 +163,9 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], set
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    first = {tensor.data_ptr(): name for name, tensor in reversed(plain.items())}
+    # safetensors writes no tensor under two names
+    plain = {name: one if first[one.data_ptr()] == name else one.clone() for name, one in plain.items()}
     # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
     content: dict[str, Any] = {"format": TENSOR_FORMAT, **metadata, "checksums": tensor_checksums(plain)}
     content["checksum"] = _metadata_checksum(content)

@@ -95,6 +95,15 @@ def test_a_learning_rate_for_each_participant_is_recorded(tmp_path):
     same_bits(done, store.load_round(tmp_path, 0))
 
 
+def test_one_tensor_is_written_under_two_names(tmp_path):
+    shared, path = torch.arange(3.0), tmp_path / "both.safetensors"  # as the state of half and after, where NaN differ
+    files.write_tensors(path, {"half": shared, "after": shared, "empty": shared[:0], "none": shared[3:]}, {})
+    tensors, _ = files.read_tensors(path, None)
+    assert list(tensors) == ["half", "after", "empty", "none"]
+    assert torch.equal(tensors["half"], shared)
+    assert torch.equal(tensors["after"], shared)
+
+
 def test_buffers_are_recorded(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     done = list(simulate(network(model, data.digits(), nodes=3, batch_size=4), 2))[-1]

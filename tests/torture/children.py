@@ -132,6 +132,8 @@ def command(*arguments: object, then: Callable[[], Any] | None = None) -> Callab
 
     def work() -> Any:
         code = main([str(argument) for argument in arguments])
+        most = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # to read the answer may take more
         return (code, then()) if then is not None and code == 0 else code
 
     return work

@@ -113,7 +113,7 @@ def _memory(stage: Stage, rng: random.Random) -> Attempt:
 def _leave(left: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + left
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 def finite(folder: Path) -> bool:
