@@ -28,6 +28,7 @@ LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
 LEVELS = 4  # folders to go up from a file to its list: RUN/whole-run/unfinished/at-0.5/000040.safetensors
 ROUNDS = "rounds"
+RECOMPUTE = "Restore it from a copy, or compute it again with --overwrite"
 TENSORS, APPENDED = ".safetensors", ".jsonl"  # the latter grow, and carry digests of their own
 
 
@@ -234,20 +235,17 @@ def check_ordinary(path: Path) -> None:
         raise ValueError(f"{path} must be a file; found a folder, a pipe or a device. Restore it, or name another.")
 
 
-def verify(path: Path, *, foreign: bool = False) -> None:
+def verify(path: Path, *, foreign: bool = False, remedy: str = RECOMPUTE) -> None:
     """Raise ValueError if a file is not what its list says. Without a list nothing but its kind is checked.
 
-    `foreign` files may have been put there by others: those that are not listed pass.
+    `foreign` files may have been put there by others: those that are not listed pass. `remedy` says what to do.
     """
     check_ordinary(path)
     found = list_for(path)
     if found is None or path.suffix == APPENDED or (foreign and _name(found.folder, path) not in found.files):
         return
     if wrong := problem(found, path):
-        raise ValueError(
-            f"{path} {wrong}. Restore it from a copy, or compute it again with --overwrite; `cascadice check "
-            f"{found.folder}` says what else is wrong."
-        )
+        raise ValueError(f"{path} {wrong}. {remedy}; `cascadice check {found.folder}` says what else is wrong.")
 
 
 def verify_none_missing(folder: Path) -> None:

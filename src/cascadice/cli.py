@@ -120,8 +120,7 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
                 f"{name} compares everybody's models in one place, which no process has. Under torchrun, use run, "
                 "influence and detect."
             )
-        places = {"out": name, "ledger": "ledger"}
-        with writing(*(Path(vars(args)[flag] or Path(args.run, own)) for flag, own in places.items() if flag in args)):
+        with writing(*(Path(vars(args)[flag] or args.run) for flag in ("out", "ledger") if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)
 
     return command

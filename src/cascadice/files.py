@@ -145,13 +145,13 @@ def parse_json(text: str) -> Any:
         raise ValueError("its lists and objects are nested too deeply") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; a ValueError says what is wrong with the file."""
-    checksums.verify(path, foreign=True)
+def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
+    """Return the JSON object in a file; a ValueError says what is wrong with the file, and what to do (`remedy`)."""
+    checksums.verify(path, foreign=True, remedy=remedy)
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}). Restore it, or start again with --overwrite.") from None
+        raise ValueError(f"{path} is not JSON ({error}). {remedy}.") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object; found {type(content).__name__}. Restore it.")
     return content

@@ -38,6 +38,8 @@ FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do no
 NUMBERS: Mapping[str, Any] = {"rounds": int, "nodes": int, "seconds": (int, float)}
 TEXTS = ("started", "fingerprint", "data")
 
+SETTINGS_REMEDY = "Restore the settings that the run was trained with; to train with others, choose another --out"
+
 # What may change when a run is resumed: where its files are, how long it runs, what it keeps.
 INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "record")
 
@@ -131,7 +133,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """Read the configuration of a run, from its folder or its config.json."""
     path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
     try:
-        return from_json(files.read_json(path))
+        return from_json(files.read_json(path, SETTINGS_REMEDY))
     except (ValueError, TypeError) as error:
         text = str(error)
         raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
@@ -200,7 +202,7 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
         mixing = f" or the file {config.mixing}" if config.mixing else ""
         raise ValueError(
             f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: the fingerprint of its settings is {new}, "
-            f"that of the run {found}. Restore the settings that the run was trained with."
+            f"that of the run {found}. {SETTINGS_REMEDY}."
         )
     return old if found == old else new
 

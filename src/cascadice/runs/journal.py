@@ -251,13 +251,18 @@ def _delete_later_rounds(journal: Journal) -> None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Rounds before the checkpoint must be there; if only the last are kept, some may be deleted, or back again."""
+    """Rounds before the checkpoint must be there, and whole; a resumed run will not make them again.
+
+    If only the last are kept, some may be deleted, or back again. Cost: each is read once.
+    """
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
     if store.rounds_to_keep(journal.config.record).most is not None:
         returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
         store.delete_rounds(journal.folder, [*missing, *returned])
     elif missing:
         store.check_rounds(journal.folder)
+    for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
+        store.load_round(journal.folder, t, run=journal.fingerprint, layout=journal.layout)
 
 
 def plot(journal: Journal) -> None:
