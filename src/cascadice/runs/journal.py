@@ -125,8 +125,8 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 
 
 def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
-    """The metrics before round t; training can continue without them, but a run needs some in the end."""
-    metrics = store.read_metrics(folder) if (folder / store.METRICS).exists() else []
+    """The metrics before round t; where no list says that there were any, training continues if it will make some."""
+    metrics = store.metrics_so_far(folder)
     if not metrics and t == rounds:
         raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
     return [m for m in metrics if m.t < t]

@@ -24,13 +24,14 @@ from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, Tensors, damaged, intact, read_tensors, remove, settle, write_tensors
-from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_metrics
+from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
 __all__ = [
     "CHECKPOINT", "EARLIER", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds", "delete_rounds",
-    "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics",
-    "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "settle_rounds", "to_tensors", "write_metrics",
+    "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round", "load_rounds", "metrics_so_far",
+    "read_metrics", "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "settle_rounds", "to_tensors",
+    "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"

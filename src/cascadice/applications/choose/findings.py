@@ -124,7 +124,7 @@ def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
 
 def _accuracy(recording: Recording) -> list[str]:
     """How good the run's models were in the end, where that was measured."""
-    metrics = store.read_metrics(recording.folder) if (recording.folder / store.METRICS).exists() else []
+    metrics = store.metrics_so_far(recording.folder)
     accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)
     if accuracy is None or bool(accuracy.isnan().any()):
         return []
