@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
+from cascadice.influence import tables
 from cascadice.runs import metrics, store
 from cascadice.runs.metrics import RoundMetrics
 
@@ -163,6 +164,22 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"damaged: the checksum of .* is wrong"):
         store.load_round(tmp_path, 0)
+
+
+def test_metadata_that_are_nested_too_deeply_are_damage(tmp_path):
+    path = tmp_path / "rounds" / "000000.safetensors"
+    path.parent.mkdir()
+    safetensors.torch.save_file({"a": torch.zeros(1)}, path, metadata={"cascadice": "[" * 100_000})
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        files.read_tensors(path, None)
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        store.load_draw(tmp_path, 0)
+    files.write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"layout": "[" * 100_000})
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        files.read_tensors(tmp_path / "a.safetensors", "{}")
+    files.write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"note": "[" * 100_000})
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        tables.load_array(tmp_path, "a")
 
 
 def test_another_format_is_refused(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import checksums, files, locks
+from cascadice.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 
@@ -102,7 +103,7 @@ def writing(*folders: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for home in dict.fromkeys(folder.parent if _is_run(folder.parent) else folder for folder in folders):
             check_writable(home)
-            stack.enter_context(locks.writing(home))
+            stack.enter_context(locks.locked(home))
             files.remove_drafts(home, *BELOW)
         yield
 
@@ -183,7 +184,7 @@ def fingerprint(config: Config, always: Sequence[str] = ()) -> str:
     changed = {f.name for f in fields(config) if getattr(config, f.name) != f.default}
     entering = {name: value for name, value in determining(config).items() if name in always or name in changed}
     if config.mixing:
-        checksums.check_ordinary(Path(config.mixing))
+        check_ordinary(Path(config.mixing))
     content = Path(config.mixing).read_bytes() if config.mixing else b""
     return blake2b(json.dumps(entering, sort_keys=True).encode() + content, digest_size=8).hexdigest()
 

@@ -174,7 +174,7 @@ def save(journal: Journal) -> None:
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
     _keep_earlier(journal)
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
-        store.settle_rounds(journal.folder, range(journal.checkpointed, journal.t))
+        store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         identity = {"run": journal.fingerprint, "layout": journal.layout}
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
@@ -234,7 +234,7 @@ def end(journal: Journal, status: str) -> None:
     journal.status = status
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     _delete_later_rounds(journal)
-    store.settle_rounds(journal.folder, range(journal.checkpointed, journal.t))
+    store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     _write(journal)
     plot(journal)
 

@@ -4,7 +4,7 @@ import hmac
 from pathlib import Path
 
 from cascadice.applications.reward.ledger import CHAIN, Ledger
-from cascadice.checksums import check_ordinary
+from cascadice.digests import check_ordinary
 
 FEWEST_BYTES = 16
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
