@@ -5,6 +5,7 @@ import os
 import signal
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,6 +22,18 @@ def folder(tmp_path):
     files.write_json(tmp_path / "one.json", {"n": 1})
     files.write_json(tmp_path / "rounds" / "two.json", {"n": 2})
     return tmp_path
+
+
+@contextmanager
+def soon():
+    """What is done inside must end."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it never ends"))
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def forget_what_was_read():
@@ -240,13 +253,8 @@ def test_who_adds_to_a_list_waits_for_the_other_writer(folder, replaced):
 def test_who_is_interrupted_on_the_way_out_does_not_wait_for_itself(folder):
     left = flock.turn(folder / LIST)
     left.__enter__()  # Ctrl-C came before it was left, and the error keeps it alive
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for itself"))
-    signal.setitimer(signal.ITIMER_REAL, 5)
-    try:
+    with soon():
         files.write_json(folder / "three.json", {"n": 3})
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     left.__exit__(None, None, None)
     assert files.read_json(folder / "three.json") == {"n": 3}
 
@@ -269,6 +277,15 @@ def test_a_file_is_unlisted_if_no_line_is_about_it(folder, tmp_path_factory):
     names = ("one.json", "rounds/two.json", "planted.json", ".hidden")
     assert [name for name in names if checksums.is_unlisted(folder / name)] == ["planted.json"]
     assert not checksums.is_unlisted(tmp_path_factory.mktemp("without a list") / "one.json")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder):
+    (folder / "rounds" / "two.json").unlink()
+    os.mkfifo(folder / "rounds" / "two.json")
+    with soon():
+        files.flush(folder / "rounds", [folder / "rounds" / "two.json"])
+        with pytest.raises(ValueError, match="must be a file; found a folder, a pipe or a device"):
+            verify(folder / "rounds" / "two.json")
 
 
 def test_a_draft_that_somebody_writes_is_left_alone(tmp_path):

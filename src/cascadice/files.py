@@ -69,7 +69,7 @@ def sync(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, would survive a loss of power."""
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # which does not wait for the end of a pipe
     try:
         os.fsync(handle)
     except OSError as error:

@@ -2,18 +2,15 @@
 
 import contextlib
 import math
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-import cascadice
 from cascadice import files, interrupts
 from cascadice.data.samples import content_digest
 from cascadice.engine.exchange.messages import Messages
@@ -23,7 +20,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
-from cascadice.runs.binding import DATA, check_data, check_process, check_version, process_of
+from cascadice.runs.binding import check_data, check_process, check_version
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import (
     BELOW,
@@ -36,6 +33,7 @@ from cascadice.runs.folder import (
     read_manifest,
     run_fingerprint,
 )
+from cascadice.runs.manifest import circumstances
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.processes import World
 
@@ -288,8 +286,6 @@ def plot(journal: Journal) -> None:
 
 
 def _write_manifest(journal: Journal) -> None:
-    network, cuda = journal.network, journal.network.device.type == "cuda"
-    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
     manifest = {
         "format": FORMAT,
         "fingerprint": journal.fingerprint,
@@ -298,15 +294,6 @@ def _write_manifest(journal: Journal) -> None:
         "seconds": round(journal.seconds, 3),
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
-        "strategy": network.strategy,
-        "nodes": network.whole,
-        "parameters": network.learner.size,
-        DATA: journal.data,
-        "seed": journal.config.seed,
-        "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "versions": {**versions, "python": platform.python_version()},
-        **({} if journal.world is None else {"process": process_of(network, journal.world)}),
+        **circumstances(journal.network, journal.config, journal.data, journal.world),
     }
     files.write_json(journal.folder / MANIFEST, manifest)
