@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from cascadice import checksums, files, flock
 from cascadice.checksums import LIST, list_for, problem, unlisted, verify, verify_none_missing
+from cascadice.digests import Digest
 from cascadice.report.page.writing import _write as write_page
 
 
@@ -19,6 +22,18 @@ def folder(tmp_path):
     files.write_json(tmp_path / "one.json", {"n": 1})
     files.write_json(tmp_path / "rounds" / "two.json", {"n": 2})
     return tmp_path
+
+
+@contextmanager
+def soon():
+    """What is done inside must end."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it never ends"))
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def forget_what_was_read():
@@ -102,7 +117,7 @@ def test_an_unfinished_line_is_written_over(folder):
 
 
 def test_a_file_that_is_written_while_it_is_checked_is_looked_at_again(folder, monkeypatch):
-    found, now = list_for(folder / "one.json"), checksums._digest_now
+    found, now = list_for(folder / "one.json"), checksums.digest_if_there
 
     def meanwhile(path):
         digest = now(path)
@@ -111,12 +126,12 @@ def test_a_file_that_is_written_while_it_is_checked_is_looked_at_again(folder, m
             with (folder / LIST).open("a") as file:  # another process
                 for name, number in (("one.json", 3), ("rounds/two.json", 4)):
                     (folder / name).write_text(json.dumps({"n": number}))
-                    entry = {"file": name, **checksums._digest(folder / name)._asdict()}
+                    entry = {"file": name, **checksums.digest(folder / name)._asdict()}
                     file.write(json.dumps(entry) + "\n")
         return digest
 
     monkeypatch_once = [True]
-    monkeypatch.setattr(checksums, "_digest_now", meanwhile)
+    monkeypatch.setattr(checksums, "digest_if_there", meanwhile)
     assert problem(found, folder / "one.json") is None
 
 
@@ -199,21 +214,21 @@ def test_what_is_removed_does_not_come_back(folder, monkeypatch):
 
 
 def test_two_writers_keep_each_others_lines(folder):
-    first, second = (checksums.List(folder, 0) for _ in range(2))
+    first, second = (checksums.ChecksumList(folder, 0) for _ in range(2))
     for writer in (first, second):
         writer.refresh()
-    first.announce("three.json", checksums.Digest(1, "3"))
-    second.announce("four.json", checksums.Digest(1, "4"))
+    first.announce("three.json", Digest(1, "3"))
+    second.announce("four.json", Digest(1, "4"))
     first.append({})
     assert lines(folder)[-2:] == [{"file": "four.json", "bytes": 1, "sha256": "4"}, {}]
 
 
 def test_a_writer_settles_what_another_left_when_it_died(folder):
     mine = list_for(folder / "one.json")
-    mine.settle()
-    other = checksums.List(folder, 0)
+    mine.reconcile()
+    other = checksums.ChecksumList(folder, 0)
     other.refresh()
-    other.announce("one.json", checksums.Digest(1, "7"))  # and dies
+    other.announce("one.json", Digest(1, "7"))  # and dies
     files.write_json(folder / "three.json", {})
     forget_what_was_read()
     assert files.read_json(folder / "one.json") == {"n": 1}
@@ -235,6 +250,55 @@ def test_who_adds_to_a_list_waits_for_the_other_writer(folder, replaced):
     assert [line.get("file") for line in lines(folder)][-4:] == ["four.json", None, "three.json", None]
 
 
+def test_who_is_interrupted_on_the_way_out_does_not_wait_for_itself(folder):
+    left = flock.turn(folder / LIST)
+    left.__enter__()  # Ctrl-C came before it was left, and the error keeps it alive
+    with soon():
+        files.write_json(folder / "three.json", {"n": 3})
+    left.__exit__(None, None, None)
+    assert files.read_json(folder / "three.json") == {"n": 3}
+
+
+def test_a_list_that_cannot_be_read_is_dropped_and_one_that_can_is_kept(folder):
+    checksums.drop_unreadable(folder)
+    assert (folder / LIST).exists()
+    with (folder / LIST).open("ab") as file:
+        file.write(b"[" * 100_000 + b"\n")
+    with pytest.raises(ValueError, match="has a line that is no checksum"):
+        verify(folder / "one.json")
+    checksums.drop_unreadable(folder)
+    assert not (folder / LIST).exists()
+    verify(folder / "one.json")
+
+
+def test_a_file_is_unlisted_if_no_line_is_about_it(folder, tmp_path_factory):
+    (folder / "planted.json").touch()
+    (folder / ".hidden").touch()
+    names = ("one.json", "rounds/two.json", "planted.json", ".hidden")
+    assert [name for name in names if checksums.is_unlisted(folder / name)] == ["planted.json"]
+    assert not checksums.is_unlisted(tmp_path_factory.mktemp("without a list") / "one.json")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder):
+    (folder / "rounds" / "two.json").unlink()
+    os.mkfifo(folder / "rounds" / "two.json")
+    with soon():
+        files.flush(folder / "rounds", [folder / "rounds" / "two.json"])
+        with pytest.raises(ValueError, match="must be a file; found a folder, a pipe or a device"):
+            verify(folder / "rounds" / "two.json")
+
+
+def test_a_draft_that_somebody_writes_is_left_alone(tmp_path):
+    abandoned = tmp_path / ".tmp-1-0-report.html"
+    abandoned.touch()
+    with files.replacing(tmp_path / "report.html") as draft:
+        files.remove_drafts(tmp_path)
+        assert draft.exists()
+        assert not abandoned.exists()
+        draft.write_text("page")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
 def test_a_list_begins_anew_when_nobody_adds_to_it(folder):
     with ThreadPoolExecutor(1) as pool, flock.turn(folder / LIST):
         keeping = pool.submit(files.keep_checksums, folder)
@@ -254,7 +318,7 @@ def test_a_page_is_written_into_a_run_that_trains(folder):
             write_page(f"<p>{number}</p>", folder, None)
         os._exit(0)
     for number in range(100):
-        with files.replacing(folder / "rounds" / f"{number}.json", settled=False) as draft:
+        with files.replacing(folder / "rounds" / f"{number}.json", durable=False) as draft:
             draft.write_text("{}")
     assert os.waitpid(child, 0)[1] == 0
     forget_what_was_read()

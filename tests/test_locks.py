@@ -13,7 +13,7 @@ import pytest
 from cascadice import locks
 from cascadice.applications.reward.ledger import enter
 from cascadice.cli import main
-from cascadice.locks import LOCK, in_use, writing
+from cascadice.locks import LOCK, in_use, locked
 from cascadice.runs.folder import status_of
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
@@ -30,7 +30,7 @@ def another_writer(folder):
     told, tell = os.pipe()
     child = fork()
     if not child:
-        with writing(folder):
+        with locked(folder):
             os.write(tell, b"locked")
             signal.pause()
         os._exit(0)
@@ -48,7 +48,7 @@ def test_the_second_writer_is_told_who_the_first_is(tmp_path):
     with another_writer(tmp_path) as pid:
         assert in_use(tmp_path)
         words = rf"is in use: process {pid} has been writing to it since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\. Wait"
-        with pytest.raises(ValueError, match=words), writing(tmp_path):
+        with pytest.raises(ValueError, match=words), locked(tmp_path):
             pass
 
 
@@ -57,27 +57,27 @@ def test_death_ends_a_lock(tmp_path):
         pass
     assert (tmp_path / LOCK).exists()
     assert not in_use(tmp_path)
-    with writing(tmp_path):
+    with locked(tmp_path):
         assert in_use(tmp_path)
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_made_for_nothing_is_removed(tmp_path):
-    with writing(tmp_path / "a" / "b"):
+    with locked(tmp_path / "a" / "b"):
         assert in_use(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
-    with writing(tmp_path / "a" / "b"):
+    with locked(tmp_path / "a" / "b"):
         (tmp_path / "a" / "kept").write_text("")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["kept"]
 
 
 def test_who_holds_a_lock_may_take_it_again_and_nobody_else(tmp_path):
     def take():
-        with writing(tmp_path / "." / ""):
+        with locked(tmp_path / "." / ""):
             pass
 
-    with writing(tmp_path):
+    with locked(tmp_path):
         take()
         assert in_use(tmp_path)
         with pytest.raises(ValueError, match=r"is in use"):
@@ -86,13 +86,13 @@ def test_who_holds_a_lock_may_take_it_again_and_nobody_else(tmp_path):
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     ready, tell = os.pipe()
-    with writing(tmp_path):
+    with locked(tmp_path):
         child = fork()
         if not child:
             os.write(tell, b".")
             signal.pause()
         os.read(ready, 1)
-    with writing(tmp_path):
+    with locked(tmp_path):
         pass
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -101,7 +101,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
 def test_a_planted_lock_is_not_followed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK).symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match=r"symbolic links"), writing(tmp_path / "run"):
+    with pytest.raises(OSError, match=r"symbolic links"), locked(tmp_path / "run"):
         pass
     assert not (tmp_path / "victim").exists()
 
@@ -109,14 +109,14 @@ def test_a_planted_lock_is_not_followed(tmp_path):
 def test_a_planted_pipe_is_no_lock(tmp_path):
     os.mkfifo(tmp_path / LOCK)
     assert not in_use(tmp_path)
-    with pytest.raises(ValueError, match=r"\.lock must be a file; found a folder, a pipe"), writing(tmp_path):
+    with pytest.raises(ValueError, match=r"\.lock must be a file; found a folder, a pipe"), locked(tmp_path):
         pass
 
 
 def test_the_name_of_a_locked_folder_is_flushed(tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr("cascadice.files.sync", flushed.append)
-    with writing(tmp_path / "a" / "b"):
+    with locked(tmp_path / "a" / "b"):
         assert {tmp_path, tmp_path / "a"} <= set(flushed)
 
 
@@ -132,10 +132,10 @@ def test_who_is_interrupted_while_locking_holds_no_lock(tmp_path, monkeypatch):
     for name, value in {"_handles": Interrupting(), "_sign": interrupt}.items():
         with monkeypatch.context() as patch:
             patch.setattr(locks, name, value)
-            with pytest.raises(KeyboardInterrupt), writing(tmp_path / "run"):
+            with pytest.raises(KeyboardInterrupt), locked(tmp_path / "run"):
                 pass
         assert not in_use(tmp_path / "run")
-        with writing(tmp_path / "run"):
+        with locked(tmp_path / "run"):
             pass
 
 
@@ -143,7 +143,7 @@ def test_who_is_interrupted_while_locking_holds_no_lock(tmp_path, monkeypatch):
 def test_a_lock_file_is_not_believed(tmp_path, content):
     with another_writer(tmp_path):
         (tmp_path / LOCK).write_text(content)
-        with pytest.raises(ValueError, match=r"in use: another process is writing to it\."), writing(tmp_path):
+        with pytest.raises(ValueError, match=r"in use: another process is writing to it\."), locked(tmp_path):
             pass
 
 
@@ -152,7 +152,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match=r"cannot be locked \(No locks available\)"), writing(tmp_path):
+    with pytest.warns(UserWarning, match=r"cannot be locked \(No locks available\)"), locked(tmp_path):
         pass
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from cascadice import files
+from cascadice import files, jsonl
 from cascadice.cli import main
 from cascadice.commands import streams
 from cascadice.names import visible
@@ -108,7 +108,7 @@ def test_an_error_cannot_control_the_terminal(capsys):
 
 @pytest.mark.parametrize("name", [*HOSTILE, "\\u001b", "\\\x1b"])
 def test_control_characters_are_text_on_a_page(name):
-    assert files.parse_json(json_in_html({"name": name})) == {"name": visible(name)}
+    assert jsonl.parse(json_in_html({"name": name})) == {"name": visible(name)}
     assert "\x1b" not in page_of_results({"folder": name, "results": []})
 
 

@@ -10,7 +10,6 @@ power. So a last line without {} may describe what did not happen; what was ther
 Writers take turns, each from its line to {}.
 """
 
-import errno
 import json
 import os
 import threading
@@ -18,31 +17,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from cascadice import flock
+from cascadice import flock, jsonl
+from cascadice.digests import Digest, check_ordinary, digest, digest_if_there
 
 LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
 LEVELS = 4  # folders to go up from a file to its list: RUN/whole-run/unfinished/at-0.5/000040.safetensors
-ROUNDS = "rounds"
-TENSORS, APPENDED = ".safetensors", ".jsonl"  # the latter grow, and carry digests of their own
-
-
-class Digest(NamedTuple):
-    """The size and the SHA-256 of a file; of a tensor file that of its header, which has a CRC-32 of each tensor.
-
-    SHA-256 over all tensors would slow recording by a tenth; readers compare the CRC-32 of those that they read.
-    """
-
-    bytes: int
-    sha256: str
+RECOMPUTE = "Restore it from a copy, or compute it again with --overwrite"
+APPENDED = ".jsonl"  # these grow, and carry digests of their own
 
 
 @dataclass
-class List:
+class ChecksumList:
     """The list in a folder as read so far; `before` has what the last line is about to replace (None: no such file)."""
 
     folder: Path
@@ -50,7 +39,7 @@ class List:
     files: dict[str, Digest] = field(default_factory=dict)
     before: dict[str, Digest | None] = field(default_factory=dict)
     offset: int = 0
-    settled: bool = False
+    reconciled: bool = False
 
     @cached_property
     def path(self) -> Path:
@@ -68,14 +57,14 @@ class List:
         with self.path.open("rb") as file:
             file.seek(self.offset)
             added = file.read()
-        complete = added[: added.rfind(b"\n") + 1]
+        complete = jsonl.complete(added)
         for number, line in enumerate(complete.splitlines()):
             if number or self.offset:
-                self._enter(line)
+                self._enter(self._entry(line))
             else:
                 self._check_header(line)
         self.offset += len(complete)
-        self.settled = False  # others wrote these lines, and may have died
+        self.reconciled = False  # others wrote these lines, and may have died
 
     def _check_header(self, line: bytes) -> None:
         found = self._parsed(line).get("format")
@@ -83,11 +72,8 @@ class List:
             remedy = "Read it with the version of cascadice that wrote it."
             raise ValueError(f"{self.path} must be of format {FORMAT}; found {found}. {remedy}")
 
-    def _enter(self, line: bytes) -> None:
-        entry = self._parsed(line)
+    def _enter(self, entry: dict[str, Any]) -> None:
         name = entry.get("file", "")
-        if not isinstance(name, str) or bool(entry) != bool(name):
-            raise self._unreadable(line)
         if not entry:
             self.before = {}
         elif "sha256" in entry:
@@ -96,9 +82,17 @@ class List:
         else:
             self.before = {one: self.files.pop(one) for one in self.inside(name)}
 
+    def _entry(self, line: bytes) -> dict[str, Any]:
+        """What a line says; all but {} are about a file."""
+        entry = self._parsed(line)
+        name = entry.get("file", "")
+        if not isinstance(name, str) or bool(entry) != bool(name):
+            raise self._unreadable(line)
+        return entry
+
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
-            return dict(json.loads(line))
+            return dict(jsonl.parse(line))
         except (ValueError, TypeError):
             raise self._unreadable(line) from None
 
@@ -112,40 +106,32 @@ class List:
     def announce(self, name: str, digest: Digest | None, sync: bool = True) -> None:
         """Add a line about what is to be done next."""
         self.refresh()
-        self.settle()
+        self.reconcile()
         self.append({"file": name} | (digest._asdict() if digest else {}), sync)
 
     def append(self, entry: dict[str, Any], sync: bool = False) -> None:
-        """Add a line, over an unfinished one if there is one."""
-        line = json.dumps(entry).encode() + b"\n"
-        with self.path.open("r+b", buffering=0) as file:
-            if file.seek(0, os.SEEK_END) != self.offset:
-                self.refresh()
-                file.truncate(self.offset)
-                file.seek(self.offset)
-            if file.write(line) != len(line):  # a full disk
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-            if sync:
-                os.fsync(file.fileno())
-        self._enter(line)
-        self.offset += len(line)
+        """Add a line."""
+        if self.path.stat().st_size != self.offset:
+            self.refresh()
+        self.offset = jsonl.append(self.path, entry, self.offset, sync)
+        self._enter(entry)
 
-    def settle(self) -> "List":
+    def reconcile(self) -> "ChecksumList":
         """If the writer before us died between a line and what it announces, say how the files are."""
-        for name, before in () if self.settled else [*self.before.items()]:
-            if before != self.files.get(name) and _digest_now(self.folder / name) == before:
+        for name, before in () if self.reconciled else [*self.before.items()]:
+            if before != self.files.get(name) and digest_if_there(self.folder / name) == before:
                 self.append({"file": name} | (before._asdict() if before else {}))
-        if self.before and not self.settled:
+        if self.before and not self.reconciled:
             self.append({})
-        self.settled = True
+        self.reconciled = True
         return self
 
 
-_lists: dict[str, List] = {}
+_lists: dict[str, ChecksumList] = {}
 _lock = threading.RLock()  # a live page is made while the run writes
 
 
-def list_for(path: Path) -> List | None:
+def list_for(path: Path) -> ChecksumList | None:
     """The list, read up to its end, in which this file has its place; None if there is none."""
     folder = os.path.abspath(path)  # noqa: PTH100 - in every round: pathlib takes three times as long
     for _ in range(LEVELS):
@@ -158,24 +144,24 @@ def list_for(path: Path) -> List | None:
     return None
 
 
-def _read(folder: str, status: os.stat_result) -> List:
+def _read(folder: str, status: os.stat_result) -> ChecksumList:
     with _lock:
         known = _lists.pop(folder, None)  # what was half read when somebody interrupts is not kept
         if known is None or known.inode != status.st_ino or known.offset > status.st_size:
-            known = List(Path(folder), status.st_ino)
+            known = ChecksumList(Path(folder), status.st_ino)
         if known.offset != status.st_size:
             known.refresh()
         return _lists.setdefault(folder, known)
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[List | None]:
+def alone(path: Path) -> Iterator[ChecksumList | None]:
     """The list for a file, to which nobody else adds inside this block; None if there is none."""
     with _lock:
-        while (found := list_for(path)) is not None:
-            with flock.turn(found.path):
-                if list_for(path) is found:  # it was not replaced while we waited
-                    yield found
+        while (listing := list_for(path)) is not None:
+            with flock.turn(listing.path):
+                if list_for(path) is listing:  # it was not replaced while we waited
+                    yield listing
                     return
         yield None
 
@@ -196,10 +182,10 @@ def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
     """
     above = list_for(folder / LIST)
     if above is not None and (folder / LIST).exists():
-        listed = above.settle().files
+        listed = above.reconcile().files
     else:
         own = (path for path in existing if path.suffix != APPENDED and list_for(path) is above)
-        listed = {_name(folder, path): _digest(path) for path in own if not _hidden(_name(folder, path))}
+        listed = {_name(folder, path): digest(path) for path in own if not _hidden(_name(folder, path))}
     lines = [{"format": FORMAT}, *({"file": name, **digest._asdict()} for name, digest in listed.items()), {}]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
@@ -213,41 +199,32 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
     if path.suffix == APPENDED:
         yield
         return
-    with alone(path) as found:
-        name = "" if found is None else _name(found.folder, path)
-        if found is None or (draft is None and not found.inside(name)):
+    with alone(path) as listing:
+        name = "" if listing is None else _name(listing.folder, path)
+        if listing is None or (draft is None and not listing.inside(name)):
             yield
             return
         try:
-            found.announce(name, None if draft is None else _digest(draft), sync)
+            listing.announce(name, None if draft is None else digest(draft), sync)
             yield
             if sync and draft is not None:
-                found.append({})
+                listing.append({})
         except BaseException:
-            _lists.pop(str(found.folder), None)  # to be read again, and settled
+            _lists.pop(str(listing.folder), None)  # to be read again, and reconciled
             raise
 
 
-def check_ordinary(path: Path) -> None:
-    """Raise ValueError if something else than a file has this name: to read a pipe or a device may never end."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} must be a file; found a folder, a pipe or a device. Restore it, or name another.")
-
-
-def verify(path: Path, *, foreign: bool = False) -> None:
+def verify(path: Path, *, foreign: bool = False, remedy: str = RECOMPUTE) -> None:
     """Raise ValueError if a file is not what its list says. Without a list nothing but its kind is checked.
 
-    `foreign` files may have been put there by others: those that are not listed pass.
+    `foreign` files may have been put there by others: those that are not listed pass. `remedy` says what to do.
     """
     check_ordinary(path)
-    found = list_for(path)
-    if found is None or path.suffix == APPENDED or (foreign and _name(found.folder, path) not in found.files):
+    listing = list_for(path)
+    if listing is None or path.suffix == APPENDED or (foreign and _name(listing.folder, path) not in listing.files):
         return
-    if wrong := problem(found, path):
-        raise ValueError(
-            f"{path} {wrong}. Restore it from a copy, or compute it again with --overwrite; `cascadice check "
-            f"{found.folder}` says what else is wrong."
-        )
+    if wrong := problem(listing, path):
+        raise ValueError(f"{path} {wrong}. {remedy}; `cascadice check {listing.folder}` says what else is wrong.")
 
 
 def verify_none_missing(folder: Path) -> None:
@@ -258,28 +235,28 @@ def verify_none_missing(folder: Path) -> None:
 
 def listed(folder: Path) -> list[Path]:
     """The files that were written into this folder."""
-    found = list_for(folder / LIST)
-    paths = (found.folder / name for name in found.files) if found else ()
+    listing = list_for(folder / LIST)
+    paths = (listing.folder / name for name in listing.files) if listing else ()
     return [folder / path.name for path in paths if path.parent == folder.absolute()]
 
 
 def is_unlisted(path: Path) -> bool:
     """Whether a file that is not hidden lies in a folder with a list, but no line is about it."""
-    found = list_for(path)
-    name = _name(found.folder, path) if found else ""
-    return found is not None and name not in found.files and name not in found.before and not _hidden(name)
+    listing = list_for(path)
+    name = _name(listing.folder, path) if listing else ""
+    return listing is not None and name not in listing.files and name not in listing.before and not _hidden(name)
 
 
-def problem(found: List, path: Path) -> str | None:
+def problem(listing: ChecksumList, path: Path) -> str | None:
     """What is wrong with a file, in words that follow its name; None if nothing is."""
-    name = _name(found.folder, path)
+    name = _name(listing.folder, path)
     while True:
-        end, now, allowed = found.offset, _digest_now(path), found.allowed(name)
+        end, now, allowed = listing.offset, digest_if_there(path), listing.allowed(name)
         if now in allowed:
             return None
         with _lock:
-            found.refresh()
-        if found.offset == end:  # it was not written again meanwhile
+            listing.refresh()
+        if listing.offset == end:  # it was not written again meanwhile
             break
     if now is None or allowed[0] is None:
         return f"is not listed in {LIST}" if now else "is missing"
@@ -287,10 +264,10 @@ def problem(found: List, path: Path) -> str | None:
     return f"is damaged: {f'it has {now.bytes} bytes, not {written}' if now.bytes != written else 'it was changed'}"
 
 
-def unlisted(found: List) -> Iterator[Path]:
+def unlisted(listing: ChecksumList) -> Iterator[Path]:
     """The files in the folder that no line is about, but for hidden ones and those that grow."""
-    for path in sorted(found.folder.rglob("*")):
-        if path.is_file() and path.suffix != APPENDED and list_for(path) is found and is_unlisted(path):
+    for path in sorted(listing.folder.rglob("*")):
+        if path.is_file() and path.suffix != APPENDED and list_for(path) is listing and is_unlisted(path):
             yield path
 
 
@@ -300,20 +277,3 @@ def _hidden(name: str) -> bool:
 
 def _name(folder: Path, path: Path) -> str:
     return os.path.relpath(path, folder).replace(os.sep, "/")
-
-
-def _digest_now(path: Path) -> Digest | None:
-    try:
-        return _digest(path)
-    except FileNotFoundError:
-        return None
-
-
-def _digest(path: Path) -> Digest:
-    check_ordinary(path)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if path.suffix != TENSORS:
-            return Digest(size, file_digest(file, "sha256").hexdigest())
-        length = file.read(8)  # of the header, as safetensors writes it
-        return Digest(size, sha256(length + file.read(min(int.from_bytes(length, "little"), size))).hexdigest())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import cascadice
+from cascadice import interrupts
 from cascadice.applications.choose import command as choose
 from cascadice.applications.detect import command as detect
 from cascadice.applications.forget import command as forget
@@ -38,18 +39,20 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    with stoppable() as stop:
-        return _main(arguments, stop)
-
-
-def _main(arguments: Sequence[str] | None, stop: Stop) -> int:
+    stop = Stop()
     try:
-        with standard_output():
+        with stoppable(stop):
+            return _main(arguments)
+    except KeyboardInterrupt as interrupt:  # a signal may also come as the command ends
+        return _fail(stop.code, str(interrupt) or "stopped.")
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    try:
+        with standard_output(), interrupts.recognised():
             args, unknown = _parser().parse_known_args(arguments)
             _check_known(unknown, args.parser)
             return args.command(args) or 0
-    except KeyboardInterrupt as interrupt:
-        return _fail(stop.code, str(interrupt) or "stopped.")
     except Exception as error:
         return _fail(*_explained(error))
 
@@ -117,8 +120,7 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
                 f"{name} compares everybody's models in one place, which no process has. Under torchrun, use run, "
                 "influence and detect."
             )
-        places = {"out": name, "ledger": "ledger"}
-        with writing(*(Path(vars(args)[flag] or Path(args.run, own)) for flag, own in places.items() if flag in args)):
+        with writing(*(Path(vars(args)[flag] or args.run) for flag in ("out", "ledger") if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)
 
     return command

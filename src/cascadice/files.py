@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice import checksums
+from cascadice import checksums, flock, jsonl
 
 TENSOR_FORMAT = "cascadice-2"
 TENSOR_FORMAT_1 = "cascadice-1"  # of version 0.1.0: one checksum over all tensors, none over metadata
@@ -29,28 +29,29 @@ Tensors = dict[str, Tensor]
 
 
 @contextmanager
-def replacing(path: Path, settled: bool = True) -> Iterator[Path]:
+def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; if the block succeeds, that file is renamed to `path`.
 
     The temporary file is new: nothing planted under its name is followed. Missing parent folders are created.
 
     Args:
         path: The file to replace.
-        settled: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
-            where many files are written, leave it for one call of `settle`.
+        durable: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
+            where many files are written, leave it for one call of `flush`.
     """
     make_folder(path.parent)
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
     draft.touch(exist_ok=False)
     try:
-        yield draft
-        if settled:
-            sync(draft)
-        with checksums.announced(path, draft, sync=settled):
-            with _about(path):
-                draft.replace(path)
-            if settled:
-                sync(path.parent)
+        with flock.turn(draft):  # `remove_drafts` leaves it alone
+            yield draft
+            if durable:
+                sync(draft)
+            with checksums.announced(path, draft, sync=durable):
+                with _about(path):
+                    draft.replace(path)
+                if durable:
+                    sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -68,7 +69,7 @@ def sync(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, would survive a loss of power."""
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # which does not wait for the end of a pipe
     try:
         os.fsync(handle)
     except OSError as error:
@@ -78,8 +79,8 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def settle(folder: Path, paths: Iterable[Path]) -> None:
-    """Wait until files that were written to a folder without settling would survive a loss of power."""
+def flush(folder: Path, paths: Iterable[Path]) -> None:
+    """Wait until files that were written to a folder without being durable would survive a loss of power."""
     if folder.exists():
         for path in paths:
             if path.exists():
@@ -97,27 +98,30 @@ def make_folder(folder: Path) -> None:
         sync(place.parent)
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, durable: bool = True) -> None:
     """Remove a file, or a folder and everything in it, and strike it from the checksums; of a link the link alone.
 
-    A missing path is fine.
+    A missing path is fine. If it is not `durable`, a loss of power may bring it back; no line is about it then.
     """
-    settled, there = path.parent.name != checksums.ROUNDS, os.path.lexists(path)
-    with checksums.announced(path, None, sync=settled):
+    there = os.path.lexists(path)
+    with checksums.announced(path, None, sync=durable):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-        if settled and there:
-            sync(path.parent)  # else it could come back, and no line would be about it
+        if durable and there:
+            sync(path.parent)
 
 
 def remove_drafts(folder: Folder, *below: str) -> None:
-    """Remove the temporary files that killed processes left in a folder, and anywhere in its subfolders `below`."""
+    """Remove the temporary files that killed processes left in a folder, and anywhere in its subfolders `below`.
+
+    A file that somebody is writing, as a report may be while a run begins, is left alone.
+    """
     place = Path(folder)
     inside = (draft for name in below if not (place / name).is_symlink() for draft in (place / name).rglob(".tmp*"))
     for draft in [*place.glob(".tmp*"), *inside]:
-        if DRAFT.fullmatch(draft.name):
+        if DRAFT.fullmatch(draft.name) and not flock.is_held(draft):
             remove(draft)
 
 
@@ -133,36 +137,31 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def parse_json(text: str) -> Any:
-    """The value that JSON text holds; whatever is wrong with the text is a ValueError."""
+def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
+    """Return the JSON object in a file; a ValueError says what is wrong with the file, and what to do (`remedy`)."""
+    checksums.verify(path, foreign=True, remedy=remedy)
     try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("its lists and objects are nested too deeply") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; a ValueError says what is wrong with the file."""
-    checksums.verify(path, foreign=True)
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = jsonl.parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}). Restore it, or start again with --overwrite.") from None
+        raise ValueError(f"{path} is not JSON ({error}). {remedy}.") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object; found {type(content).__name__}. Restore it.")
     return content
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], settled: bool = True) -> None:
-    """Write named tensors and their metadata as safetensors with a checksum, atomically; `settled`: see `replacing`."""
+def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], durable: bool = True) -> None:
+    """Write named tensors and their metadata as safetensors with a checksum, atomically; `durable`: see `replacing`."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    first = {tensor.data_ptr(): name for name, tensor in reversed(plain.items())}
+    # safetensors writes no tensor under two names
+    plain = {name: one if first[one.data_ptr()] == name else one.clone() for name, one in plain.items()}
     # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
     content: dict[str, Any] = {"format": TENSOR_FORMAT, **metadata, "checksums": tensor_checksums(plain)}
     content["checksum"] = _metadata_checksum(content)
-    with replacing(path, settled) as draft:
+    with replacing(path, durable) as draft:
         try:
             # one metadata entry: several would be written in any order, and equal runs should make equal files
             save_file(plain, draft, metadata={"cascadice": json.dumps(content)})
@@ -182,12 +181,13 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
         raise FileNotFoundError(f"{path} does not exist.")
     checksums.verify(path)
     with intact(path, SafetensorError, ValueError, TypeError), safe_open(path, "pt") as file:
-        metadata = dict(json.loads((file.metadata() or {}).get("cascadice", "{}")))
+        metadata = dict(jsonl.parse((file.metadata() or {}).get("cascadice", "{}")))
         names = metadata["checksums"] if "checksums" in metadata else metadata.get("names", ())
         tensors = {name: file.get_tensor(name).clone() for name in names}
     check_tensors(path, tensors, metadata)
     if layout not in (None, found := metadata.get("layout", "{}")):
-        in_file, in_model = json.loads(found), json.loads(layout)
+        with intact(path, ValueError, TypeError):
+            in_file, in_model = dict(jsonl.parse(found)), jsonl.parse(layout)
         differing = (name for name in (*in_model, *in_file) if in_model.get(name) != in_file.get(name))
         name = next(differing, "the order of parameters")
         shapes = f"{name} is {in_file.get(name)} in the file, {in_model.get(name)} here"

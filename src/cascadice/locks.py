@@ -7,7 +7,6 @@ holds means nothing: a killed process leaves one behind, and the next writer tak
 import json
 import os
 import socket
-import stat
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from errno import ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
 from pathlib import Path
 
-from cascadice import checksums, files
+from cascadice import digests, files, flock, jsonl
 from cascadice.files import Folder
 
 try:
@@ -34,7 +33,7 @@ _handles: set[int] = set()
 
 
 @contextmanager
-def writing(folder: Folder) -> Iterator[None]:
+def locked(folder: Folder) -> Iterator[None]:
     """Be the only writer of a folder inside this block; a block inside a block about the same folder is free to pass.
 
     The folder is made if it is missing, and removed again if it is still empty in the end.
@@ -46,7 +45,7 @@ def writing(folder: Folder) -> Iterator[None]:
         ValueError: If somebody else is writing to the folder.
 
     Example:
-        >>> with writing("runs/mine"):  # doctest: +SKIP
+        >>> with locked("runs/mine"):  # doctest: +SKIP
         ...     ...
     """
     place = Path(os.path.realpath(folder))
@@ -74,21 +73,7 @@ def writing(folder: Folder) -> Iterator[None]:
 
 def in_use(folder: Folder) -> bool:
     """Whether somebody is writing to a folder now; True where this system cannot tell."""
-    if fcntl is None:
-        return True
-    try:
-        handle = os.open(Path(folder) / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe that somebody put there
-            return False
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return flock.is_held(Path(folder) / LOCK)
 
 
 def _acquire(place: Path, named: Path) -> int:
@@ -96,7 +81,7 @@ def _acquire(place: Path, named: Path) -> int:
     for _ in range(ATTEMPTS):
         try:
             files.make_folder(place)
-            checksums.check_ordinary(place / LOCK)
+            digests.check_ordinary(place / LOCK)
             handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except FileNotFoundError:  # whoever made the folder has just removed it
             continue
@@ -149,7 +134,7 @@ def _sign(handle: int) -> None:
 def _holder(place: Path) -> str:
     """Who holds the lock, in words; only numbers and dates are taken from the file as they are."""
     try:
-        content = json.loads((place / LOCK).read_text(encoding="utf-8"))
+        content = jsonl.parse((place / LOCK).read_text(encoding="utf-8"))
         pid, since = int(content["pid"]), datetime.fromisoformat(content["since"])
         elsewhere = "" if content["host"] == socket.gethostname() else " on another machine"
     except (OSError, ValueError, TypeError, KeyError):

@@ -227,6 +227,13 @@ def test_damaged_packs_are_named(tmp_path: Path) -> None:
         data.cifar10(tmp_path)
 
 
+def test_a_pack_without_an_array_is_not_called_damaged(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cifar10.npz", x_train=np.zeros((1, 32, 32, 3), np.uint8), y_train=np.zeros(1, np.int64))
+    lacks = r"cifar10\.npz must hold the arrays classes, .*; it lacks classes, x_test, y_test\. Make the file again"
+    with pytest.raises(ValueError, match=lacks):
+        data.cifar10(tmp_path)
+
+
 # ---------------------------------------------------------------- Tiny ImageNet
 
 

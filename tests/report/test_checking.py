@@ -8,6 +8,7 @@ import pytest
 
 from cascadice import checksums
 from cascadice.applications.forget.audit import audit, models_digest
+from cascadice.applications.reward.seals import read_key
 from cascadice.cli import main
 from cascadice.files import keep_checksums, write_json
 from cascadice.report.page import collect
@@ -134,6 +135,11 @@ def test_a_record_of_forgetting_is_about_its_models(tmp_path):
     assert audit({"models": "models.bin"}, tmp_path)[0].startswith("Not checked")
     with pytest.raises(ValueError, match=r"the models that it is about, ../models.bin, are missing"):
         audit({**record, "models": "../models.bin"}, tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(ValueError, match=r"the models that it is about, circle, are missing"):
+        audit({**record, "models": "circle"}, tmp_path)
+    with pytest.raises(OSError, match=r"[Ss]ymbolic links"):
+        read_key(str(tmp_path / "circle"), tmp_path / "run")
     (tmp_path / "models.bin").write_bytes(b"other")
     with pytest.raises(ValueError, match=r"models.bin holds other models: its digest is"):
         audit(record, tmp_path)

@@ -173,6 +173,18 @@ def test_a_run_that_has_just_started_has_a_page(tmp_path):
     assert "6 participants" in page(data)
 
 
+@pytest.mark.parametrize(("status", "note"), [("interrupted", "was interrupted"), ("running", "was killed")])
+def test_a_run_that_ended_early_is_said_to(bare, tmp_path, status, note):
+    folder = shutil.copytree(bare, tmp_path / "early")
+    (folder / "checksums.jsonl").unlink()
+    manifest = files.read_json(folder / "manifest.json")
+    files.write_json(folder / "manifest.json", {**manifest, "status": status, "rounds": 2})
+    notes = collect(folder)["notes"]
+    assert notes[0].startswith(f"The run ended early: it {note} after 2 of ")
+    assert notes[0].endswith(f"Continue it with: cascadice run --resume --out {folder}")
+    assert not any("ended early" in note for note in collect(bare)["notes"])
+
+
 def test_what_is_shown_already_is_not_offered(run):
     write_section(run, "detect")
     assert [entry["name"] for entry in collect(run)["commands"]] == [

@@ -53,7 +53,7 @@ def recording(folder: Path) -> Iterator[list[Change]]:
     changes: list[Change] = []
     flushed: set[Path] = set()
     sync, remove, make, replace = files.sync, files.remove, files.make_folder, Path.replace
-    append = checksums.List.append
+    append = checksums.ChecksumList.append
 
     def note(kind: str, path: Path, content: bytes | None = None) -> None:
         if folder in (path, *path.parents):
@@ -82,14 +82,14 @@ def recording(folder: Path) -> Iterator[list[Change]]:
             note("content", path, draft.read_bytes())
         return replace(draft, path)
 
-    def noted_append(list_: checksums.List, entry: dict[str, Any], sync: bool = False) -> None:
+    def noted_append(list_: checksums.ChecksumList, entry: dict[str, Any], sync: bool = False) -> None:
         append(list_, entry, sync)
         note("content", list_.path, list_.path.read_bytes())
         if sync:
             note("flush", list_.path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checksums.List, "append", noted_append)
+        patch.setattr(checksums.ChecksumList, "append", noted_append)
         for name, noted in {"sync": noted_sync, "remove": noted_remove, "make_folder": noted_make}.items():
             patch.setattr(files, name, noted)
         patch.setattr("cascadice.runs.store.remove", noted_remove)

@@ -82,8 +82,10 @@ def all_rounds(folder):
 
 def test_changed_settings_are_refused(folder):
     edit(folder / "config.json", lr=0.7)
-    with pytest.raises(ValueError, match=r"config.json (is damaged|disagrees with manifest.json: the fingerprint)"):
+    with pytest.raises(ValueError, match=r"config.json (is damaged|disagrees with manifest.json: the f)") as refused:
         ask(folder, ASKED, folder / "other", quiet=True)
+    assert "Restore the settings that the run was trained with" in str(refused.value)
+    assert "--overwrite" not in str(refused.value)
 
 
 def test_a_changed_mixing_file_is_named(tmp_path):
@@ -137,6 +139,16 @@ def test_a_missing_round_is_noticed(listed, how):
     (listed / "rounds" / "000003.safetensors").unlink()
     with pytest.raises(ValueError, match=r"000003.safetensors is missing"):
         how(listed)
+
+
+def test_a_damaged_round_is_noticed_when_the_run_is_resumed(folder):
+    path = folder / "rounds" / "000001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1  # in a tensor, so that its checksum alone tells
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"000001.safetensors is damaged: the checksum of .* is wrong"):
+        resume(folder)
+    assert store.load_checkpoint(folder).t == 4
 
 
 def test_a_part_that_was_changed_or_removed_is_named(listed):

@@ -89,8 +89,8 @@ def test_a_full_disk_is_no_success(tmp_path, monkeypatch, place):
     write = files.replacing
 
     @contextmanager
-    def full(path, settled=True):
-        with write(path, settled) as draft:
+    def full(path, durable=True):
+        with write(path, durable) as draft:
             yield draft
             if place in path.name:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

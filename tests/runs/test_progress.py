@@ -1,11 +1,13 @@
 """What a run prints."""
 
 import io
+from threading import active_count
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from cascadice.runs import progress
 from cascadice.runs.progress import holdings_table
 
 
@@ -22,3 +24,9 @@ def test_table_shows_every_class_or_the_commonest() -> None:
     many = torch.zeros(1, 30, dtype=torch.int64)
     many[0, 4], many[0, 7] = 5, 6
     assert "c7 (6), c4 (5)" in shown(many, [f"c{c}" for c in range(30)])
+
+
+def test_where_there_is_no_terminal_no_thread_draws() -> None:
+    before = active_count()
+    with progress.Console(quiet=True).doing("counting"), progress.Console(file=io.StringIO()).doing("counting"):
+        assert active_count() == before

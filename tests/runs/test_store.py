@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
+from cascadice.influence import tables
 from cascadice.runs import metrics, store
 from cascadice.runs.metrics import RoundMetrics
 
@@ -95,6 +96,15 @@ def test_a_learning_rate_for_each_participant_is_recorded(tmp_path):
     same_bits(done, store.load_round(tmp_path, 0))
 
 
+def test_one_tensor_is_written_under_two_names(tmp_path):
+    shared, path = torch.arange(3.0), tmp_path / "both.safetensors"  # as the state of half and after, where NaN differ
+    files.write_tensors(path, {"half": shared, "after": shared, "empty": shared[:0], "none": shared[3:]}, {})
+    tensors, _ = files.read_tensors(path, None)
+    assert list(tensors) == ["half", "after", "empty", "none"]
+    assert torch.equal(tensors["half"], shared)
+    assert torch.equal(tensors["after"], shared)
+
+
 def test_buffers_are_recorded(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     done = list(simulate(network(model, data.digits(), nodes=3, batch_size=4), 2))[-1]
@@ -154,6 +164,22 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"damaged: the checksum of .* is wrong"):
         store.load_round(tmp_path, 0)
+
+
+def test_metadata_that_are_nested_too_deeply_are_damage(tmp_path):
+    path = tmp_path / "rounds" / "000000.safetensors"
+    path.parent.mkdir()
+    safetensors.torch.save_file({"a": torch.zeros(1)}, path, metadata={"cascadice": "[" * 100_000})
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        files.read_tensors(path, None)
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        store.load_draw(tmp_path, 0)
+    files.write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"layout": "[" * 100_000})
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        files.read_tensors(tmp_path / "a.safetensors", "{}")
+    files.write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"note": "[" * 100_000})
+    with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
+        tables.load_array(tmp_path, "a")
 
 
 def test_another_format_is_refused(tmp_path, monkeypatch):

@@ -276,10 +276,13 @@ def test_a_killed_process_can_be_gone_on_with(tmp_path):
     assert not list((tmp_path / "cut").rglob(".tmp-*"))
 
 
-def test_a_run_goes_on_without_its_metrics(tmp_path):
+def test_a_run_goes_on_without_its_metrics_if_no_list_has_them(tmp_path):
     config = replace(demo(), rounds=4, epochs=None)
     run(config, tmp_path / "run", quiet=True)
     (tmp_path / "run" / "metrics.parquet").unlink()
+    with pytest.raises(ValueError, match=r"metrics.parquet is missing. Restore it from a copy"):
+        run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)
+    (tmp_path / "run" / "checksums.jsonl").unlink()
     with pytest.raises(ValueError, match="is finished and its metrics are lost"):
         run(config, tmp_path / "run", resume=True, quiet=True)
     run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)

@@ -1,5 +1,6 @@
 """Commands in processes of their own, forked from one that has everything imported: a few milliseconds each."""
 
+import faulthandler
 import json
 import os
 import resource
@@ -69,6 +70,7 @@ def start(work: Callable[[], Any], *, before: Callable[[], None] = lambda: None,
         os.dup2(descriptor, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = (os.fdopen(fd, "w", 1, errors="backslashreplace") for fd in (1, 2))
+        faulthandler.register(signal.SIGUSR1, sys.stderr)  # to be asked where it hangs
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         os.environ["CASCADICE_TRACEBACK"] = "1"  # what nobody foresaw is shown in full
@@ -113,6 +115,8 @@ def wait(child: Child, patience: float = PATIENCE) -> Ended:
     finally:
         os.close(descriptor)
     if hung:
+        os.kill(child.pid, signal.SIGUSR1)
+        sleep(0.5)
         os.killpg(child.pid, signal.SIGKILL)
     _, status = os.waitpid(child.pid, 0)
     said = child.output.read_text(errors="replace")
@@ -128,6 +132,8 @@ def command(*arguments: object, then: Callable[[], Any] | None = None) -> Callab
 
     def work() -> Any:
         code = main([str(argument) for argument in arguments])
+        most = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # to read the answer may take more
         return (code, then()) if then is not None and code == 0 else code
 
     return work
@@ -150,7 +156,7 @@ def interrupted(child: Child, seconds: float, number: int) -> None:
 def judged(what: str, ended: Ended, right: Any) -> Attempt:
     """An attempt that had to give the right answer, or none and one line about it."""
     if ended.crashed:
-        return Attempt(what, Outcome.TRACEBACK, "hung" if ended.hung else ended.said[-1500:])
+        return Attempt(what, Outcome.TRACEBACK, f"{'hung ' * ended.hung}{ended.said[-1500:]}")
     if ended.code == 0:
         wrong = ended.answer != right
         return Attempt(what, Outcome.SILENT if wrong else Outcome.HELD, f"{ended.answer} for {right}" if wrong else "")

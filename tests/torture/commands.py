@@ -61,7 +61,7 @@ def _attack(stage: Stage, name: str, words: list[tuple[str, ...]]) -> Attempt:
         ended = call(name, *subject, *given, *limits, *quiet)
     what = f"cascadice {name} {given!r}"
     if ended.crashed or ended.code not in CODES:
-        return Attempt(what, Outcome.TRACEBACK, "hung" if ended.hung else f"exit {ended.code}: {ended.said[-1500:]}")
+        return Attempt(what, Outcome.TRACEBACK, f"{'hung ' * ended.hung}exit {ended.code}: {ended.said[-1500:]}")
     if ended.code != 0 and not ended.last_line:
         return Attempt(what, Outcome.SILENT, f"exit {ended.code} without a word")
     return Attempt(what, Outcome.HELD, ended.last_line)

@@ -87,7 +87,7 @@ def _killed(
             interrupted(child, *stop)
         first = wait(child)
         if first.crashed:
-            return Attempt(what, Outcome.TRACEBACK, first.said[-1500:] or "hung")
+            return Attempt(what, Outcome.TRACEBACK, f"{'hung ' * first.hung}{first.said[-1500:]}")
         saved = (place / "run" / CHECKPOINT).exists() and work.name != "overwrite"
         said = []
         for repair in work.again:

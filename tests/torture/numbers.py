@@ -90,7 +90,7 @@ def _trained(stage: Stage, flags: list[str], matrix: str = "") -> Attempt:
                 return Attempt(f"{what}; influence", Outcome.SILENT, "NaN or infinite scores")
             ended = later if later.crashed else ended._replace(answer=True)
     if ended.crashed:
-        return Attempt(what, Outcome.TRACEBACK, "hung" if ended.hung else ended.said[-1500:])
+        return Attempt(what, Outcome.TRACEBACK, f"{'hung ' * ended.hung}{ended.said[-1500:]}")
     if ended.code == 0 and ended.answer is not True:
         return Attempt(what, Outcome.SILENT, "NaN or infinite numbers in the run")
     return Attempt(what, Outcome.HELD, ended.last_line)
@@ -113,7 +113,7 @@ def _memory(stage: Stage, rng: random.Random) -> Attempt:
 def _leave(left: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + left
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 def finite(folder: Path) -> bool:

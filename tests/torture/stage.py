@@ -185,8 +185,9 @@ def import_once(*works: Callable[[], Any]) -> None:
 
 @cache
 def make_quick() -> None:
-    """Leave out what takes longest and is not attacked: pictures are drawn by no one, digits are read once."""
+    """Leave out what takes longest and is not attacked: pictures, what draws the page, and reading digits."""
     import matplotlib.figure
+    import plotly.offline
     import pyarrow.parquet  # noqa: F401
     import safetensors.torch  # noqa: F401
     import sklearn.datasets  # noqa: F401
@@ -200,6 +201,7 @@ def make_quick() -> None:
     digits = catalogue.digits()
     catalogue.digits = lambda: digits
     matplotlib.figure.Figure = NoFigure
+    plotly.offline.get_plotlyjs = lambda: ""
 
 
 class NoFigure:

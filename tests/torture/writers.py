@@ -1,10 +1,10 @@
-"""Several processes that write into one folder at once: at most one may, and what it leaves must be right."""
+"""Several processes that write into one folder at once: at most one computes, and what it leaves must be right."""
 
 import random
 from collections.abc import Iterator
 from time import sleep
 
-from torture.children import command, start, wait
+from torture.children import call, command, start, wait
 from torture.disks import repaired
 from torture.kills import WORKS, Work, right_of
 from torture.outcomes import Attempt, Outcome
@@ -23,6 +23,29 @@ def attacks(stage: Stage, seed: int) -> Iterator[Attempt]:
         if rng.random() < 0.5:
             works = [works[0]] * len(works)
         yield _attack(stage, works, [rng.uniform(0, 0.05) for _ in works])
+        training = by_name[rng.choice(["run", "overwrite", "resume"])]
+        yield _reported(stage, training, [rng.uniform(0, 0.1) for _ in range(rng.randint(1, TOGETHER))])
+
+
+def _reported(stage: Stage, training: Work, pauses: list[float]) -> Attempt:
+    """Write the page into the folder of a run while it trains, several times: neither may harm the other."""
+    what = f"pages written into RUN after {', '.join(f'{pause:.3f}' for pause in pauses)} s of {training.name}"
+    with stage.copy() if training.pristine else stage.empty() as place:
+        trainer, pages = start(command(*training.begin(place))), []
+        for pause in pauses:
+            sleep(pause)
+            pages.append(start(command("report", place / "run", "--quiet")))
+        trained, ends = wait(trainer), [wait(page) for page in pages]
+        for ended in (trained, *ends):
+            if ended.crashed:
+                return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])
+        if trained.code != 0:
+            return Attempt(what, Outcome.LOST, f"the run was stopped: {trained.last_line}")
+        if (answer := training.answer(place)) != (right := right_of(stage, training)[1]):
+            return Attempt(what, Outcome.SILENT, f"{answer} for {right}")
+        checked = call("check", place / "run", "--quiet")
+        said = "; ".join(f"{ended.code} {ended.last_line}" for ended in ends)
+        return Attempt(what, Outcome.LOST if checked.code else Outcome.HELD, checked.said.strip() or said)
 
 
 def _attack(stage: Stage, works: list[Work], pauses: list[float]) -> Attempt:

@@ -64,7 +64,7 @@ def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print)
             another process works in it.
     """
     check_writable(request.out)
-    with locks.writing(request.out):
+    with locks.locked(request.out):
         return _reproduce(figures, request, say)
 
 

@@ -27,9 +27,11 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Raise KeyboardInterrupt inside this block when asked to stop; signals that are ignored or handled stay so."""
-    stop = Stop()
+def stoppable(stop: Stop) -> Iterator[None]:
+    """Raise KeyboardInterrupt inside this block when asked to stop; signals that are ignored or handled stay so.
+
+    `stop` is told which signal it was.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if monotonic() - stop.at > PATIENCE:
@@ -41,7 +43,7 @@ def stoppable() -> Iterator[Stop]:
     for one in ours:
         signal.signal(one, interrupt)
     try:
-        yield stop
+        yield
     finally:
         for one in ours:
             signal.signal(one, signal.SIG_DFL)

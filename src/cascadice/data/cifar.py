@@ -87,14 +87,14 @@ def _read_batch(path: Path, form: Form, classes: int) -> tuple[NDArray[np.uint8]
 
 def read_pack(name: str, path: Path, form: Form) -> DataSet:
     """Read one npz file with x_train, y_train, x_test, y_test (uint8 NHWC, int64) and the names of the classes."""
-    coarse = form.labels == "coarse_labels"
-    with open_npz(path) as arrays:
-        classes = names_of(arrays(names := "coarse_classes" if coarse else "classes"), names)
+    names, end = ("coarse_classes", "_coarse") if form.labels == "coarse_labels" else ("classes", "")
+    fields = {f"x_{part}": f"y_{part}{end}" for part in ("train", "test")}
+    with open_npz(path, names, *fields, *fields.values()) as arrays:
+        classes = names_of(arrays(names), names)
         parts = []
-        for part in ("train", "test"):
-            field = f"y_{part}_coarse" if coarse else f"y_{part}"
-            x, y = arrays(f"x_{part}"), labels_of(arrays(field), len(classes), field)
-            expect(f"x_{part} of type and shape", ("uint8", (len(y), 32, 32, 3)), (str(x.dtype), x.shape))
+        for images, labels in fields.items():
+            x, y = arrays(images), labels_of(arrays(labels), len(classes), labels)
+            expect(f"{images} of type and shape", ("uint8", (len(y), 32, 32, 3)), (str(x.dtype), x.shape))
             parts.append(_samples(x.transpose(0, 3, 1, 2), y.numpy(), form))
     return DataSet(name, parts[0], parts[1], classes)
 

@@ -73,7 +73,7 @@ def download(
     """
     wanted = lookup(archives, name, "downloadable data set")
     folder = places(root)[0] / name
-    with locks.writing(folder):
+    with locks.locked(folder):
         remove_drafts(folder)
         for archive in wanted:
             for unfinished in folder.glob(f"{archive.unpacks_to}????????.part") if archive.unpacks_to else ():

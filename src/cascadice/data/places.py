@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cascadice.checksums import check_ordinary
+from cascadice.digests import check_ordinary
 
 Root = str | os.PathLike[str] | None
 
@@ -72,13 +72,20 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[Callable[[str], NDArray[Any]]]:
+def open_npz(path: Path, *names: str) -> Iterator[Callable[[str], NDArray[Any]]]:
     """A function that reads an array of an npz file by its name; errors in the block are reported as damage.
 
+    A whole file that lacks one of these `names` was made without it: that is said instead.
     Nothing is unpickled. Not np.load: it does not compare checksums where an array ends before its member does.
     """
-    with reading(path), zipfile.ZipFile(path) as zipped:
-        yield partial(_read_array, zipped)
+    with reading(path):
+        zipped = zipfile.ZipFile(path)
+    with zipped:
+        if missing := [name for name in names if f"{name}.npy" not in zipped.namelist()]:
+            wanted = f"{path} must hold the arrays {', '.join(names)}"
+            raise ValueError(f"{wanted}; it lacks {', '.join(missing)}. Make the file again with all of them.")
+        with reading(path):
+            yield partial(_read_array, zipped)
 
 
 def _read_array(zipped: zipfile.ZipFile, name: str) -> NDArray[Any]:

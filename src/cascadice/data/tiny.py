@@ -66,7 +66,7 @@ def _decode_files(labelled: Sequence[tuple[Path, int]]) -> Samples:
 
 def read_pack(path: Path) -> DataSet:
     """Read one npz file with concatenated JPEG files in `blob`, their `offsets`, `label`, `is_val` and `wnids`."""
-    with open_npz(path) as arrays:
+    with open_npz(path, "blob", "offsets", "wnids", "label", "is_val") as arrays:
         blob, offsets, wnids = arrays("blob"), arrays("offsets"), names_of(arrays("wnids"), "wnids")
         labels = labels_of(arrays("label"), len(wnids), "label")
         expect("offsets for as many images as labels, that is", (len(labels) + 1,), offsets.shape)

@@ -15,7 +15,7 @@ this file imports.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -37,21 +37,9 @@ from cascadice.engine.fast.runner import Runner
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
-from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Round, difference, moved, rows_of
+from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Pulled, Round, difference, moved, rows_of
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
-
-
-class Pulled(NamedTuple):
-    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way.
-
-    `participants` is of whole updates, of θ and of the optimizer's state; `rates` is of what each learning rate did.
-    """
-
-    before: Adjoint
-    participants: Float[Tensor, " n"]
-    rates: Float[Tensor, " n"]
-    samples: Float[Tensor, "n samples"]
 
 
 class Operator:

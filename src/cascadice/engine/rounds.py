@@ -89,6 +89,18 @@ class Adjoint(NamedTuple):
     state: State
 
 
+class Pulled(NamedTuple):
+    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way.
+
+    `participants` is of whole updates, of θ and of the optimizer's state; `rates` is of what each learning rate did.
+    """
+
+    before: Adjoint
+    participants: Float[Tensor, " n"]
+    rates: Float[Tensor, " n"]
+    samples: Float[Tensor, "n samples"]
+
+
 def rows_of(participants: Participants, nodes: Any) -> Participants:
     """The rows of these participants, an index or a tensor of them."""
     rows: Participants = tree_map(lambda tensor: tensor[nodes], participants)

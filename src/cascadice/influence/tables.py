@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import checksums, files
+from cascadice import checksums, files, jsonl
 from cascadice.engine.rounds import Round
 from cascadice.files import Folder
 from cascadice.influence.cascade import Cascade
@@ -175,7 +175,7 @@ def concatenate(tables: Iterable[Table]) -> Table:
 def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str]) -> None:
     """Add the rows of round `number` to a folder, or replace them; `note` are the settings of the whole folder.
 
-    One writer a folder: what a killed one left half written is removed. `files.settle` makes parts
+    One writer a folder: what a killed one left half written is removed. `files.flush` makes parts
     survive a loss of power.
     """
     from pyarrow import parquet
@@ -192,7 +192,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
             f"{place} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
-    with files.replacing(place / f"part-{number:08d}.parquet", settled=False) as draft:
+    with files.replacing(place / f"part-{number:08d}.parquet", durable=False) as draft:
         parquet.write_table(table.to_arrow(), draft)
 
 
@@ -254,7 +254,8 @@ def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
     tensors, content = files.read_tensors(path, None)
     if name not in tensors or "note" not in content:
         raise ValueError(f"{path} must hold an array kept under {name!r}; found {', '.join(tensors)}.")
-    return tensors[name], json.loads(content["note"])
+    with files.intact(path, ValueError):
+        return tensors[name], jsonl.parse(content["note"])
 
 
 def _array_path(folder: Folder, name: str) -> Path:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cascadice import checksums, files
+from cascadice import checksums, digests, files
 from cascadice.applications.reward.ledger import read_ledger
 from cascadice.applications.reward.seals import check_sealed
 from cascadice.data import load
@@ -100,7 +100,7 @@ def _listed(folder: Path) -> dict[str, Area]:
         area.how.append("checksums")
         if wrong := checksums.problem(found, folder / name):
             area.problems.append(f"{folder / name} {wrong}")
-        elif name.endswith(checksums.TENSORS):
+        elif name.endswith(digests.TENSORS):
             area.attempt("content", partial(files.read_tensors, folder / name, None))
     for path in checksums.unlisted(found):
         if path.suffix in READ:

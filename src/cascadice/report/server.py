@@ -38,7 +38,7 @@ HEADERS = {
 }
 
 
-class Part(NamedTuple):
+class Message(NamedTuple):
     """Something that the training process has sent, and until when it need not be asked again."""
 
     about: Mapping[str, Any]
@@ -56,16 +56,16 @@ class Answer(NamedTuple):
     final: bool = False
 
 
-class Feed:
+class Inbox:
     """What the training process has sent; it is asked for more when somebody looks, and not too often."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.parts: dict[str, Part] = {}
-        self.waiting: dict[str, asyncio.Future[Part]] = {}
+        self.parts: dict[str, Message] = {}
+        self.waiting: dict[str, asyncio.Future[Message]] = {}
         self.looked = float("-inf")
 
-    async def newest(self, name: str) -> Part:
+    async def newest(self, name: str) -> Message:
         """The part of this name, as fresh as it must be."""
         known = self.parts.get(name)
         if known and (known.about.get("ended") or monotonic() < known.until):
@@ -80,7 +80,7 @@ class Feed:
         while line := await self.reader.readline():
             about = json.loads(line)
             content = await self.reader.readexactly(about["size"])
-            part = self.parts[about["name"]] = Part(about, content, monotonic() + about["fresh"])
+            part = self.parts[about["name"]] = Message(about, content, monotonic() + about["fresh"])
             if (asked := self.waiting.pop(about["name"], None)) is not None:
                 asked.set_result(part)
             if about.get("ended") and monotonic() - self.looked > about["wait"]:
@@ -90,7 +90,7 @@ class Feed:
 class Door:
     """Lets requests in that know the address."""
 
-    def __init__(self, feed: Feed, token: str, hosts: list[str]) -> None:
+    def __init__(self, feed: Inbox, token: str, hosts: list[str]) -> None:
         self.feed, self.token, self.hosts = feed, token, hosts
         self.open: dict[asyncio.StreamWriter, None] = {}
 
@@ -163,7 +163,7 @@ async def serve(listening: socket.socket, control: socket.socket) -> None:
     """Serve until the training process closes its end."""
     reader, writer = await asyncio.open_connection(sock=control, limit=LARGEST)
     about = json.loads(await reader.readline())
-    feed = Feed(reader, writer)
+    feed = Inbox(reader, writer)
     door = Door(feed, about["token"], about["hosts"])
     async with await asyncio.start_server(door.connected, sock=listening, limit=LARGEST):
         await feed.receive()

@@ -249,7 +249,7 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
     """Read back everything in the folder, plot it and print a summary."""
     from cascadice.pictures.influence import plot
 
-    files.settle(out, parts(out).values())
+    files.flush(out, parts(out).values())
     summary, data = read_summary(out, run, network), network.data
     tests = summary.test_results
     plot(

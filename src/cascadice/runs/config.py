@@ -85,8 +85,8 @@ class Config:
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError(f"give either rounds or epochs; found rounds={self.rounds}, epochs={self.epochs}.")
         for name in ("nodes", "rounds", "eval_every", "checkpoint_every", "batch_size", "local_steps"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; found {value}.")
+            if (value := getattr(self, name)) is not None and not 1 <= value < 2**63:
+                raise ValueError(f"{name} must be at least 1{' and below 2^63' * (value > 1)}; found {value}.")
         if self.epochs is not None and not 0 < self.epochs < float("inf"):
             raise ValueError(f"epochs must be positive and finite; found {self.epochs}.")
         if self.nodes is None and self.mixing is None:
@@ -159,14 +159,14 @@ def build(
     from cascadice.engine.behaviours import parse as parse_behaviour
     from cascadice.engine.parts import split
 
-    each = per_participant(config, config.nodes or schedule(config)(0).shape[0])
+    mixing = schedule(config)
+    each = per_participant(config, config.nodes or mixing(0).shape[0])
     corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
     dataset = data.load(config.data, config.data_root, download, quiet)
     shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
     members = split(len(each), processes)[rank] if processes > 1 else ()
     here = [each[k] for k in members] or each
     _check_memory(config, here, _build_named(models.count_parameters, config.model, shape, classes, **options))
-    mixing = schedule(config)
     parts = divided(config, dataset, each)
     loss, _ = lookup(losses.LOSSES, config.loss, "loss")
     rounds = length(config, parts)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import checksums, files, locks
+from cascadice.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 
@@ -37,6 +38,8 @@ FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do no
 # What commands read in a manifest; anything may be missing.
 NUMBERS: Mapping[str, Any] = {"rounds": int, "nodes": int, "seconds": (int, float)}
 TEXTS = ("started", "fingerprint", "data")
+
+SETTINGS_REMEDY = "Restore the settings that the run was trained with; to train with others, choose another --out"
 
 # What may change when a run is resumed: where its files are, how long it runs, what it keeps.
 INCIDENTAL = ("data_root", "mixing", "rounds", "epochs", "checkpoint_every", "record")
@@ -100,7 +103,7 @@ def writing(*folders: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for home in dict.fromkeys(folder.parent if _is_run(folder.parent) else folder for folder in folders):
             check_writable(home)
-            stack.enter_context(locks.writing(home))
+            stack.enter_context(locks.locked(home))
             files.remove_drafts(home, *BELOW)
         yield
 
@@ -131,7 +134,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """Read the configuration of a run, from its folder or its config.json."""
     path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
     try:
-        return from_json(files.read_json(path))
+        return from_json(files.read_json(path, SETTINGS_REMEDY))
     except (ValueError, TypeError) as error:
         text = str(error)
         raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
@@ -181,7 +184,7 @@ def fingerprint(config: Config, always: Sequence[str] = ()) -> str:
     changed = {f.name for f in fields(config) if getattr(config, f.name) != f.default}
     entering = {name: value for name, value in determining(config).items() if name in always or name in changed}
     if config.mixing:
-        checksums.check_ordinary(Path(config.mixing))
+        check_ordinary(Path(config.mixing))
     content = Path(config.mixing).read_bytes() if config.mixing else b""
     return blake2b(json.dumps(entering, sort_keys=True).encode() + content, digest_size=8).hexdigest()
 
@@ -200,7 +203,7 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
         mixing = f" or the file {config.mixing}" if config.mixing else ""
         raise ValueError(
             f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: the fingerprint of its settings is {new}, "
-            f"that of the run {found}. Restore the settings that the run was trained with."
+            f"that of the run {found}. {SETTINGS_REMEDY}."
         )
     return old if found == old else new
 

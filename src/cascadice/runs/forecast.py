@@ -19,7 +19,7 @@ from cascadice.engine.metrics import CHUNK
 from cascadice.engine.networks import Network
 from cascadice.influence import cascade, retraining
 from cascadice.optimizers import Optimizer
-from cascadice.runs.memory import Part
+from cascadice.runs.memory import Need
 from cascadice.topology import links
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def layers(model: nn.Module, sample: Tensor) -> Layers:
     return Layers(sum(sizes[1:]), max((a + b for a, b in pairwise(sizes)), default=0))
 
 
-def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Part]:
+def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Need]:
     """What the graph of a topology takes, by the number of its links."""
     per_node = {"complete": nodes, "erdos-renyi": nodes * float(options.get("probability") or 0)}.get(topology, 0)
     degree = max(per_node, float(options.get("degree") or 0), nodes.bit_length())
-    return [Part("its links", int(LINK * nodes * min(degree, nodes)), "Use a sparser topology or fewer participants")]
+    return [Need("its links", int(LINK * nodes * min(degree, nodes)), "Use a sparser topology or fewer participants")]
 
 
 def state_of(optimizer: Optimizer) -> int:
@@ -101,7 +101,7 @@ def state_of(optimizer: Optimizer) -> int:
 
 def of_network(
     nodes: int, parameters: int, state: int, size: int, steps: int, batch: int, own: bool = False
-) -> list[Part]:
+) -> list[Need]:
     """What a network takes before it trains.
 
     Args:
@@ -115,21 +115,21 @@ def of_network(
     carried = (nodes * (1 + state) + (2 * nodes if own else 4)) * parameters * size
     drawn = INDICES * nodes * steps * batch
     return [
-        Part(f"the parameters of {nodes:,} participants, {parameters:,} each,", carried, FEWER),
-        Part(f"the batches of {steps:,} local steps", drawn, SHORTER),
+        Need(f"the parameters of {nodes:,} participants, {parameters:,} each,", carried, FEWER),
+        Need(f"the batches of {steps:,} local steps", drawn, SHORTER),
     ]
 
 
-def of_training(network: Network, rounds: int, window: int = 0, recorded: bool = False) -> list[Part]:
+def of_training(network: Network, rounds: int, window: int = 0, recorded: bool = False) -> list[Need]:
     """What training takes beside the network: rounds in memory, local work, evaluation or saving, metrics."""
     theta = network.initial.theta
     once, everybody = bytes_of(network.initial), theta.nbytes
     saved = once + (once + everybody if recorded else 0)
     work, evaluated = _local_work(network), _evaluation(network)
     return [
-        Part(f"{window + 2} rounds in memory", (window + 2) * (once + everybody), FEWER),
-        max(work, evaluated, Part("copies to be saved", saved, FEWER), key=lambda part: part.bytes),
-        Part("metrics", rounds * (ROUND + 8 * network.nodes), "Use fewer rounds (--rounds)"),
+        Need(f"{window + 2} rounds in memory", (window + 2) * (once + everybody), FEWER),
+        max(work, evaluated, Need("copies to be saved", saved, FEWER), key=lambda part: part.bytes),
+        Need("metrics", rounds * (ROUND + 8 * network.nodes), "Use fewer rounds (--rounds)"),
     ]
 
 
@@ -150,55 +150,55 @@ def _layers(network: Network) -> Layers:
     return layers(network.learner.evaluating, x.to(network.initial.theta.dtype) if x.is_floating_point() else x)
 
 
-def _local_work(network: Network, rows: int | None = None) -> Part:
+def _local_work(network: Network, rows: int | None = None) -> Need:
     """A training pass of these rows; of all participants unless said."""
     steps, batch, size = _sizes(network)
     together = _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
     inputs = steps * batch * prod(network.data.train.shape) * (size + network.data.train.x.element_size())
     each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + inputs
-    return Part("local work", int(together * each), SHORTER)
+    return Need("local work", int(together * each), SHORTER)
 
 
-def _evaluation(network: Network) -> Part:
+def _evaluation(network: Network) -> Need:
     samples, size = min(CHUNK, len(network.data.test)), network.initial.theta.element_size()
     together = min(_rows(network, network.nodes), max(1, 2**17 // samples))
-    return Part("evaluation", together * samples * _layers(network).most * size, FEWER)
+    return Need("evaluation", together * samples * _layers(network).most * size, FEWER)
 
 
-def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Part]:
+def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Need]:
     """What training takes, with influence computed on the way if it is asked for."""
     if question is None:
         return of_training(network, rounds, recorded=recorded)
     return of_training(network, rounds, question.hops, recorded) + of_influence(network, question)
 
 
-def of_question(network: Network, question: "Question") -> list[Part]:
+def of_question(network: Network, question: "Question") -> list[Need]:
     """What influence in recorded rounds takes: those rounds, one more being read, and the scoring."""
     read = (question.rounds_needed + 1) * (2 * bytes_of(network.initial) + network.initial.theta.nbytes)
-    return [Part("recorded rounds", read, "Ask for fewer --hops"), *of_influence(network, question)]
+    return [Need("recorded rounds", read, "Ask for fewer --hops"), *of_influence(network, question)]
 
 
-def of_influence(network: Network, question: "Question") -> list[Part]:
+def of_influence(network: Network, question: "Question") -> list[Need]:
     """What scoring a round takes beside the rounds it looks at."""
     samples = question.eval_samples or len(network.data.test)
-    held = Part("the test samples", 2 * samples * prod(network.data.test.shape) * 4, LESS)
+    held = Need("the test samples", 2 * samples * prod(network.data.test.shape) * 4, LESS)
     each = (_estimator(network, question, kind, samples) for kind in question.kinds)
     return [held, max(each, key=lambda part: part.bytes)]
 
 
-def _estimator(network: Network, question: "Question", kind: str, samples: int) -> Part:
+def _estimator(network: Network, question: "Question", kind: str, samples: int) -> Need:
     theta, once, hops = network.initial.theta, bytes_of(network.initial), question.hops
     gradients = _gradients(network, samples)
     if kind == "shares" or (kind == "first-order" and question.samples):
         kept = (hops + 3) * theta.nbytes + 2 * once + (2 * hops * once if kind == "shares" else 0)
-        return Part("adjoints and gradients", kept + max(gradients, 2 * _local_work(network).bytes), FEWER)
+        return Need("adjoints and gradients", kept + max(gradients, 2 * _local_work(network).bytes), FEWER)
     together = min(len(question.sources or range(network.nodes)), max(1, cascade.MEMORY // theta.nbytes))
     pairs, working = (together * min(network.nodes, _reach(network) ** far) for far in (hops, max(0, hops - 1)))
     work = 2 * _local_work(network, working).bytes if hops > 1 else 0
     passes = max(gradients, _losses(network, pairs, samples) if kind == "truth" else 0, work)
     rows = PERTURBED * pairs * once // network.nodes
-    return Part(f"{kind} influence of {together} sources at a time", rows + theta.nbytes + passes, LESS)
+    return Need(f"{kind} influence of {together} sources at a time", rows + theta.nbytes + passes, LESS)
 
 
 def _reach(network: Network) -> int:
@@ -216,26 +216,26 @@ def _losses(network: Network, rows: int, eval_samples: int) -> int:
     return together * eval_samples * _layers(network).most * network.initial.theta.element_size()
 
 
-def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") -> list[Part]:
+def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") -> list[Need]:
     """What whole-run influence takes: rounds that are kept, a sweep backwards, and the scores."""
     steps, batch, _ = _sizes(network)
     scores = len(question.weights) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
     gradients = _gradients(network, question.eval_samples or len(network.data.test))
     sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * _local_work(network).bytes)
     return [
-        Part("rounds that are kept", bytes_kept(network, rounds, segment(network, rounds)), FEWER),
-        Part("the sweep backwards", sweep, LESS),
-        Part("scores", scores, "Leave out --samples"),
+        Need("rounds that are kept", bytes_kept(network, rounds, segment(network, rounds)), FEWER),
+        Need("the sweep backwards", sweep, LESS),
+        Need("scores", scores, "Leave out --samples"),
     ]
 
 
-def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Part]:
+def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Need]:
     """What training so many networks takes, as many side by side as `retrain` trains."""
     once = bytes_of(network.initial)
     count = 1 if network.groups else min(networks, retraining.MOST, max(1, retraining.MEMORY // once))
     parts = of_training(network, rounds)
     return [
-        Part("the parameters of networks trained together", count * once, FEWER),
+        Need("the parameters of networks trained together", count * once, FEWER),
         *(part._replace(bytes=part.bytes * count) for part in parts[:2]),
-        Part("the loss on the test samples", _losses(network, network.nodes, eval_samples), LESS),
+        Need("the loss on the test samples", _losses(network, network.nodes, eval_samples), LESS),
     ]

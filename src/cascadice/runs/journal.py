@@ -2,19 +2,16 @@
 
 import contextlib
 import math
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-import cascadice
-from cascadice import files
+from cascadice import files, interrupts
 from cascadice.data.samples import content_digest
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
@@ -23,7 +20,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
-from cascadice.runs.binding import DATA, check_data, check_process, check_version, process_of
+from cascadice.runs.binding import check_data, check_process, check_version
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import (
     BELOW,
@@ -36,6 +33,7 @@ from cascadice.runs.folder import (
     read_manifest,
     run_fingerprint,
 )
+from cascadice.runs.manifest import circumstances
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.processes import World
 
@@ -125,8 +123,8 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 
 
 def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
-    """The metrics before round t; training can continue without them, but a run needs some in the end."""
-    metrics = store.read_metrics(folder) if (folder / store.METRICS).exists() else []
+    """The metrics before round t; where no list says that there were any, training continues if it will make some."""
+    metrics = store.metrics_so_far(folder)
     if not metrics and t == rounds:
         raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
     return [m for m in metrics if m.t < t]
@@ -174,7 +172,7 @@ def save(journal: Journal) -> None:
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
     _keep_earlier(journal)
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
-        store.settle_rounds(journal.folder, range(journal.checkpointed, journal.t))
+        store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         identity = {"run": journal.fingerprint, "layout": journal.layout}
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
@@ -214,7 +212,8 @@ def ending(journal: Journal) -> Iterator[None]:
     """However the training inside ends, keep what was done and write into the manifest how it ended."""
     status = "failed"
     try:
-        yield
+        with interrupts.recognised():
+            yield
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -233,7 +232,7 @@ def end(journal: Journal, status: str) -> None:
     journal.status = status
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     _delete_later_rounds(journal)
-    store.settle_rounds(journal.folder, range(journal.checkpointed, journal.t))
+    store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     _write(journal)
     plot(journal)
 
@@ -250,13 +249,18 @@ def _delete_later_rounds(journal: Journal) -> None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Rounds before the checkpoint must be there; if only the last are kept, some may be deleted, or back again."""
+    """Rounds before the checkpoint must be there, and whole; a resumed run will not make them again.
+
+    If only the last are kept, some may be deleted, or back again. Cost: each is read once.
+    """
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
     if store.rounds_to_keep(journal.config.record).most is not None:
         returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
         store.delete_rounds(journal.folder, [*missing, *returned])
     elif missing:
         store.check_rounds(journal.folder)
+    for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
+        store.load_round(journal.folder, t, run=journal.fingerprint, layout=journal.layout)
 
 
 def plot(journal: Journal) -> None:
@@ -282,8 +286,6 @@ def plot(journal: Journal) -> None:
 
 
 def _write_manifest(journal: Journal) -> None:
-    network, cuda = journal.network, journal.network.device.type == "cuda"
-    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
     manifest = {
         "format": FORMAT,
         "fingerprint": journal.fingerprint,
@@ -292,15 +294,6 @@ def _write_manifest(journal: Journal) -> None:
         "seconds": round(journal.seconds, 3),
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
-        "strategy": network.strategy,
-        "nodes": network.whole,
-        "parameters": network.learner.size,
-        DATA: journal.data,
-        "seed": journal.config.seed,
-        "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "versions": {**versions, "python": platform.python_version()},
-        **({} if journal.world is None else {"process": process_of(network, journal.world)}),
+        **circumstances(journal.network, journal.config, journal.data, journal.world),
     }
     files.write_json(journal.folder / MANIFEST, manifest)

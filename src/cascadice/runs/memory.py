@@ -20,7 +20,7 @@ LIMITS = (
 )
 
 
-class Part(NamedTuple):
+class Need(NamedTuple):
     """A part of what a computation takes: what it is, how many bytes, and how it could be less."""
 
     name: str
@@ -28,7 +28,7 @@ class Part(NamedTuple):
     remedy: str
 
 
-def check(what: str, parts: Sequence[Part], device: torch.device) -> None:
+def check(what: str, parts: Sequence[Need], device: torch.device) -> None:
     """Raise a ValueError if these parts together take more memory than is free.
 
     Args:
@@ -37,7 +37,7 @@ def check(what: str, parts: Sequence[Part], device: torch.device) -> None:
         device: Where it will be: on the CPU, or on a GPU.
 
     Example:
-        >>> check("the run", [Part("its parameters", 10**6, "Use a smaller model")], torch.device("cpu"))
+        >>> check("the run", [Need("its parameters", 10**6, "Use a smaller model")], torch.device("cpu"))
     """
     needed, there = sum(part.bytes for part in parts), free(device)
     if needed <= there:

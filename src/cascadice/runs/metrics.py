@@ -101,6 +101,12 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
     ]
 
 
+def metrics_so_far(folder: Folder) -> list[RoundMetrics]:
+    """Read the metrics of every round; none if none were written yet. If they were, and are missing, that is wrong."""
+    checksums.verify(Path(folder) / METRICS)
+    return read_metrics(folder) if (Path(folder) / METRICS).exists() else []
+
+
 def _traffic(table: Any, nodes: int) -> list[tuple[int, int] | None]:
     """Bytes sent and received in each round; empty where they were not counted."""
     if not set(TRAFFIC) <= set(table.column_names):

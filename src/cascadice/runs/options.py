@@ -1,11 +1,12 @@
 """Options and exceptions as people write them: `name=value`, and `nodes:name=value,…` for single participants."""
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import combinations
 from typing import Any, NamedTuple
+
+from cascadice import jsonl
 
 NODES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 EXAMPLE = "2,5:optimizer=adam,lr=0.003 or 0-3:batch_size=8,local_steps=2"
@@ -21,8 +22,8 @@ def read_options(texts: Sequence[str]) -> dict[str, Any]:
         if not (name and equals):
             raise ValueError(f"an option must read name=value, e.g. hidden=[64,64]; found {text!r}.")
         value: Any = rest
-        with suppress(ValueError, RecursionError):  # the latter where brackets are nested too deeply
-            value = json.loads(rest)
+        with suppress(ValueError):
+            value = jsonl.parse(rest)
         options[name.strip().replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return options
 

@@ -22,6 +22,7 @@ import torch
 import torch.distributed
 
 import cascadice
+from cascadice import jsonl
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
@@ -103,7 +104,7 @@ class World:
             raise ConnectionError(f"the store of the processes is gone: {_first_line(error)}") from None
         if len(data) > LARGEST:
             raise ConnectionError(f"process {rank} told {len(data)} bytes; at most {LARGEST} were expected.")
-        return json.loads(data)
+        return jsonl.parse(data)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Check that all processes have the same facts.

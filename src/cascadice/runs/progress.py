@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
@@ -33,6 +33,13 @@ class Console(rich_console.Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """The text without markup and emoji, its control characters written out."""
         return super().render_str(visible(text), **{**options, "markup": False, "emoji": False})
+
+    def doing(self, what: str) -> AbstractContextManager[Any]:
+        """Say what is being done inside a block, on a terminal; elsewhere no thread is started to draw it.
+
+        To start one where memory is short may never end (https://github.com/python/cpython/issues/140746).
+        """
+        return self.status(what) if self.is_terminal and not self.quiet else nullcontext()
 
 
 def say(console: Console, text: str) -> None:

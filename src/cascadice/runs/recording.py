@@ -88,7 +88,7 @@ class Recording:
 
     def final_test_metrics(self) -> str:
         """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none."""
-        metrics = store.read_metrics(self.folder) if (self.folder / store.METRICS).exists() else []
+        metrics = store.metrics_so_far(self.folder)
         for t, (name, values) in ((m.t, quality(m.test)) for m in reversed(metrics) if m.test is not None):
             return f"test {name} {float(values.mean()):.3f} after round {t}"
         return ""

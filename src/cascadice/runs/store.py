@@ -19,18 +19,38 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from cascadice import checksums, files
+from cascadice import checksums, files, jsonl
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, Tensors, damaged, intact, read_tensors, remove, settle, write_tensors
-from cascadice.runs.metrics import METRICS, RoundMetrics, read_metrics, write_metrics
+from cascadice.files import Folder, Tensors, damaged, flush, intact, read_tensors, remove, write_tensors
+from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
 __all__ = [
-    "CHECKPOINT", "EARLIER", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds", "delete_rounds",
-    "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round", "load_rounds", "read_metrics",
-    "rounds_to_keep", "save_checkpoint", "save_round", "saved_rounds", "settle_rounds", "to_tensors", "write_metrics",
+    "CHECKPOINT",
+    "EARLIER",
+    "METRICS",
+    "Checkpoint",
+    "RoundMetrics",
+    "RoundsToKeep",
+    "check_rounds",
+    "delete_rounds",
+    "flush_rounds",
+    "from_tensors",
+    "layout",
+    "load_checkpoint",
+    "load_draw",
+    "load_round",
+    "load_rounds",
+    "metrics_so_far",
+    "read_metrics",
+    "rounds_to_keep",
+    "save_checkpoint",
+    "save_round",
+    "saved_rounds",
+    "to_tensors",
+    "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -100,7 +120,7 @@ def _complete(path: Path) -> Iterator[None]:
 
 
 def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}") -> None:
-    """Save a round of the run with this fingerprint; `settle_rounds` makes it survive a loss of power.
+    """Save a round of the run with this fingerprint; `flush_rounds` makes it survive a loss of power.
 
     `after` is left out where gossip by W recomputes it from the rest, bit for bit.
     """
@@ -120,7 +140,7 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
     if heard or not _equal(mix(W, round.half), round.after):  # a rule that does not average, or another order of sums
         metadata["after"] = "heard" if heard else "stored"
         tensors |= to_tensors("after.", round.after)
-    write_tensors(_round_path(folder, t), tensors, metadata, settled=False)
+    write_tensors(_round_path(folder, t), tensors, metadata, durable=False)
 
 
 def _equal(one: Participants, other: Participants) -> bool:
@@ -195,7 +215,7 @@ def load_draw(folder: Folder, t: int) -> Draw:
     path = _round_path(folder, t)
     checksums.verify(path)
     with intact(path, SafetensorError), _complete(path), safe_open(path, "pt") as file:
-        metadata = json.loads(file.metadata()["cascadice"])
+        metadata = dict(jsonl.parse(file.metadata()["cascadice"]))
         names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
         tensors = {name: file.get_tensor(name) for name in names}
         draw = _draw_from(metadata, tensors)
@@ -211,9 +231,9 @@ def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dr
     return Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
 
 
-def settle_rounds(folder: Folder, rounds: Sequence[int]) -> None:
+def flush_rounds(folder: Folder, rounds: Sequence[int]) -> None:
     """Wait until these recorded rounds would survive a loss of power; numbers that were not recorded are skipped."""
-    settle(Path(folder) / "rounds", (_round_path(folder, t) for t in rounds))
+    flush(Path(folder) / "rounds", (_round_path(folder, t) for t in rounds))
 
 
 def unlisted_rounds(folder: Folder) -> list[int]:
@@ -224,7 +244,7 @@ def unlisted_rounds(folder: Folder) -> list[int]:
 def delete_rounds(folder: Folder, rounds: Sequence[int]) -> None:
     """Delete these recorded rounds; numbers that were not recorded are skipped."""
     for t in rounds:
-        remove(_round_path(folder, t))
+        remove(_round_path(folder, t), durable=False)
 
 
 class RoundsToKeep(NamedTuple):

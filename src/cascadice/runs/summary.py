@@ -114,7 +114,7 @@ def summarise(
 
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
     """Summarise the influence in a folder, with the test accuracy that the run measured."""
-    metrics = store.read_metrics(run) if (Path(run) / store.METRICS).exists() else []
+    metrics = store.metrics_so_far(run)
     table, change = read_table(folder), read_training_change(folder)
     check_range(table, sample=len(network.data.train))
     sees_scale = all(learner.optimizer.linear for learner in network.learners)

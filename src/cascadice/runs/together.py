@@ -47,7 +47,7 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
 def _clear_further(world: World, out: Path) -> None:
     names = (path for path in out.glob("rank-*") if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size)
     for path in names:
-        with locks.writing(path):
+        with locks.locked(path):
             clear(path)
             files.remove(path / MANIFEST)
 

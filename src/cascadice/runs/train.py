@@ -76,7 +76,7 @@ def run(
         together.check(world, config, folder, question, live, resume=resume, overwrite=overwrite)
         folder, place = world.folder(out), {"processes": world.size, "rank": world.rank}
     check_writable(folder, "a run")
-    with locks.writing(folder):
+    with locks.locked(folder):
         check_folder(folder, config, resume, overwrite)
         network = build(config, download=download, quiet=quiet, **place)
         rounds = length_of(config, network)

@@ -79,7 +79,7 @@ def _ask(
         files.write_json(out / NOTE, note)
         for t, rows in enumerate(_compute(played, question, out, console)):
             tables.write_part(out, tables.renumbered(rows, played.network.members), t, note)
-        files.settle(out, tables.parts(out).values())
+        files.flush(out, tables.parts(out).values())
         remove_sweeps(out)
     return conclude(console, played.network, played.folder, out)
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cascadice.checksums import check_ordinary
+from cascadice.digests import check_ordinary
 from cascadice.files import replacing
 from cascadice.topology.graphs import DiGraph
 

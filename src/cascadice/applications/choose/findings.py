@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     if args.groups is not None and not 1 <= args.groups <= network.nodes:
         raise ValueError(f"--groups must be in 1..{network.nodes}, the participants; found {args.groups}.")
     writer = open_writer(args, recording, "choose", MIXING)
-    with writer.console.status("measuring what everyone did for everyone"):
+    with writer.console.doing("measuring what everyone did for everyone"):
         (evaluation, samples), every = own_samples(network), -(-len(recording.round_numbers) // TIMES)
         observed = observe(network, recording.load_rounds(), evaluation, samples=samples, every=every)
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
@@ -124,7 +124,7 @@ def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
 
 def _accuracy(recording: Recording) -> list[str]:
     """How good the run's models were in the end, where that was measured."""
-    metrics = store.read_metrics(recording.folder) if (recording.folder / store.METRICS).exists() else []
+    metrics = store.metrics_so_far(recording.folder)
     accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)
     if accuracy is None or bool(accuracy.isnan().any()):
         return []

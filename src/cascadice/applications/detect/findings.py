@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
     rounds = recording.load_rounds(together.common(world, recording.round_numbers) if world else None)
-    with writer.console.status("looking at what everyone heard"), together.exchange(world, network) as exchange:
+    with writer.console.doing("looking at what everyone heard"), together.exchange(world, network) as exchange:
         verdicts = detect(network, rounds, evaluation, **options, look=looking(exchange))
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)

@@ -9,7 +9,6 @@ Lines are never removed: a damaged part is entered again, on a new line. A folde
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import files
+from cascadice import files, jsonl
 from cascadice.applications.reward.contributions import Entry
-from cascadice.checksums import check_ordinary
+from cascadice.digests import check_ordinary
 from cascadice.locks import LOCK
 from cascadice.names import lookup
 from cascadice.runs import folder as run_folder
@@ -108,12 +107,14 @@ def _enter(folder: Path, note: Mapping[str, str], entries: Iterable[Entry], sign
         with files.replacing(folder / CHAIN) as draft:
             draft.write_text(header + "\n", encoding="utf-8")
         seal = _digest(header.encode())
+    end = len(jsonl.complete((folder / CHAIN).read_bytes()))
     for entry in entries:
         _write_part(_part(folder, entry.round), _columns(entry))
         content = _part(folder, entry.round).read_bytes()
         line = _sealed(seal, entry.round, len(content), _digest(content))
         line = line if sign is None else line._replace(hmac=sign(line.seal))
-        _append(folder / CHAIN, json.dumps({name: value for name, value in line._asdict().items() if value != ""}))
+        fields = {name: value for name, value in line._asdict().items() if value != ""}
+        end = jsonl.append(folder / CHAIN, fields, end)
         seal = line.seal
 
 
@@ -173,8 +174,7 @@ def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]
     """The header's note and seal, and the lines, each of which must follow from those before it."""
     remedy = "Restore the file, or start a ledger elsewhere."
     check_ordinary(path)
-    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a killed process leaves an unfinished last line
-    lines = [_parsed(line) for line in complete.split("\n")]
+    lines = [_parsed(line) for line in jsonl.complete(path.read_bytes()).split(b"\n")[:-1]]
     if None in lines:
         raise ValueError(f"line {lines.index(None) + 1} of {path} is not readable. {remedy}")
     header, *rest = (line or {} for line in lines)
@@ -192,9 +192,9 @@ def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]
     return header["note"], opening, tuple(chain)
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        content = files.parse_json(line)
+        content = jsonl.parse(line)
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
@@ -218,16 +218,6 @@ def _problem(name: str, content: bytes | None, line: ChainLine) -> str | None:
     if len(content) < line.bytes:
         return f"{name} is truncated: {len(content)} of {line.bytes} bytes"
     return None if _digest(content) == line.sha256 else f"{name} was altered after it was entered"
-
-
-def _append(chain: Path, line: str) -> None:
-    """Add a line, over an unfinished one if there is one; it is on disk when this returns."""
-    with chain.open("r+b") as file:
-        file.seek(file.read().rfind(b"\n") + 1)
-        file.truncate()
-        file.write(line.encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _part(folder: Path, t: int) -> Path:

@@ -1,10 +1,11 @@
 """Seals with a secret key: who lacks the key can neither change a ledger nor make another one that passes for it."""
 
 import hmac
+import os
 from pathlib import Path
 
 from cascadice.applications.reward.ledger import CHAIN, Ledger
-from cascadice.checksums import check_ordinary
+from cascadice.digests import check_ordinary
 
 FEWEST_BYTES = 16
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
@@ -22,8 +23,8 @@ def read_key(path: str | None, *folders: Path) -> bytes | None:
     """
     if path is None:
         return None
-    place = Path(path).resolve()
-    if inside := next((folder for folder in folders if place.is_relative_to(folder.resolve())), None):
+    place = Path(os.path.realpath(path))  # not Path.resolve, which fails on links in a circle
+    if inside := next((folder for folder in folders if place.is_relative_to(os.path.realpath(folder))), None):
         raise ValueError(f"the key {path} lies in {inside}, which it is to protect. Keep it elsewhere.")
     check_ordinary(place)
     key = place.read_bytes().strip()

@@ -21,6 +21,7 @@ from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary
 
+WORDS = {"interrupted": "was interrupted", "stopped": "was killed", "failed": "failed", "diverged": "diverged"}
 POINTS = 400  # most points of a curve
 
 
@@ -44,6 +45,7 @@ def collect(folder: files.Folder) -> Json:
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
     length = int(manifest.get("rounds", 0))
+    notes.extend(_stopped(home, manifest, config, length))
     read = influences.read(places, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
     notes.extend(text for place in places for text in _gone(place))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
@@ -80,6 +82,16 @@ def collect(folder: files.Folder) -> Json:
         "table": influences.table(read),
         "notes": notes,
     }
+
+
+def _stopped(home: Path, manifest: dict[str, Any], config: Config, rounds: int) -> list[str]:
+    """That a run ended before its last round, and how, in words; nothing if it did not."""
+    status = str(manifest.get("status", "finished"))
+    if status in ("finished", "running"):
+        return []
+    planned = f" of {config.rounds}" if config.rounds else ""
+    how = "" if status == "diverged" else f" Continue it with: cascadice run --resume --out {home}"
+    return [f"The run ended early: it {WORDS.get(status, f'is {status}')} after {rounds}{planned} rounds.{how}"]
 
 
 def _gone(home: Path) -> list[str]:

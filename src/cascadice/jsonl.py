@@ -1,0 +1,42 @@
+"""JSON that may be damaged, and files of JSON lines that grow.
+
+A writer that is killed leaves an unfinished last line, which counts for nothing: the next one writes over it.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def parse(text: str | bytes) -> Any:
+    """The value that JSON text holds; whatever is wrong with the text is a ValueError."""
+    try:
+        return json.loads(text)
+    except (RecursionError, TypeError) as error:
+        deep = isinstance(error, RecursionError)
+        raise ValueError("its lists and objects are nested too deeply" if deep else str(error)) from None
+
+
+def complete(content: bytes) -> bytes:
+    """The lines of a file without an unfinished last one."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def append(path: Path, entry: Mapping[str, Any], end: int, sync: bool = True) -> int:
+    """Add a line where the complete ones end, and return where they end then.
+
+    Without `sync` the line need not survive a loss of power.
+    """
+    line = json.dumps(entry).encode() + b"\n"
+    with path.open("r+b", buffering=0) as file:
+        if file.seek(0, os.SEEK_END) != end:
+            file.truncate(end)
+            file.seek(end)
+        if file.write(line) != len(line):  # a full disk
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if sync:
+            os.fsync(file.fileno())
+    return end + len(line)
