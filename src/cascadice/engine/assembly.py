@@ -15,13 +15,15 @@ from cascadice.data import batches as batch_plans
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
+from cascadice.data.inputs import at, described
 from cascadice.data.partition import Partition
 from cascadice.engine import groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
-from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, unflatten
+from cascadice.engine.dropout import seeded, state_of
+from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, trained, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
-from cascadice.engine.operator import STRATEGIES, choose, seeded
+from cascadice.engine.operator import STRATEGIES, choose
 from cascadice.engine.parts import check_members, narrowed
 from cascadice.engine.rounds import Draw, rows_of
 from cascadice.intervals import check_participants
@@ -150,25 +152,29 @@ def _choice(network: Network, drawn: Draw, group: Group) -> str:
 
 
 def _draws(network: Network, inputs: LocalInputs) -> bool:
-    """Whether the model's training output depends on chance: two seeds, one batch."""
-    first, x, y = rows_of(network.initial, 0), inputs.x[0, 0], inputs.y[0, 0]
-    template, labels, outputs = network.learner, len(network.data.classes), []
+    """Whether the model draws at random in training: two seeds give two outputs, or torch's generator moves on."""
+    first, x, y = rows_of(network.initial, 0), at(inputs.x, (0, 0)), inputs.y[0, 0]
+    template, labels, outputs, moved = network.learner, len(network.data.classes), [], False
     parameters = dict(unflatten(template.training, first.theta))
     try:
         for seed in (1, 2):
             with torch.no_grad(), seeded(seed, network.device):
+                before = state_of(network.device)
                 outputs.append(outputs_of(parameters, template, first.buffers, x)[0])
+                # a model may draw without effect at first: adapters (LoRA) begin at zero
+                moved |= not all(map(torch.equal, before, state_of(network.device)))
                 value = template.loss(outputs[-1], y)
                 if labels:  # one that few batches hold would otherwise be out of bounds in the middle of the run
                     template.loss(outputs[-1], torch.full_like(y, labels - 1))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         below = f" below {labels}" if labels else ""
-        shapes = f"inputs {list(x.shape)} and targets {list(y.shape)}{below}"
+        inputs_of = list(x.shape) if isinstance(x, Tensor) else described(x)
+        shapes = f"inputs {inputs_of} and targets {list(y.shape)}{below}"
         reason = (str(error) or type(error).__name__).partition("\n")[0]
         raise ValueError(f"model and loss must take a batch of {shapes}; they said: {reason}") from error
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
-    return not torch.equal(*outputs)
+    return moved or not torch.equal(*outputs)
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -235,7 +241,7 @@ def _initial(
             needed = f"[{nodes}, {template.size}], a row for each participant"
             raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
         theta = theta[list(rows)]
-    theta = theta.to(next(template.training.parameters())).clone(memory_format=torch.contiguous_format)
+    theta = theta.to(next(iter(trained(template.training).values()))).clone(memory_format=torch.contiguous_format)
     holders = [template.training] * len(rows) if isinstance(init, (str, Tensor)) else [init[k] for k in rows]
     buffers = {
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)

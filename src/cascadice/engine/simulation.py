@@ -6,6 +6,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from cascadice.data.inputs import at
 from cascadice.engine.learner import Participants, measure_all
 from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
@@ -128,6 +129,7 @@ def _has_loss(network: Network, t: int, k: int) -> bool:
     group = next((group for group in network.groups if k in group.nodes), None)
     x, y, *_ = load(network, draw(network, t), [k], group=group)
     one, learner = rows_of(network.initial, k), network.learner
+    steps = [(at(x, (0, i)), y[0, i]) for i in range(y.shape[1])]
     with torch.no_grad():
-        losses = [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in zip(x[0], y[0], strict=True)]
+        losses = [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in steps]
     return bool(torch.stack(losses).isfinite().all())
