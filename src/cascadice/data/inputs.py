@@ -16,7 +16,7 @@ IGNORED = -100
 """The target that counts neither in losses nor in accuracies, as in torch's cross entropy."""
 
 
-def as_inputs(given: Any) -> Inputs:
+def as_inputs(given: Any) -> Any:
     """Inputs as trees that torch knows: a tokenizer's BatchEncoding is a dictionary of its own kind."""
     if isinstance(given, Mapping):
         return {name: as_inputs(part) for name, part in given.items()}

@@ -119,7 +119,7 @@ class Operator:
     def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
         """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
         strategy = self.network.strategy
-        taped = taped and not self.network.groups and self.network.sample_weights is None
+        taped = taped and not self.network.groups and not self.network.uneven and self.network.sample_weights is None
         layers = self._runner.layers(drawn) if taped else None
 
         def plain(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine.dropout import seeded
+from cascadice.engine.groups import groups_in
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.networks import Network, load
 from cascadice.engine.operator import Operator
@@ -101,7 +102,7 @@ def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
 
 def _tolerance(network: Network) -> float:
     """What rounding may change in a repeated step, relative to the update: sums are taken in another order."""
-    if network.learner.compute is not None:
+    if network.learner.compute is not None or network.learner.autocast is not None:
         return 0.1
     single = network.initial.theta.dtype == torch.float32
     if single and network.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -121,7 +122,7 @@ def check_samples_are_separate(network: Network, drawn: Draw, before: Participan
     known = _separable.setdefault(network.learner, set())
     if (form := tuple(drawn.batch.shape)) in known:
         return
-    groups: Any = network.groups or (None,)
+    groups: Any = groups_in(network, drawn) or (None,)
     for group in groups:
         nodes = range(network.nodes) if group is None else group.nodes
         inputs = load(network, drawn, list(nodes)[:PROBED], group=group)

@@ -55,7 +55,8 @@ def choose(learner: Learner, before: Participants, inputs: LocalInputs) -> str:
     """The fastest strategy for this model, batch and device that can run it."""
     convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
     loops = before.theta.device.type == "cpu" and (convolves or learner.size > SMALL)
-    if learner.stochastic or loops or not _vectorises(learner, before, inputs):
+    rounds_alike = learner.autocast is None  # a sweep sums in another order, which shows in half precision
+    if learner.stochastic or loops or not rounds_alike or not _vectorises(learner, before, inputs):
         return "loop"
     return "vmap" if before.theta.device.type == "cpu" else "compile"
 

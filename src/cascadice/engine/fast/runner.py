@@ -43,7 +43,7 @@ class Runner:
             return self._work(way, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
 
         like = before, before.theta.new_zeros(len(before.theta)), ()
-        return over_groups(self.network, nodes, (before, samples), like, run)
+        return over_groups(self.network, drawn, nodes, (before, samples), like, run)
 
     def push(
         self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Optional, d_samples: Optional
@@ -60,7 +60,7 @@ class Runner:
 
         like: Any = (before[:2], tuple(tangent))
         given = (before, tangent, samples, d_samples)
-        (theta, state), change = over_groups(self.network, nodes, given, like, run)
+        (theta, state), change = over_groups(self.network, drawn, nodes, given, like, run)
         return Participants(theta, state, before.buffers), Adjoint(*change)
 
     def pull(
@@ -84,7 +84,7 @@ class Runner:
         shape = (len(before.theta), *drawn.batch.shape[1:]) if scores else (len(before.theta), 0)
         given = (before, adjoint, samples)
         like = (adjoint, adjoint.theta.new_zeros(shape[:1]), adjoint.theta.new_zeros(shape))
-        pulled, inner, parts = over_groups(self.network, nodes, given, like, run)
+        pulled, inner, parts = over_groups(self.network, drawn, nodes, given, like, run)
         return pulled, inner, parts.flatten(1)
 
     def readable(self, drawn: Draw, tape: Any) -> bool:
