@@ -7,11 +7,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cascadice.data.inputs import IGNORED
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
     """Mean of −log softmax(logits)[target]: over samples, or over samples and positions for next-token prediction.
+
+    Targets of −100 do not count.
 
     Example:
         >>> round(float(cross_entropy(torch.zeros(5, 10), torch.arange(5))), 4)  # log 10
@@ -36,8 +40,9 @@ def mse(
 
 
 def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
-    """The fraction of samples whose target has the largest logit."""
-    return (logits.argmax(-1) == class_targets(logits, targets)).float().mean()
+    """The fraction of targets that have the largest logit; −100 is no target."""
+    classes = class_targets(logits, targets)
+    return (logits.argmax(-1) == classes).float().sum() / (classes != IGNORED).sum()
 
 
 def class_targets(logits: Float[Tensor, "*batch classes"], targets: Tensor) -> Int[Tensor, "*batch"]:

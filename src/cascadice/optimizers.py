@@ -40,6 +40,8 @@ class Optimizer(NamedTuple):
     Only for optimizers that keep no state, are linear, and treat every parameter alike and by itself."""
     linear: bool = False
     """Whether `update` is linear in the gradient: its derivative is then the same at every gradient."""
+    size: int | None = None
+    """The number of parameters, where these are not treated alike."""
 
 
 def sgd(weight_decay: float = 0.0) -> Optimizer:
@@ -139,7 +141,7 @@ def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:
         factor = (max_norm / (norm + 1e-6)).clamp(max=1)
         return optimizer.update(gradient * factor, state, theta, lr)
 
-    return Optimizer(optimizer.init, update)
+    return Optimizer(optimizer.init, update, size=optimizer.size)
 
 
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
@@ -189,7 +191,7 @@ def check_differentiable(optimizer: Optimizer) -> None:
     probed in float64, with gradients of several sizes, since clipping by value flattens the large ones only.
     """
     generator = seeds.generator(0, "optimizer", "probe")
-    theta, one, other, direction = torch.randn(4, 2, 8, generator=generator, dtype=torch.float64)
+    theta, one, other, direction = torch.randn(4, 2, optimizer.size or 8, generator=generator, dtype=torch.float64)
     responds = False
     for size in (1.0, 1e-3, 1e-6):
         gradient = (size * one).requires_grad_()

@@ -4,9 +4,8 @@ import pytest
 import torch
 from engine.rows import gradients as slopes
 from engine.rows import losses as values
-from influence.cases import CLOSE, NODES, small, smooth, window
+from influence.cases import CLOSE, NODES, small, window
 from oracles import losses
-from torch import nn
 
 from cascadice.data import Samples
 from cascadice.engine import module_of
@@ -117,10 +116,3 @@ def test_there_must_be_a_round(way):
     network = small()
     with pytest.raises(ValueError, match="at least one round is needed"):
         way(network, [], evaluate_on(network))
-
-
-@pytest.mark.parametrize("way", [first_order, path_integrated, reverse_gossip, shares])
-def test_dropout_has_no_derivatives(way):
-    network = small(smooth(nn.Dropout(0.5)), strategy="loop")
-    with pytest.raises(ValueError, match=r"draws at random \(dropout\).*use the ground truth"):
-        way(network, window(network, 2), evaluate_on(network))

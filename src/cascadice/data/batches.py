@@ -114,12 +114,15 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
     return batches
 
 
-def check_round(batch: Tensor, n_samples: int | None, t: int) -> Tensor:
-    """Round t's batch, or a ValueError that names the first index that is out of range or padded in the wrong place."""
+def check_round(batch: Tensor, n_samples: int | None, t: int, fewest: int = 1) -> Tensor:
+    """Round t's batch, or a ValueError that names the first index that is out of range or padded in the wrong place.
+
+    Everybody must make `fewest` steps: 0 where some may sit a round out.
+    """
     if batch.dim() != 3:
         raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {list(batch.shape)}.")
     present = batch != PADDING
-    steps, size = present[:, :, 0].sum(1).clamp(min=1), present[:, 0].sum(1).clamp(min=1)
+    steps, size = present[:, :, 0].sum(1).clamp(min=fewest), present[:, 0].sum(1).clamp(min=fewest)
     block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])[:, None]
     outside = (batch < 0) | (batch >= (2**63 - 1 if n_samples is None else n_samples))
     bad = (present != block) | (present & outside)

@@ -3,31 +3,38 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.utils._pytree import tree_leaves
 
 from cascadice import seeds
+from cascadice.data.inputs import IGNORED, Inputs, at
 from cascadice.intervals import Interval, parse_interval
 from cascadice.names import lookup
 
-Row = tuple[Tensor, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
+Row = tuple[Any, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
 
 
-def _permute_labels(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
+def _permute_labels(x: Inputs, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
     orders = [torch.randperm(y.shape[1], generator=generator).to(y.device) for _ in range(y.shape[0])]
     return x, torch.stack([step[order] for step, order in zip(y, orders, strict=True)])
 
 
-def _flip_labels(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
+def _flip_labels(x: Inputs, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
     flipped = torch.rand(y.shape, generator=generator, dtype=torch.float32) < strength
     shift = torch.randint(1, classes, y.shape, generator=generator) * flipped
-    return x, (y + shift.to(y.device)) % classes
+    return x, _where_target(y, (y + shift.to(y.device)) % classes)
 
 
-def _mirror_labels(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
-    return x, classes - 1 - y
+def _mirror_labels(x: Inputs, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
+    return x, _where_target(y, classes - 1 - y)
+
+
+def _where_target(y: Tensor, corrupted: Tensor) -> Tensor:
+    """The corrupted labels, where there are labels at all."""
+    return torch.where(y == IGNORED, y, corrupted)
 
 
 def _noise(x: Tensor, y: Tensor, strength: float, classes: int, generator: Generator) -> Row:
@@ -37,7 +44,7 @@ def _noise(x: Tensor, y: Tensor, strength: float, classes: int, generator: Gener
 class Kind(NamedTuple):
     """How to corrupt one participant's batches; what `strength` means and its largest value (0: it has none)."""
 
-    apply: Callable[[Tensor, Tensor, float, int, Generator], Row]
+    apply: Callable[[Any, Tensor, float, int, Generator], Row]
     strength: str
     most: float
     description: str
@@ -71,7 +78,7 @@ class Corruption(Interval):
 
 def corrupt(
     corruptions: Sequence[Corruption],
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     t: int,
     nodes: Sequence[int],
@@ -79,7 +86,7 @@ def corrupt(
     classes: int,
     sizes: Sequence[tuple[int, int]] | None = None,
     origins: Sequence[tuple[int, int]] | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Inputs, Tensor]:
     """Round t's batches of the participants `nodes`, corrupted where a corruption applies.
 
     A participant's draws depend on (seed, t, participant) alone, so that a replay of a few participants, or another
@@ -93,15 +100,17 @@ def corrupt(
     """
     if not corruptions:
         return x, y
-    if len(nodes) != len(x) or y.dim() < 3 or x.shape[:3] != y.shape[:3]:
-        found = f"{len(nodes)} participants, x {tuple(x.shape)}, y {tuple(y.shape)}"
+    shapes = [tuple(leaf.shape) for leaf in tree_leaves(x)]
+    if len(nodes) != len(y) or y.dim() < 3 or any(shape[:3] != tuple(y.shape[:3]) for shape in shapes):
+        found = f"{len(nodes)} participants, x {', '.join(map(str, shapes))}, y {tuple(y.shape)}"
         raise ValueError(f"x and y must be [participants, steps, batch, ...]; found {found}.")
     bad_x, bad_y = x, y
     for row, node in enumerate(nodes):
         if not (applied := [c for c in corruptions if c.applies(t, node)]):
             continue
         steps, batch = sizes[row] if sizes else y.shape[1:3]
-        own_x, own_y = row_x, row_y = x[row, :steps, :batch], y[row, :steps, :batch]
+        block = (row, slice(steps), slice(batch))
+        own_x, own_y = row_x, row_y = at(x, block), y[block]
         own_seed, number = origins[row] if origins else (seed, node)
         generator = seeds.generator(own_seed, "corruption", t, number)
         for c in applied:
@@ -118,15 +127,16 @@ def parse(text: str) -> Corruption:
     return parse_interval(text, "corruption", Corruption, weak)
 
 
-def _with_block(whole: Tensor, original: Tensor, row: int, block: Tensor) -> Tensor:
+def _with_block(whole: Any, original: Any, row: int, block: Tensor) -> Tensor:
     """`whole`, copied if it is still the original, with this block in the corner of its row."""
-    copy = whole.clone() if whole is original else whole
+    copy: Tensor = whole.clone() if whole is original else whole
     copy[row, : block.shape[0], : block.shape[1]] = block
     return copy
 
 
-def _check_possible(c: Corruption, x: Tensor, y: Tensor, classes: int) -> None:
-    if c.kind == "noise" and not x.dtype.is_floating_point:
-        raise ValueError(f"noise needs real-valued features; x is {x.dtype}. Use flip-labels or permute-labels.")
+def _check_possible(c: Corruption, x: Inputs, y: Tensor, classes: int) -> None:
+    if c.kind == "noise" and not (isinstance(x, Tensor) and x.dtype.is_floating_point):
+        kind = x.dtype if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise ValueError(f"noise needs real-valued features; x is {kind}. Use flip-labels or permute-labels.")
     if c.kind in ("flip-labels", "mirror-labels") and (y.dtype.is_floating_point or classes < 2):
         raise ValueError(f"{c.kind} needs integer labels of at least 2 classes; y is {y.dtype}, classes {classes}.")

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -13,72 +13,89 @@ import torch
 from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 from torch.utils.data import Dataset
+
+from cascadice.data.inputs import IGNORED, Inputs, as_inputs, materialise, rows_of_inputs
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """N inputs x and their targets y, kept as stored: uint8 images stay uint8 (Tiny ImageNet in float32 is 5 GB).
 
-    `take` turns uint8 into float32 `(x / 255 − mean) / std`, with a mean and std per channel; other dtypes stay.
+    `take` turns uint8 into float32 `(x / 255 − mean) / std`, with a mean and std per channel; other dtypes stay. Where
+    the model takes several tensors, x is a dictionary of them (its keyword arguments) or a tuple, and stays as it is.
 
     Example:
         >>> x, y = Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])).take(torch.tensor([2, 0]))
         >>> x.tolist(), y.tolist()
         ([[4.0, 5.0], [0.0, 1.0]], [0, 0])
+        >>> texts = Samples({"input_ids": tokens, "attention_mask": mask}, next_tokens(tokens))  # doctest: +SKIP
     """
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     mean: Tensor | None = None
     std: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise ValueError(f"x and y must have one row per sample; x has {len(self.x)}, y has {len(self.y)}.")
+        object.__setattr__(self, "x", as_inputs(self.x))
+        if (rows := rows_of_inputs(self.x)) != len(self.y):
+            raise ValueError(f"x and y must have one row per sample; x has {rows}, y has {len(self.y)}.")
         if (self.mean is None) != (self.std is None):
             raise ValueError("mean and std belong together: give both or neither.")
         for name in ("x", "y"):
-            object.__setattr__(self, name, _indexable(getattr(self, name)))
-        if self.mean is not None and self.x.dtype != torch.uint8:
-            raise ValueError(f"mean and std are for uint8 images; x is {self.x.dtype}. Normalise x itself instead.")
+            object.__setattr__(self, name, tree_map(_indexable, getattr(self, name)))
+        if self.mean is not None and not self._images:
+            kind = self.x.dtype if isinstance(self.x, Tensor) else f"a {type(self.x).__name__}"
+            raise ValueError(f"mean and std are for uint8 images; x is {kind}. Normalise x itself instead.")
         if self.std is not None and not bool((self.std > 0).all() and self.std.isfinite().all()):
             raise ValueError(f"std must be positive and finite, one number per channel; found {self.std.tolist()}.")
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.y)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.x.shape[1:])
+        """The shape of one input; of several, that of the first."""
+        return tuple(tree_leaves(self.x)[0].shape[1:])
+
+    @property
+    def _images(self) -> bool:
+        return isinstance(self.x, Tensor) and self.x.dtype == torch.uint8
 
     @cached_property
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.x, Tensor)
         given = torch.zeros(()) if self.mean is None else self.mean, torch.ones(()) if self.std is None else self.std
         mean, std = (values.to(self.x.device, torch.float32) for values in given)
         trailing = (-1,) + (1,) * (self.x.dim() - 2)
         return (1 / (255 * std)).reshape(trailing), (-mean / std).reshape(trailing)
 
-    def take(self, index: Int[Tensor, "*shape"]) -> tuple[Tensor, Tensor]:
+    def take(self, index: Int[Tensor, "*shape"]) -> tuple[Any, Tensor]:
         """The inputs [*shape, ...] and targets [*shape, ...] of the samples at `index`, normalised."""
-        rows = index.reshape(-1).to(self.x.device)
-        x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
-        if x.dtype == torch.uint8:
-            scale, shift = self._scale_and_shift
-            # in place on the CPU, to stay in cache; in one kernel on CUDA
-            x = torch.addcmul(shift, x, scale) if x.is_cuda else x.float().mul_(scale).add_(shift)
-        return x.view(index.shape + self.x.shape[1:]), y.view(index.shape + self.y.shape[1:])
+        rows = index.reshape(-1).to(self.y.device)
+
+        def of(values: Tensor) -> Tensor:
+            return values.index_select(0, rows)
+
+        if not self._images:
+            return tree_map(lambda values: of(values).view(index.shape + values.shape[1:]), (self.x, self.y))
+        x, (scale, shift) = of(self.x), self._scale_and_shift
+        # in place on the CPU, to stay in cache; in one kernel on CUDA
+        x = torch.addcmul(shift, x, scale) if x.is_cuda else x.float().mul_(scale).add_(shift)
+        return x.view(index.shape + self.x.shape[1:]), of(self.y).view(index.shape + self.y.shape[1:])
 
     def to(self, device: torch.device | str) -> "Samples":
         """The same samples on `device`."""
         mean, std = (None if s is None else s.to(device) for s in (self.mean, self.std))
-        return Samples(self.x.to(device), self.y.to(device), mean, std)
+        return Samples(tree_map(lambda values: values.to(device), self.x), self.y.to(device), mean, std)
 
     def subset(self, index: Int[Tensor, " chosen"]) -> "Samples":
         """Only the samples at `index`, in that order."""
-        rows = index.to(self.x.device)
-        return replace(self, x=self.x.index_select(0, rows), y=self.y.index_select(0, rows))
+        rows = index.to(self.y.device)
+        x, y = tree_map(lambda values: values.index_select(0, rows), (self.x, self.y))
+        return replace(self, x=x, y=y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +121,12 @@ def content_digest(data: DataSet) -> str:
     """
     digest = sha256(json.dumps(data.classes).encode())
     for part in (data.train, data.test):
-        for tensor in (part.x, part.y, part.mean, part.std):
+        for place, tensor in tree_flatten_with_path((part.x, part.y, part.mean, part.std))[0]:
             if tensor is None:
                 digest.update(b"none")
                 continue
+            if len(place) > 1:  # one of several inputs
+                digest.update(str(place).encode())
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -139,7 +158,8 @@ def check_labels(y: Tensor, classes: int, what: str) -> None:
     """Raise an error that names the first label that is not an integer in 0 … classes − 1."""
     if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
         raise TypeError(f"{what} must be integers, one of {classes} classes; found {y.dtype}.")
-    bad = ((y < 0) | (y >= classes)).nonzero()
+    ignored = (y == IGNORED) & (y.dim() > 1)  # a place of a sequence may have no target, a sample must have one
+    bad = (((y < 0) & ~ignored) | (y >= classes)).nonzero()
     if len(bad):
         place = ", ".join(str(int(i)) for i in bad[0])
         raise ValueError(
@@ -161,8 +181,8 @@ def from_tensors(
     """A data set from arrays or tensors.
 
     Args:
-        x: Training inputs: uint8 images NCHW, floats, or integer tokens.
-        y: Training targets: integer classes, or floats for regression.
+        x: Training inputs: uint8 images NCHW, floats, or integer tokens; or a dictionary of what the model takes.
+        y: Training targets: integer classes, or floats for regression; −100 where a place of a sequence has none.
         classes: Names or a number; left out, integer targets are the classes 0 … max, floats regression.
         mean: Of x / 255, one number per channel, as `std`: uint8 images are normalised when they are taken.
 
@@ -172,22 +192,34 @@ def from_tensors(
         ('0', '1', '2')
     """
     given = {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
-    x, y, x_test, y_test = tensors = [_indexable(torch.as_tensor(array)) for array in given.values()]
-    for part, array in zip(given, tensors, strict=True):
-        if array.dim() == 0 or len(array) == 0:
-            raise ValueError(f"{part} must hold at least one sample; its shape is {tuple(array.shape)}.")
-        if array.is_floating_point() and not bool(array.isfinite().all()):
-            bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
-            raise ValueError(f"{part} must be finite; sample {bad} has NaN or infinite entries.")
+    x, y, x_test, y_test = parts = [_as_tensors(part) for part in given.values()]
+    for part, values in zip(given, parts, strict=True):
+        for array in tree_leaves(values):
+            _check_array(part, array)
     for what, one, other in (("inputs", x, x_test), ("targets", y, y_test)):
-        if one.shape[1:] != other.shape[1:]:
-            shapes = f"{tuple(one.shape[1:])} and {tuple(other.shape[1:])}"
-            raise ValueError(f"training and test {what} must have one shape; found {shapes}.")
+        shapes, others = ([tuple(array.shape[1:]) for array in tree_leaves(each)] for each in (one, other))
+        if shapes != others:
+            both = f"{', '.join(map(str, shapes))} and {', '.join(map(str, others))}"
+            raise ValueError(f"training and test {what} must have one shape; found {both}.")
     if names := _class_names(classes, y, y_test):
         y, y_test = y.long(), y_test.long()
     scale = [None if s is None else torch.tensor(s, dtype=torch.float32) for s in (mean, std)]
-    train, test = (Samples(a.contiguous(), b.contiguous(), *scale) for a, b in ((x, y), (x_test, y_test)))
-    return DataSet(name, train, test, names)
+    x, y, x_test, y_test = tree_map(lambda array: array.contiguous(), (x, y, x_test, y_test))
+    return DataSet(name, Samples(x, y, *scale), Samples(x_test, y_test, *scale), names)
+
+
+def _as_tensors(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _as_tensors(part) for name, part in values.items()}
+    return _indexable(torch.as_tensor(values))
+
+
+def _check_array(what: str, array: Tensor) -> None:
+    if array.dim() == 0 or len(array) == 0:
+        raise ValueError(f"{what} must hold at least one sample; its shape is {tuple(array.shape)}.")
+    if array.is_floating_point() and not bool(array.isfinite().all()):
+        bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
+        raise ValueError(f"{what} must be finite; sample {bad} has NaN or infinite entries.")
 
 
 def _indexable(values: Tensor) -> Tensor:
@@ -210,14 +242,16 @@ def from_torch(
 ) -> DataSet:
     """A data set from torch Datasets of (input, target) pairs, read once into memory; PIL images become uint8 NCHW.
 
-    Any iterable of pairs is accepted; the options `classes`, `mean` and `std` are those of `from_tensors`.
+    Any iterable of pairs is accepted, and one of dictionaries with `labels`, as Hugging Face's have them: labels that
+    repeat `input_ids` are those of a causal language model, see `next_tokens`. The options `classes`, `mean` and `std`
+    are those of `from_tensors`.
 
     Example:
         >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
         >>> len(from_torch(pairs, pairs).train)
         90
     """
-    return from_tensors(*_materialise(train, "train"), *_materialise(test, "test"), name=name, **options)
+    return from_tensors(*materialise(train, "train"), *materialise(test, "test"), name=name, **options)
 
 
 def resolve(data: Any) -> DataSet:
@@ -243,30 +277,3 @@ def resolve(data: Any) -> DataSet:
     if isinstance(train, Samples):
         return DataSet("samples", train, test, _class_names(None, train.y, test.y))
     return from_torch(train, test)
-
-
-def _materialise(pairs: Any, what: str) -> tuple[Tensor, Tensor]:
-    # A map-style Dataset need not end its iteration with IndexError, so its length decides.
-    items = (pairs[i] for i in range(len(pairs))) if hasattr(pairs, "__len__") else iter(pairs)
-    inputs, targets = [], []
-    for i, item in enumerate(items):
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise TypeError(f"{what} must yield (input, target) pairs; item {i} is {type(item).__name__}.")
-        inputs.append(_tensor(item[0]))
-        targets.append(_tensor(item[1]))
-        for part, values in (("inputs", inputs), ("targets", targets)):
-            if values[i].shape != values[0].shape:
-                shapes = f"item {i} is {tuple(values[i].shape)}, item 0 is {tuple(values[0].shape)}"
-                raise ValueError(f"{part} of {what} must have one shape; {shapes}. Add a resizing transform.")
-    if not inputs:
-        raise ValueError(f"{what} must hold at least one sample; it is empty.")
-    return torch.stack(inputs), torch.stack(targets)
-
-
-def _tensor(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    if hasattr(value, "convert") and hasattr(value, "getbands"):  # a PIL image, without importing PIL
-        array = np.array(value if value.mode in ("L", "RGB") else value.convert("RGB"), dtype=np.uint8)
-        return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
-    return torch.as_tensor(value)

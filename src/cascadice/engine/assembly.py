@@ -15,13 +15,15 @@ from cascadice.data import batches as batch_plans
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
+from cascadice.data.inputs import at, described
 from cascadice.data.partition import Partition
 from cascadice.engine import groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
-from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, unflatten
+from cascadice.engine.dropout import seeded, state_of
+from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, trained, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
-from cascadice.engine.operator import STRATEGIES, choose, seeded
+from cascadice.engine.operator import STRATEGIES, choose
 from cascadice.engine.parts import check_members, narrowed
 from cascadice.engine.rounds import Draw, rows_of
 from cascadice.intervals import check_participants
@@ -122,17 +124,18 @@ def network(
 def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
     drawn = draw(network, 0)
-    batch_plans.check_round(drawn.batch, len(network.data.train), 0)
+    batch_plans.check_round(drawn.batch, len(network.data.train), 0, fewest=0 if network.uneven else 1)
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
-    steps, size = batch_plans.sizes(drawn.batch)[0]
-    stochastic = _draws(network, load(network, drawn, [0], group=Group(network.learner, (0,), steps, size)))
+    k, (steps, size) = next((k, size) for k, size in enumerate(batch_plans.sizes(drawn.batch)) if size[0])
+    stochastic = _draws(network, load(network, drawn, [k], group=Group(network.learner, (k,), steps, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
-    network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
+    if not network.uneven:
+        network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
         everybody = Group(network.learner, tuple(range(network.nodes)))
-        best = {_choice(network, drawn, group) for group in network.groups or (everybody,)}
+        best = {_choice(network, drawn, group) for group in groups.groups_in(network, drawn) or (everybody,)}
         return replace(network, strategy="loop" if "loop" in best else best.pop())
     lookup(STRATEGIES, network.strategy, "strategy")
     if stochastic and network.strategy != "loop":
@@ -150,25 +153,29 @@ def _choice(network: Network, drawn: Draw, group: Group) -> str:
 
 
 def _draws(network: Network, inputs: LocalInputs) -> bool:
-    """Whether the model's training output depends on chance: two seeds, one batch."""
-    first, x, y = rows_of(network.initial, 0), inputs.x[0, 0], inputs.y[0, 0]
-    template, labels, outputs = network.learner, len(network.data.classes), []
+    """Whether the model draws at random in training: two seeds give two outputs, or torch's generator moves on."""
+    first, x, y = rows_of(network.initial, 0), at(inputs.x, (0, 0)), inputs.y[0, 0]
+    template, labels, outputs, moved = network.learner, len(network.data.classes), [], False
     parameters = dict(unflatten(template.training, first.theta))
     try:
         for seed in (1, 2):
             with torch.no_grad(), seeded(seed, network.device):
+                before = state_of(network.device)
                 outputs.append(outputs_of(parameters, template, first.buffers, x)[0])
+                # a model may draw without effect at first: adapters (LoRA) begin at zero
+                moved |= not all(map(torch.equal, before, state_of(network.device)))
                 value = template.loss(outputs[-1], y)
                 if labels:  # one that few batches hold would otherwise be out of bounds in the middle of the run
                     template.loss(outputs[-1], torch.full_like(y, labels - 1))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         below = f" below {labels}" if labels else ""
-        shapes = f"inputs {list(x.shape)} and targets {list(y.shape)}{below}"
+        inputs_of = list(x.shape) if isinstance(x, Tensor) else described(x)
+        shapes = f"inputs {inputs_of} and targets {list(y.shape)}{below}"
         reason = (str(error) or type(error).__name__).partition("\n")[0]
         raise ValueError(f"model and loss must take a batch of {shapes}; they said: {reason}") from error
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
-    return not torch.equal(*outputs)
+    return moved or not torch.equal(*outputs)
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -235,7 +242,7 @@ def _initial(
             needed = f"[{nodes}, {template.size}], a row for each participant"
             raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
         theta = theta[list(rows)]
-    theta = theta.to(next(template.training.parameters())).clone(memory_format=torch.contiguous_format)
+    theta = theta.to(next(iter(trained(template.training).values()))).clone(memory_format=torch.contiguous_format)
     holders = [template.training] * len(rows) if isinstance(init, (str, Tensor)) else [init[k] for k in rows]
     buffers = {
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)

@@ -11,12 +11,7 @@ from cascadice.optimizers import Optimizer
 
 
 def check_differentiable(network: Network) -> None:
-    """Derivatives need the same dropout masks twice in one pass, and optimizers whose steps respond to gradients."""
-    if network.learner.stochastic:
-        raise ValueError(
-            "derivatives of a model that draws at random (dropout) are not defined; use the ground truth, "
-            "which replays the recorded seeds, or a model without dropout."
-        )
+    """Derivatives need optimizers whose steps respond to gradients."""
     for learner in network.learners:
         _check_optimizer(learner.optimizer)
 

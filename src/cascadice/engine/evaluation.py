@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from cascadice.data import Samples
+from cascadice.data.inputs import Inputs, at, described, in_precision, stacked
 from cascadice.engine.learner import Buffers, Learner, Participants, measure_all
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import rows_of
@@ -19,17 +20,19 @@ from cascadice.losses import Loss
 class Evaluation:
     """L(θ_k; z'): `x, y` are shared by all, or, if `own`, participant k is measured on its own `x[k], y[k]`.
 
-    Own sets of one size are stacked tensors, others tuples of tensors.
+    Own sets of one size are stacked; others are tuples with an entry for each participant.
     """
 
-    x: Tensor | tuple[Tensor, ...]
+    x: Inputs
     y: Tensor | tuple[Tensor, ...]
     measure: Loss
     own: bool = False
 
     def of(self, k: int) -> tuple[Any, Any]:
         """What participant k is measured on."""
-        return (self.x[k], self.y[k]) if self.own else (self.x, self.y)
+        if not self.own:
+            return self.x, self.y
+        return at(self.x, k) if isinstance(self.y, Tensor) else cast(Any, self.x)[k], self.y[k]
 
 
 def evaluate_on(
@@ -71,7 +74,7 @@ def evaluate_on(
             raise ValueError(f"an evaluation set must hold at least one sample; {whose} is empty. Use subset(index).")
     dtype, function = network.initial.theta.dtype, measure or network.learner.loss
     sets = [part.to(network.device).take(torch.arange(len(part), device=network.device)) for part in parts]
-    sets = [(x.to(dtype) if x.is_floating_point() else x, y) for x, y in sets]
+    sets = [(in_precision(x, dtype), y) for x, y in sets]
     for k, (x, y) in enumerate(sets):
         _check_measured(network.learner, rows_of(network.initial, k), x, y, function)
     if network.strategy != "loop":
@@ -80,22 +83,22 @@ def evaluate_on(
         return Evaluation(*sets[0], function)
     xs, ys = zip(*sets, strict=True)
     if len({len(part) for part in parts}) == 1:
-        return Evaluation(torch.stack(xs), torch.stack(ys), function, own=True)
+        return Evaluation(stacked(xs), torch.stack(ys), function, own=True)
     return Evaluation(xs, ys, function, own=True)
 
 
-def measured(learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, measure: Loss) -> Tensor:
+def measured(learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, measure: Loss) -> Tensor:
     """The measure of one row of parameters, in evaluation mode."""
     return measure_all(learner, Participants(theta, {}, buffers), x, y, (measure,))[0]
 
 
-def _check_measured(learner: Learner, one: Participants, x: Tensor, y: Tensor, measure: Loss) -> None:
+def _check_measured(learner: Learner, one: Participants, x: Inputs, y: Tensor, measure: Loss) -> None:
     try:
         (outputs,) = measure_all(learner, one, x, y, (lambda outputs, _: outputs,))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"evaluation data must be what the model takes; it cannot take {list(x.shape)} of {x.dtype}: {reason}"
+            f"evaluation data must be what the model takes; it cannot take {described(x)}: {reason}"
         ) from error
     value: Any = measure(outputs, y)
     if not isinstance(value, Tensor):
@@ -110,7 +113,7 @@ def _check_measured(learner: Learner, one: Participants, x: Tensor, y: Tensor, m
         )
 
 
-def _check_vectorises(network: Network, x: Tensor, y: Tensor, measure: Loss) -> None:
+def _check_vectorises(network: Network, x: Inputs, y: Tensor, measure: Loss) -> None:
     two = rows_of(network.initial, slice(0, 2))
     try:
         vmap(lambda theta, buffers: measured(network.learner, theta, buffers, x, y, measure))(two.theta, two.buffers)

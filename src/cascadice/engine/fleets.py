@@ -46,7 +46,7 @@ def fleet(networks: Sequence[Network]) -> Network:
         raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
     if len({_way(network) for network in networks}) > 1:
         raise ValueError("networks side by side must have one optimizer, loss and compression; found several.")
-    if any(network.groups for network in networks):
+    if any(network.groups or network.uneven for network in networks):
         raise ValueError("networks whose participants work in several ways cannot run side by side; run them in turn.")
     initial = [network.initial for network in networks]
     return replace(

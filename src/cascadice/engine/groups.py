@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from cascadice import optimizers
 from cascadice.data import batches
 from cascadice.engine.networks import Group, Network, Nodes
+from cascadice.engine.rounds import Draw
 from cascadice.optimizers import Optimizer, State
 
 T = TypeVar("T")
@@ -46,6 +47,16 @@ def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) 
     )
 
 
+def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
+    """The groups of a round: the network's own or, where who does what changes, those of its batches."""
+    if not network.uneven:
+        return network.groups
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for k, size in enumerate(batches.sizes(drawn.batch)):
+        kinds.setdefault(size, []).append(k)
+    return tuple(Group(network.learner, tuple(nodes), *size) for size, nodes in kinds.items() if size[0])
+
+
 def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
     """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
     state: State = {}
@@ -59,18 +70,20 @@ def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
 
 
 def over_groups(
-    network: Network, nodes: Nodes, given: tuple[Any, ...], like: T, run: Callable[[Group, Nodes, Any], T]
+    network: Network, drawn: Draw, nodes: Nodes, given: tuple[Any, ...], like: T, run: Callable[[Group, Nodes, Any], T]
 ) -> T:
     """`run(group, members, rows of given)` for each group; what it returns goes into the rows of a copy of `like`.
 
     `nodes` are the participants for which the rows of `given` and `like` stand, in order. What a group does not return,
-    such as the state of other groups' optimizers, stays as it is in `like`. Where all work alike, it is one call.
+    such as the state of other groups' optimizers, stays as it is in `like`, and so do rows of participants that do not
+    train in this round. Where all work alike, it is one call.
     """
-    if not network.groups:
+    groups = groups_in(network, drawn)
+    if not groups:
         return run(Group(network.learner), nodes, given)
     members = list(range(network.nodes)) if nodes is None else list(nodes)
     results: T = tree_map(torch.clone, like)
-    for group in network.groups:
+    for group in groups:
         places = [place for place, k in enumerate(members) if k in group.nodes]
         if places:
             index = torch.tensor(places, device=network.device)

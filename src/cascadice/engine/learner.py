@@ -1,8 +1,9 @@
 """What one participant computes: its model, loss and optimizer as pure functions of a flat row of parameters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -11,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vjp
 
+from cascadice.data.inputs import Inputs, at, in_precision
+from cascadice.engine.dropout import Masks
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
@@ -31,7 +34,9 @@ class Participants(NamedTuple):
 class Learner:
     """A model, its loss and its optimizer. Both copies of the model are only templates: parameters come from outside.
 
-    A module is not safe to call from two threads (its parameters are swapped in and out), so each has its own `twin`.
+    Only parameters that require a gradient are trained, gossiped and measured; the others are everybody's, and all
+    copies share them. A module is not safe to call from two threads (its parameters are swapped in and out), so each
+    has its own `twin`.
     """
 
     training: nn.Module
@@ -40,64 +45,113 @@ class Learner:
     optimizer: Optimizer
     compute: torch.dtype | None = None
     stochastic: bool = False
+    autocast: torch.dtype | None = None
+    masks: Masks = field(default_factory=Masks)
 
     @property
     def size(self) -> int:
         """Parameters of one participant."""
-        return sum(p.numel() for p in self.training.parameters())
+        return sum(p.numel() for p in trained(self.training).values())
+
+    def casting(self, device: torch.device) -> AbstractContextManager[Any]:
+        """In it a training pass in mixed precision runs; it keeps no casts, because parameters are swapped."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(device.type, self.autocast, cache_enabled=False)
 
     def twin(self) -> "Learner":
         """The same learner with modules of its own."""
-        return replace(self, training=deepcopy(self.training), evaluating=deepcopy(self.evaluating))
+        return replace(self, training=_sharing(self.training), evaluating=_sharing(self.evaluating))
 
 
 def learner(model: nn.Module, loss: Loss, optimizer: Optimizer, compute: torch.dtype | None = None) -> Learner:
     """A learner from copies of the user's model; `compute` is the precision of its forward and backward passes."""
-    if not any(p.requires_grad for p in model.parameters()):
+    if not trained(model):
         raise ValueError("the model must have parameters to train; found none with requires_grad.")
-    if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
-        raise ValueError(f"every parameter must be trained; {frozen[0]!r} is frozen. Register it as a buffer instead.")
-    return Learner(deepcopy(model).train(), deepcopy(model).eval(), loss, optimizer, compute)
+    own = deepcopy(model)
+    for frozen in frozen_of(own):
+        if compute is not None and frozen.is_floating_point():
+            frozen.data = frozen.data.to(compute)
+    return Learner(own.train(), _sharing(own).eval(), loss, optimizer, compute)
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name; those that layers share once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def frozen_of(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are not trained."""
+    return [p for p in model.parameters() if not p.requires_grad]
+
+
+def _sharing(model: nn.Module) -> nn.Module:
+    """A copy of the model with the same frozen parameters: of a large model they are nearly everything."""
+    return deepcopy(model, {id(p): p for p in frozen_of(model)})
 
 
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
-    """The parameters of a model as one row."""
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    """The parameters of a model that are trained, as one row."""
+    return torch.cat([p.detach().reshape(-1) for p in trained(model).values()])
 
 
 def unflatten(model: nn.Module, theta: Float[Tensor, " d"]) -> Iterator[tuple[str, Tensor]]:
     """Name and value of each parameter: views of the row. Split, not sliced: its backward is one concatenation."""
-    named = dict(model.named_parameters())
+    named = trained(model)
     pieces = torch.split(theta, [p.numel() for p in named.values()])
     return ((name, piece.view(p.shape)) for (name, p), piece in zip(named.items(), pieces, strict=True))
 
 
-def forward(model: nn.Module, tensors: dict[str, Tensor], x: Tensor, compute: torch.dtype | None) -> Tensor:
-    """The model's output with these parameters and buffers; buffers are updated in place, as modules do."""
+def logits_of(output: Any) -> Tensor:
+    """The tensor in a model's output that losses take: the output itself, or what it calls its logits."""
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise TypeError(
+            f"a model must give a tensor, or an output with logits that are one; found {type(output).__name__}. "
+            "Return the logits, or wrap the model in one that does."
+        )
+    return logits
+
+
+def arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How a model is called with these inputs: its arguments, and its keyword arguments."""
+    if isinstance(x, dict):
+        return (), x
+    return (x, {}) if isinstance(x, tuple) else ((x,), {})
+
+
+def call(model: nn.Module, x: Inputs) -> Tensor:
+    """The model's logits with the parameters it has."""
+    args, named = arguments(x)
+    return logits_of(model(*args, **named))
+
+
+def forward(model: nn.Module, tensors: dict[str, Tensor], x: Inputs, compute: torch.dtype | None) -> Tensor:
+    """The model's logits with these parameters and buffers; buffers are updated in place, as modules do."""
     if compute is not None:
-        tensors = {name: value.to(compute) if value.is_floating_point() else value for name, value in tensors.items()}
-        x = x.to(compute) if x.is_floating_point() else x
-    output: Tensor = functional_call(model, tensors, (x,))
-    return output
+        tensors, x = in_precision(tensors, compute), in_precision(x, compute)
+    return logits_of(functional_call(model, tensors, *arguments(x)))
 
 
-def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor) -> tuple[Tensor, Buffers]:
+def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Inputs) -> tuple[Tensor, Buffers]:
     """The training model's outputs on one batch, and its buffers afterwards."""
     # in the precision of the pass, or what it writes into them (running statistics) would go into copies and be lost
     after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}
+    learner.masks.rewind()
     outputs = forward(learner.training, {**parameters, **after}, x, learner.compute)
     return outputs, {name: value.to(buffers[name].dtype) for name, value in after.items()}
 
 
 def loss_of(
-    parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Tensor, y: Tensor
+    parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Inputs, y: Tensor
 ) -> tuple[Tensor, Buffers]:
     """The training loss on one batch as a function of named parameters, and the buffers afterwards."""
-    outputs, after = outputs_of(parameters, learner, buffers, x)
-    return learner.loss(outputs, y), after
+    with learner.casting(y.device):
+        outputs, after = outputs_of(parameters, learner, buffers, x)
+        return learner.loss(outputs, y), after
 
 
-def objective(theta: Tensor, learner: Learner, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
+def objective(theta: Tensor, learner: Learner, buffers: Buffers, x: Inputs, y: Tensor) -> tuple[Tensor, Buffers]:
     """The training loss of one participant on one batch as a function of its row, and its buffers afterwards."""
     return loss_of(dict(unflatten(learner.training, theta)), learner, buffers, x, y)
 
@@ -107,7 +161,7 @@ def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
 
 
 def gradient(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional = ()
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional = ()
 ) -> tuple[Tensor, Tensor, Buffers]:
     """The gradient by torch.func, the loss and the buffers afterwards: can be vmapped, compiled, differentiated again.
 
@@ -122,8 +176,9 @@ def gradient(
     def outputs(theta: Tensor) -> tuple[Tensor, Buffers]:
         return outputs_of(dict(unflatten(learner.training, theta)), learner, buffers, x)
 
-    out, pull, after = vjp(outputs, theta, has_aux=True)
-    by_output, loss = grad_and_value(learner.loss)(out, y)
+    with learner.casting(y.device):
+        out, pull, after = vjp(outputs, theta, has_aux=True)
+        by_output, loss = grad_and_value(learner.loss)(out, y)
     return pull(by_output * per_sample(samples[0], by_output))[0], loss, after
 
 
@@ -141,7 +196,7 @@ class Step(Protocol):
         theta: Tensor,
         state: State,
         buffers: Buffers,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         lr: Tensor,
         samples: Optional,
@@ -154,7 +209,7 @@ def pure_step(
     theta: Tensor,
     state: State,
     buffers: Buffers,
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     lr: Tensor,
     samples: Optional = (),
@@ -169,7 +224,7 @@ def pure_step(
 def local_steps(
     learner: Learner,
     before: Participants,
-    x: Float[Tensor, "steps batch ..."] | Tensor,
+    x: Inputs,
     y: Tensor,
     lr: Float[Tensor, ""],
     alpha: Optional = (),
@@ -188,10 +243,11 @@ def local_steps(
     theta, state, buffers = before
     make = partial(pure_step, learner) if step is None else step
     losses = []
-    for i in range(x.shape[0]):
-        target = out if i == x.shape[0] - 1 and not alpha else None
+    for i in range(len(y)):
+        target = out if i == len(y) - 1 and not alpha else None
         weights: Any = (samples[0][i],) if samples else ()
-        theta, state, buffers, loss = make(theta, state, buffers, x[i], y[i], lr, weights, target)
+        learner.masks.step(i)
+        theta, state, buffers, loss = make(theta, state, buffers, at(x, i), y[i], lr, weights, target)
         losses.append(loss)
     after = Participants(theta, state, buffers)
     return (_partly(before, after, alpha[0], out) if alpha else after), torch.stack(losses).mean()
@@ -206,7 +262,7 @@ def _partly(before: Participants, after: Participants, alpha: Tensor, out: Tenso
 
 
 def measure_all(
-    learner: Learner, one: Participants, x: Tensor, y: Tensor, measures: tuple[Callable[[Tensor, Tensor], Tensor], ...]
+    learner: Learner, one: Participants, x: Inputs, y: Tensor, measures: tuple[Callable[[Tensor, Tensor], Tensor], ...]
 ) -> tuple[Tensor, ...]:
     """Each measure of one participant's outputs on (x, y), in evaluation mode."""
     tensors = {**dict(unflatten(learner.evaluating, one.theta)), **one.buffers}

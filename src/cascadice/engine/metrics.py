@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.data import Samples
+from cascadice.data.inputs import IGNORED, in_precision
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import row_measures
@@ -40,12 +41,17 @@ def evaluate(
         raise ValueError("the evaluation set must hold at least one sample; it is empty.")
     classify = not samples.y.is_floating_point()
     measures = (network.learner.loss, accuracy) if classify else (network.learner.loss,)
-    totals: list[Tensor] = []
+    totals, counted = list[Tensor](), _targets(samples.y)
     with torch.no_grad():
         for index in torch.split(torch.arange(len(samples), device=network.device), chunk):
             x, y = samples.take(index)
-            x = x.to(participants.theta.dtype) if x.is_floating_point() else x
-            part = row_measures(network.learner, network.strategy, participants, x, y, measures)
-            totals.append(part * (len(index) / len(samples)))
+            x = in_precision(x, participants.theta.dtype)
+            if share := _targets(y) / counted:
+                totals.append(share * row_measures(network.learner, network.strategy, participants, x, y, measures))
     loss, *rest = torch.stack(totals).sum(0)
     return Metrics(loss, rest[0] if rest else torch.full_like(loss, torch.nan))
+
+
+def _targets(y: Tensor) -> int:
+    """How many targets a mean loss is over, but for a factor."""
+    return len(y) if y.is_floating_point() else int((y != IGNORED).sum())

@@ -1,6 +1,6 @@
 """A network: everything that determines a run. From it, training is a pure replay."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,11 +14,13 @@ from cascadice import learning_rates, seeds, topology
 from cascadice.data import DataSet, corruption
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
+from cascadice.data.inputs import Inputs, in_precision
 from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.compression import Compression
-from cascadice.engine.learner import Learner, Optional, Participants, unflatten
+from cascadice.engine.dropout import GeneratorState, Start
+from cascadice.engine.learner import Learner, Optional, Participants, trained, unflatten
 from cascadice.engine.rounds import Draw
 
 Nodes = Sequence[int] | None
@@ -55,12 +57,12 @@ ALL = Weights()
 class LocalInputs(NamedTuple):
     """The inputs of the local work of some rows in one round."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     lr: Float[Tensor, " rows"]
     alpha: Optional
     samples: Optional
-    seeds: tuple[int, ...]
+    starts: tuple[Start, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,9 @@ class Network:
 
     `groups` is empty where all participants work alike, by `learner`. `sample_weights` says how much the term of each
     training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
-    `members` are the numbers of these participants in a network of which this is a part.
+    `members` are the numbers of these participants in a network of which this is a part. `generators` has the states
+    from which the dropout of a watched loop was drawn, t -> [n][steps]; else it is drawn from the seed. In a watched
+    loop that is `uneven`, batches and numbers of steps change from round to round, and somebody may not train at all.
     """
 
     learner: Learner
@@ -89,6 +93,8 @@ class Network:
     sample_weights: Float[Tensor, "n size"] | None = None
     seeds: tuple[int, ...] = ()
     members: tuple[int, ...] = ()
+    generators: Callable[[int], tuple[tuple[GeneratorState, ...], ...]] | None = None
+    uneven: bool = False
 
     def __repr__(self) -> str:
         steps = (learner.optimizer.update for learner in self.learners)
@@ -150,7 +156,8 @@ def draw(network: Network, t: int) -> Draw:
     if not rates.dim() and abs(float(lr)) > (most := torch.finfo(dtype).max):
         raise ValueError(f"lr must be at most {most:.3g}, the largest {dtype}; round {t} has {float(lr):g}.")
     conduct: Any = behaviours.conduct(network.behaviours, t, range(nodes))
-    return Draw(t, network.batches(t), network.mixing(t), rates if rates.dim() else float(lr), conduct)
+    states = network.generators(t) if network.generators else ()
+    return Draw(t, network.batches(t), network.mixing(t), rates if rates.dim() else float(lr), conduct, states)
 
 
 def load(
@@ -167,7 +174,7 @@ def load(
         batch, *weights = (part[:, : group.steps, : group.size] for part in (batch, *samples))
         samples = tuple(weights)
     x, y = network.data.train.take(batch.to(network.device, non_blocking=True))
-    x = x.to(network.initial.theta.dtype) if x.is_floating_point() else x
+    x = in_precision(x, network.initial.theta.dtype)
     origins = network.origins(rows)
     x, y = corruption.corrupt(
         network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes), origins=origins
@@ -176,9 +183,18 @@ def load(
         held = network.sample_weights if nodes is None else network.sample_weights[rows]
         own = held.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
         samples = (own * samples[0],) if samples else (own,)
-    stochastic = network.learner.stochastic
-    dropout = tuple(seeds.derive(seed, "dropout", drawn.t, k) for seed, k in origins) if stochastic else ()
-    return LocalInputs(x, y, rates(network, drawn, nodes), taken(network, drawn, nodes), samples, dropout)
+    part, begin = taken(network, drawn, nodes), starts(network, drawn, nodes)
+    return LocalInputs(x, y, rates(network, drawn, nodes), part, samples, begin)
+
+
+def starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Start, ...]:
+    """Where the draws of each of these participants (all, unless said) begin; () where the model makes none."""
+    if not network.learner.stochastic:
+        return ()
+    rows = list(range(network.nodes)) if nodes is None else list(nodes)
+    if drawn.generators:
+        return tuple(drawn.generators[k] for k in rows)
+    return tuple(seeds.derive(seed, "dropout", drawn.t, k) for seed, k in network.origins(rows))
 
 
 def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:
@@ -226,6 +242,6 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
     module = deepcopy(network.learner.evaluating)
     values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
     with torch.no_grad():  # not load_state_dict, which knows nothing of buffers that are not saved
-        for name, own in (*module.named_parameters(), *module.named_buffers()):
+        for name, own in (*trained(module).items(), *module.named_buffers()):
             own.copy_(values[name])
     return module

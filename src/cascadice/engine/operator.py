@@ -32,14 +32,14 @@ from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
 from cascadice.engine.fast.pull import dots
-from cascadice.engine.fast.rows import STRATEGIES, choose, seeded, stack
+from cascadice.engine.fast.rows import STRATEGIES, choose, stack
 from cascadice.engine.fast.runner import Runner
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Pulled, Round, difference, moved, rows_of
 
-__all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "seeded", "stack"]
+__all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "stack"]
 
 
 class Operator:
@@ -107,7 +107,7 @@ class Operator:
     def _player(self, drawn: Draw, taped: bool, rule: MixingRule | None) -> Callable[..., Round]:
         """`apply` of rounds like the one drawn, captured as CUDA graphs where that pays."""
         strategy = self.network.strategy
-        taped = taped and not self.network.groups and self.network.sample_weights is None
+        taped = taped and not self.network.groups and not self.network.uneven and self.network.sample_weights is None
         layers = self._runner.layers(drawn) if taped else None
 
         def plain(drawn: Draw, before: Participants, buffers: RoundBuffers | None) -> Round:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,17 @@ from torch.utils._pytree import tree_leaves
 from cascadice import optimizers as pure_optimizers
 from cascadice import topology
 from cascadice.data import DataSet, Samples
+from cascadice.data.batches import PADDING
 from cascadice.engine.assembly import settled, weights
-from cascadice.engine.exchange.stacked import mix
+from cascadice.engine.dropout import GeneratorState, state_of
 from cascadice.engine.learner import Participants, learner
 from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator, stack
-from cascadice.engine.rounds import Draw, Round
+from cascadice.engine.operator import stack
+from cascadice.engine.rounds import Draw, Round, rows_of
 from cascadice.engine.sample_buffer import SampleBuffer
 from cascadice.engine.simulation import DivergedError
-from cascadice.engine.torch_optim import carried, check_alike, pure_version, settings
+from cascadice.engine.torch_optim import carried, check_alike, group_places, pure_version, same, settings, text
+from cascadice.engine.verification import check_gossip, verified
 from cascadice.losses import Loss
 
 
@@ -35,19 +37,24 @@ class _Local:
     batches: list[Tensor] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    drawing: GeneratorState = ()
+    generators: list[GeneratorState] = field(default_factory=list)
 
 
 class Recorder:
-    """Watches participants' own models and torch.optim optimizers (SGD, Adam, AdamW) through rounds of training.
+    """Watches participants' own models and torch.optim optimizers through rounds of training.
 
-    The first `verify` rounds are computed again and must come out the same: influence is measured by replay. Cost: a
-    copy of everybody's parameters and state for each local step, and a few a round.
+    The first `verify` rounds are computed again and must come out the same: influence is measured by replay. Dropout is
+    drawn again from the state that torch's generator had before each pass. Participants may differ in their number of
+    steps and their batch sizes, and sit rounds out. Cost: a copy of everybody's parameters and state for each local
+    step, and a few a round.
 
     Args:
         models: The participants' models, all alike.
-        optimizers: An optimizer for each model, all alike but for the learning rate.
+        optimizers: An optimizer for each model, all alike but for the learning rate; parameter groups may differ.
         loss: What is trained on, a function of (outputs, targets).
         clip: The norm to which gradients are clipped.
+        amp: The precision of `torch.autocast`, if passes and losses are computed in it.
         test: What influence is measured on unless an estimator is told otherwise.
         q: The participants' weights; equal unless given.
         window: How many rounds are kept; all of them if None.
@@ -71,6 +78,7 @@ class Recorder:
         loss: Loss,
         *,
         clip: float | None = None,
+        amp: torch.dtype | None = None,
         test: Samples | None = None,
         q: Tensor | Sequence[float] | None = None,
         window: int | None = None,
@@ -81,9 +89,9 @@ class Recorder:
         self._models, self._optimizers = list(models), list(optimizers)
         check_alike(self._models, self._optimizers)
         self._settings = settings(self._optimizers[0])
-        self._pure = pure_version(self._settings)
+        self._pure = pure_version(self._settings, group_places(self._models[0], self._optimizers[0]))
         step = self._pure if clip is None else pure_optimizers.clip(self._pure, clip)
-        self._learner = learner(self._models[0], loss, step)
+        self._learner = replace(learner(self._models[0], loss, step), autocast=amp)
         device = next(self._models[0].parameters()).device
         self._test, self._samples = None if test is None else test.to(device), SampleBuffer(device)
         self._q, self._verify = weights(q, len(self._models)), verify
@@ -121,6 +129,10 @@ class Recorder:
         work = [_Local() for _ in self._models]
         pairs = enumerate(zip(self._optimizers, work, strict=True))
         hooks = [optimizer.register_step_pre_hook(partial(self._stepping, own, k)) for k, (optimizer, own) in pairs]
+        hooks += [
+            model.register_forward_pre_hook(partial(_calling, own))
+            for model, own in zip(self._models, work, strict=True)
+        ]
         try:
             yield partial(self._note, work)
         finally:
@@ -154,8 +166,10 @@ class Recorder:
     def _stepping(self, work: _Local, k: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Just before the optimizer steps: the only moment at which its learning rate is surely the one it uses."""
         now = settings(optimizer)
-        if now[:2] != self._settings[:2]:
-            raise ValueError(f"only the learning rate may change while watched; participant {k} has {now.options}.")
+        if not same(now, self._settings):
+            ratios = " The rates of parameter groups must keep their ratios." if now[:2] == self._settings[:2] else ""
+            found = f"participant {k} has {text(now)}"
+            raise ValueError(f"only the learning rate may change while watched; {found}.{ratios}")
         work.rates.append(now.lr)
 
     def _note(self, work: list[_Local], k: int, x: Any, y: Any, loss: Any = None, *, index: Any = None) -> None:
@@ -165,38 +179,43 @@ class Recorder:
         if (steps := len(own.rates) - len(own.batches)) != 1:
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; there were {steps} since.")
         own.batches.append(self._samples.put(x, y, index))
+        own.generators.append(own.drawing)
         own.losses.append(float("nan") if loss is None else float(torch.as_tensor(loss).detach()))
         own.now = self._row(k)
 
     def _closed(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
         """The round that has just ended, if it is one that we could have made."""
         t, batch = self._kept[-1].t + 1 if self._kept else 0, _batch(work)
-        half: Participants = stack([own.now for own in work])
+        here = zip([rows_of(before, k) for k in range(len(work))], work, strict=True)
+        half: Participants = stack([row if own.now is None else own.now for row, own in here])
         theta = half.theta
         if not bool(torch.isfinite(theta).all()):
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))
-        loss = torch.tensor([own.losses for own in work], dtype=theta.dtype, device=theta.device).mean(1)
-        closed = Round(Draw(t, batch, W, _rate(work, theta)), before, half, self._read(), loss)
+        losses = [sum(own.losses) / max(1, len(own.losses)) for own in work]  # 0 of those that did not train
+        states = tuple(tuple(own.generators) for own in work)
+        drawn = Draw(t, batch, W, _rate(work, theta), (), states)
+        closed = Round(drawn, before, half, self._read(), theta.new_tensor(losses))
         if self._strategy == "auto":
             network = settled(self._made({0: closed.draw._replace(t=0)}))
-            if network.learner.stochastic:
-                raise ValueError(
-                    "a model that draws at random (dropout) cannot be watched, as its draws cannot be made again. "
-                    "Use one without, or train it by cascadice.simulate."
-                )
             self._learner, self._strategy = network.learner, network.strategy
+        if not self._learner.stochastic:
+            closed = closed._replace(draw=drawn._replace(generators=()))
         if t < self._verify:
-            closed = _verified(self._made({t: closed.draw}), closed)
-        _check_gossip(closed)
+            closed = verified(self._made({t: closed.draw}), closed)
+        check_gossip(closed)
         return closed._replace(after=closed.after._replace(state=half.state))
 
     def _made(self, draws: dict[int, Draw]) -> Network:
         """The network in which these rounds were drawn."""
         samples = self._samples.samples
-        test = Samples(samples.x[:0], samples.y[:0]) if self._test is None else self._test
+        test = samples.subset(torch.arange(0)) if self._test is None else self._test
         data = DataSet("watched", samples, test, ())
         batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
-        return Network(self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy)
+        states = partial(_drawn, draws, "generators")
+        return Network(
+            self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy, generators=states,
+            uneven=any(bool((drawn.batch == PADDING).any()) for drawn in draws.values()),
+        )  # fmt: skip
 
 
 def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
@@ -206,17 +225,30 @@ def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
 
 
 def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:
-    """The numbers of everybody's samples."""
+    """The numbers of everybody's samples, padded where some have fewer."""
     for k, own in enumerate(work):
         if len(own.rates) != len(own.batches):
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; its last one was not told.")
-    steps = [len(own.batches) for own in work]
-    if min(steps) == 0 or len(set(steps)) > 1:
-        raise ValueError(f"all participants must make as many local steps, at least one; found {steps}.")
-    sizes = sorted({len(batch) for own in work for batch in own.batches})
-    if len(sizes) > 1:
-        raise ValueError(f"all batches of a round must have one size; found {sizes}. Drop incomplete last batches.")
-    return torch.stack([torch.stack(own.batches) for own in work])
+        if len(sizes := {len(numbers) for numbers in own.batches}) > 1:
+            raise ValueError(
+                f"a participant's batches in a round must have one size; those of {k} have {sorted(sizes)}. Drop "
+                "incomplete last batches, or make a round of them."
+            )
+    most = max(len(own.batches) for own in work)
+    if most == 0:
+        raise ValueError("somebody must make a local step in a round; nobody did.")
+    size = max(len(numbers) for own in work for numbers in own.batches)
+    batch = torch.full((len(work), most, size), PADDING)
+    for k, own in enumerate(work):
+        for step, numbers in enumerate(own.batches):
+            batch[k, step, : len(numbers)] = numbers
+    return batch
+
+
+def _calling(work: _Local, model: nn.Module, *_: Any) -> None:
+    """Just before a model runs: the state from which its dropout is drawn."""
+    if model.training:
+        work.drawing = state_of(next(model.parameters()).device)
 
 
 def _rate(work: list[_Local], like: Tensor) -> float | Tensor:
@@ -224,57 +256,7 @@ def _rate(work: list[_Local], like: Tensor) -> float | Tensor:
     for k, own in enumerate(work):
         if len(set(own.rates)) > 1:
             raise ValueError(f"the learning rate must not change within a round; participant {k} had {own.rates}.")
-    rates = [own.rates[0] for own in work]
+    rates = [own.rates[0] if own.rates else None for own in work]
+    usual = next(rate for rate in rates if rate is not None)
+    rates = [usual if rate is None else rate for rate in rates]  # nobody asks for those that do not train
     return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=like.dtype, device=like.device)
-
-
-def _verified(network: Network, round_: Round) -> Round:
-    """The round, if our own local work gives the same; with our losses where none were told."""
-    again = Operator(network).apply(round_.draw, round_.before)
-    eps = torch.finfo(again.loss.dtype).eps
-    slack = 30 * eps**0.5  # 1 % in float32: gradients are summed in another order
-    for name, was, theirs, ours in _pieces(round_.before, round_.half, again.half):
-        gap, moved, size = (torch.linalg.vector_norm(rows, dim=1) for rows in (theirs - ours, theirs - was, theirs))
-        wrong = ~(gap <= slack * moved + 16 * eps * size)
-        if wrong.any():
-            k = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"the local work of participant {k}, done again, must come out the same; its {name} moved by "
-                f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}. "
-                + _remedy(float(round_.loss[k]), float(again.loss[k]), slack)
-            )
-    return round_._replace(loss=torch.where(round_.loss.isnan(), again.loss, round_.loss))
-
-
-def _remedy(theirs: float, ours: float, slack: float) -> str:
-    if abs(theirs - ours) > slack * max(1.0, abs(ours)):
-        return (
-            f"Its loss was {theirs:.4g} and is {ours:.4g} now: give the loss function and the batch it trained on, "
-            "with its model in training mode."
-        )
-    return "Tell of clipped gradients by clip=, and leave gradients otherwise as backward() made them."
-
-
-def _check_gossip(round_: Round) -> None:
-    """θ^{t+1} must be W θ^{t+½} but for rounding, real-valued buffers alike, and optimizers' state stay as it was."""
-    for name, sent, theirs, ours in _pieces(round_.half, round_.after, mix(round_.W, round_.half)):
-        gap = (theirs - ours).abs().amax(1)
-        wrong = ~(gap <= 100 * torch.finfo(theirs.dtype).eps * sent.abs().max())
-        if wrong.any():
-            k = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"participant {k} must leave round {round_.t} with Σ_j W[{k}, j] θ_j; its {name} is off by "
-                f"{float(gap[k]):.3g}. Average parameters and real-valued buffers, nothing else, by the very W given, "
-                "after the last step(...), inside the `with` block."
-            )
-
-
-def _pieces(*stages: Participants) -> Iterator[tuple[Any, ...]]:
-    """Name and value at each stage of everything real that participants carry, a row for each of them."""
-    yield "theta", *(stage.theta for stage in stages)
-    n = len(stages[0].theta)
-    for name in stages[0].state:
-        yield f"optimizer's {name}", *(stage.state[name].reshape(n, -1) for stage in stages)
-    for name, buffer in stages[0].buffers.items():
-        if buffer.is_floating_point() and buffer.numel():
-            yield f"buffer {name}", *(stage.buffers[name].reshape(n, -1) for stage in stages)

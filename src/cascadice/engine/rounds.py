@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.learner import Participants
 from cascadice.optimizers import State
 
@@ -20,6 +21,7 @@ class Draw(NamedTuple):
     """What was drawn for round t; whatever else depends on chance in it is a function of (seed, t, participant).
 
     `batch` holds numbers of training samples, −1 where a participant has fewer steps or samples than others.
+    `generators` holds the states from which a watched loop drew its dropout, [n][steps].
     """
 
     t: int
@@ -27,6 +29,7 @@ class Draw(NamedTuple):
     W: Float[Tensor, "n n"]
     lr: float | Float[Tensor, " n"]
     conduct: Conduct = ()
+    generators: tuple[tuple[GeneratorState, ...], ...] = ()
 
 
 MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]

@@ -5,8 +5,10 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_structure, tree_unflatten
 
 from cascadice.data import Samples
+from cascadice.data.inputs import as_inputs
 
 
 class SampleBuffer:
@@ -14,7 +16,8 @@ class SampleBuffer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._x = self._y = torch.empty(0, device=device)
+        self._leaves: list[Tensor] = []  # of the inputs, and the targets as the last
+        self._form: TreeSpec | None = None
         self._known, self._size = torch.zeros(0, dtype=torch.bool), 0
         self._free = torch.zeros(0, dtype=torch.int64)
         self._numbered: bool | None = None
@@ -22,11 +25,15 @@ class SampleBuffer:
     @property
     def samples(self) -> Samples:
         """What is on the shelf, at its numbers; zeros where there is nothing."""
-        return Samples(self._x[: self._size], self._y[: self._size])
+        assert self._form is not None
+        *inputs, targets = (leaf[: self._size] for leaf in self._leaves)
+        return Samples(tree_unflatten(inputs, self._form), targets)
 
     def put(self, x: Any, y: Any, index: Any = None) -> Int[Tensor, " batch"]:
         """Copy a batch onto the shelf; its numbers there. Cost: a copy; seldom, one of everything, for room to grow."""
+        x = as_inputs(x)
         self._check(x, y)
+        given, self._form = [*tree_leaves(x), y], tree_structure(x)
         if index is None:
             again, self._free = self._free[: len(y)], self._free[len(y) :]
             rows = torch.cat([again, torch.arange(self._size, self._size + len(y) - len(again))])
@@ -36,22 +43,19 @@ class SampleBuffer:
             raise ValueError("either all batches must come with index= or none; found some of each.")
         self._numbered = index is not None
         size = int(rows.max()) + 1
-        if size > len(self._x):
-            room = max(size, 2 * len(self._x))
-            self._x, self._y = _longer(self._x, x, room), _longer(self._y, y, room)
+        if size > len(self._known):
+            room = max(size, 2 * len(self._known))
+            kept = self._leaves or [torch.empty(0, device=self._device)] * len(given)
+            self._leaves = [_longer(old, new, room) for old, new in zip(kept, given, strict=True)]
             self._known = _longer(self._known, self._known, room)
         self._size = max(self._size, size)
-        x, y, places = (tensor.detach().to(self._device) for tensor in (x, y, rows))
-        new = ~self._known[rows].to(self._device)
-        self._x[places[new]], self._y[places[new]] = x[new], y[new]
+        places, new = rows.to(self._device), ~self._known[rows].to(self._device)
+        for leaf, value in zip(self._leaves, given, strict=True):
+            values = value.detach().to(self._device)
+            leaf[places[new]] = values[new]
+            if self._numbered:
+                _check_unchanged(leaf, values, places)
         self._known[rows] = True
-        for kept, given in ((self._x, x), (self._y, y)) if self._numbered else ():
-            changed = (kept[places] != given).reshape(len(rows), -1).any(1)
-            if changed.any():
-                raise ValueError(
-                    f"a sample must be the same each time it is used; number {int(places[changed][0])} has changed. "
-                    "Where samples are augmented, leave index out: each view is then a sample."
-                )
         return rows
 
     def forget(self, rows: Int[Tensor, "..."]) -> None:
@@ -61,19 +65,33 @@ class SampleBuffer:
             self._free = torch.cat([self._free, rows.flatten()])
 
     def _check(self, x: Any, y: Any) -> None:
-        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            raise TypeError(f"a batch must be two tensors, x and y; found {type(x).__name__} and {type(y).__name__}.")
-        if not x.dim() or not y.dim() or len(x) != len(y) or not len(x):
-            shapes = f"{list(x.shape)} and {list(y.shape)}"
+        inputs = tree_leaves(x)
+        if not all(isinstance(tensor, Tensor) for tensor in (*inputs, y)):
+            kinds = f"{type(x).__name__} and {type(y).__name__}"
+            raise TypeError(f"a batch must be two tensors, x and y; found {kinds}. x may be a dictionary of tensors.")
+        rows = {len(part) if part.dim() else 0 for part in (*inputs, y)}
+        if len(rows) > 1 or 0 in rows:
+            shapes = f"{', '.join(str(list(part.shape)) for part in inputs)} and {list(y.shape)}"
             raise ValueError(f"x and y must have a row for each sample, at least one; found shapes {shapes}.")
-        if x.dtype == torch.uint8:
+        if isinstance(x, Tensor) and x.dtype == torch.uint8:
             raise TypeError(
                 "x must be what the model computes with; found uint8. Give x.float(), or x.long() for tokens."
             )
-        for name, new, old in (("x", x, self._x), ("y", y, self._y)):
-            if len(old) and (new.shape[1:], new.dtype) != (old.shape[1:], old.dtype):
+        if self._form not in (None, tree_structure(x)):
+            raise ValueError("batches must keep their form; x had other tensors before. Give the same names each time.")
+        for new, old, name in zip((*inputs, y), self._leaves, [*("x" for _ in inputs), "y"], strict=False):
+            if (new.shape[1:], new.dtype) != (old.shape[1:], old.dtype):
                 change = f"{list(old.shape[1:])} {old.dtype}, then {list(new.shape[1:])} {new.dtype}"
-                raise ValueError(f"samples must keep their shape and dtype; {name} had {change}.")
+                raise ValueError(f"samples must keep their shape and dtype; {name} had {change}. Pad to one length.")
+
+
+def _check_unchanged(kept: Tensor, given: Tensor, places: Tensor) -> None:
+    changed = (kept[places] != given).reshape(len(places), -1).any(1)
+    if changed.any():
+        raise ValueError(
+            f"a sample must be the same each time it is used; number {int(places[changed][0])} has changed. "
+            "Where samples are augmented, leave index out: each view is then a sample."
+        )
 
 
 def _longer(old: Tensor, like: Tensor, size: int) -> Tensor:

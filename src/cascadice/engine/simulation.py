@@ -6,6 +6,8 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from cascadice.data.inputs import at
+from cascadice.engine.groups import groups_in
 from cascadice.engine.learner import Participants, measure_all
 from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
@@ -125,9 +127,11 @@ def _from_outlier(t: int, sizes: dict[int, Tensor]) -> DivergedError | None:
 
 def _has_loss(network: Network, t: int, k: int) -> bool:
     """Whether the initial model has a finite loss on the batches of k; else training is not to blame."""
-    group = next((group for group in network.groups if k in group.nodes), None)
-    x, y, *_ = load(network, draw(network, t), [k], group=group)
+    drawn = draw(network, t)
+    group = next((group for group in groups_in(network, drawn) if k in group.nodes), None)
+    x, y, *_ = load(network, drawn, [k], group=group)
     one, learner = rows_of(network.initial, k), network.learner
+    steps = [(at(x, (0, i)), y[0, i]) for i in range(y.shape[1])]
     with torch.no_grad():
-        losses = [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in zip(x[0], y[0], strict=True)]
+        losses = [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in steps]
     return bool(torch.stack(losses).isfinite().all())

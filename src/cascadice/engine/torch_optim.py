@@ -5,10 +5,11 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cascadice import optimizers
-from cascadice.engine.learner import Participants, flatten
+from cascadice.engine.learner import Participants, flatten, frozen_of, trained
+from cascadice.engine.torch_steps import grouped, torch_step
 from cascadice.optimizers import Optimizer, State
 
 
@@ -22,65 +23,100 @@ KINDS: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     torch.optim.Adam: (optimizers.adam, ("amsgrad", "maximize", "decoupled_weight_decay")),
     torch.optim.AdamW: (optimizers.adamw, ("amsgrad", "maximize")),
 }
+# of which torch's own step is differentiated
+OTHERS: tuple[type, ...] = (
+    torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam,
+    torch.optim.RMSprop,
+)  # fmt: skip
 TORCH_NAMES = {"momentum": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "count": "step"}  # of our state
+HOW = ("params", "lr", "foreach", "capturable", "differentiable", "fused")  # how a step is computed, not which
 
 
 class Settings(NamedTuple):
-    """What decides an optimizer's step: its kind and options, which must not change, and the learning rate."""
+    """What decides an optimizer's step: its kind, and the options of each parameter group and its learning rate in
+    parts of the highest, which must not change; and the highest learning rate."""
 
     kind: type
-    options: dict[str, Any]
+    options: tuple[dict[str, Any], ...]
+    parts: tuple[float, ...]
     lr: float
 
 
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
     """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
-    kind = type(optimizer)
-    if kind not in KINDS:
-        known = ", ".join(f"torch.optim.{name.__name__}" for name in KINDS)
+    kind, groups = type(optimizer), optimizer.param_groups
+    if kind not in KINDS and kind not in OTHERS:
+        known = ", ".join(f"torch.optim.{name.__name__}" for name in (*KINDS, *OTHERS))
         raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
-    make, unknown = KINDS[kind]
-    names = signature(make).parameters
-    groups = [
-        Settings(kind, {n: _plain(group[n]) for n in names}, float(group["lr"])) for group in optimizer.param_groups
-    ]
-    if different := [group for group in groups if group != groups[0]]:
-        both = f"{_text(groups[0])} and {_text(different[0])}"
-        raise ValueError(f"all parameter groups of an optimizer must have the same settings; found {both}.")
-    for option in unknown:
-        if any(group.get(option) for group in optimizer.param_groups):
+    for option in KINDS[kind][1] if kind in KINDS else ():
+        if any(group.get(option) for group in groups):
             raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
-    return groups[0]
+    names = [name for name in signature(KINDS[kind][0] if kind in KINDS else kind).parameters if name not in HOW]
+    rates = [float(group["lr"]) for group in groups]
+    usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]  # a warm-up starts at 0
+    options = tuple({name: _plain(group[name]) for name in names if name in group} for group in groups)
+    return Settings(kind, options, tuple(rate / (max(usual) or 1.0) for rate in usual), max(rates))
 
 
 def _plain(value: Any) -> Any:
     """As floats: torch takes integers and tensors too."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or value is None:
         return value
     return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
 
 
-def _text(settings: Settings) -> str:
-    return ", ".join(f"{name}={value}" for name, value in {"lr": settings.lr, **settings.options}.items())
+def text(settings: Settings) -> str:
+    """The settings in words, of each parameter group."""
+    groups = zip(settings.options, settings.parts, strict=True)
+    each = [{"lr": part * settings.lr, **options} for options, part in groups]
+    return "; ".join(", ".join(f"{name}={value}" for name, value in group.items()) for group in each)
 
 
-def pure_version(settings: Settings) -> Optimizer:
-    """The pure step that these settings describe."""
-    return KINDS[settings.kind][0](**settings.options)
+def same(one: Settings, other: Settings) -> bool:
+    """Whether both make the same step, but for the learning rate; rates are multiplied, so their parts are rounded."""
+    near = all(abs(a - b) <= 1e-6 for a, b in zip(one.parts, other.parts, strict=False))
+    return one[:2] == other[:2] and near
+
+
+def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
+    """The pure step that these settings describe; `places` are those of each group's parameters in a flat row."""
+    kind = settings.kind
+
+    def made(options: dict[str, Any]) -> Optimizer:
+        return KINDS[kind][0](**options) if kind in KINDS else torch_step(kind, options)
+
+    groups = list(zip(settings.options, settings.parts, strict=True))
+    if all(group == groups[0] for group in groups):
+        return made(settings.options[0])
+    return grouped([(made(options), place, part) for (options, part), place in zip(groups, places, strict=True)])
+
+
+def group_places(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Where the parameters of each group lie in the model's flat row."""
+    own = list(trained(model).values())
+    pieces = torch.arange(sum(p.numel() for p in own)).split([p.numel() for p in own])
+    where = {id(p): piece for p, piece in zip(own, pieces, strict=True)}
+    groups = [[where[id(p)] for p in group["params"] if id(p) in where] for group in optimizer.param_groups]
+    return [torch.cat(group) if group else torch.arange(0) for group in groups]
 
 
 def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer) -> Participants:
     """What one participant carries, copied: its row of parameters, its optimizer's state in our names, its buffers."""
-    theta = flatten(model)
+    theta, own = flatten(model), list(trained(model).values())
+    known = [optimizer.state.get(parameter, {}) for parameter in own]
+    # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
+    ahead = max(known, key=lambda state: float(state.get("step", 0)))
     state: State = {}
     for name, blank in pure.init(theta).items():
-        values = [optimizer.state.get(parameter, {}).get(TORCH_NAMES[name]) for parameter in model.parameters()]
-        # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
+        torch_name = TORCH_NAMES.get(name, name)
         if blank.dim() == 0:
-            state[name] = blank + max(float(value or 0) for value in values)
-        else:  # torch makes state at the first step, and until then it is zero
-            pairs = zip(model.parameters(), values, strict=True)
-            state[name] = torch.cat([(torch.zeros_like(p) if v is None else v).detach().reshape(-1) for p, v in pairs])
+            value = ahead.get(torch_name)
+            state[name] = blank if value is None else blank.new_tensor(float(value))
+        else:  # torch makes state at the first step, and until then it is as at the start
+            starts = torch.split(blank, [p.numel() for p in own])
+            values = [each.get(torch_name) for each in known]
+            pieces = [start if value is None else value for value, start in zip(values, starts, strict=True)]
+            state[name] = torch.cat([piece.detach().reshape(-1) for piece in pieces])
     return Participants(theta, state, {name: buffer.detach().clone() for name, buffer in model.named_buffers()})
 
 
@@ -89,21 +125,26 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
     if not models or len(models) != len(optimizers):
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"each participant must have a model and an optimizer; found {counts}.")
-    first, layout = settings(optimizers[0]), _layout(models[0])
+    first, layout, places = settings(optimizers[0]), _layout(models[0]), group_places(models[0], optimizers[0])
     owners: dict[int, int] = {}
     for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
         if _layout(model) != layout:
             raise ValueError(f"all models must be alike, in names, shapes, dtypes and device; {k} is not like 0.")
-        if (other := settings(optimizer))[:2] != first[:2]:
-            both = f"0 has {first.kind.__name__} with {_text(first)}, {k} {other.kind.__name__} with {_text(other)}"
+        if not all(map(torch.equal, frozen_of(models[0]), frozen_of(model))):
+            raise ValueError(f"parameters that are not trained must be the same for everyone; those of {k} are not.")
+        if not same(other := settings(optimizer), first):
+            both = f"0 has {first.kind.__name__} with {text(first)}, {k} {other.kind.__name__} with {text(other)}"
             raise ValueError(f"all optimizers must be alike, but for the learning rate; {both}.")
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if stepped != {id(p) for p in model.parameters()}:
+        own = {id(p) for p in trained(model).values()}
+        if not own <= stepped <= {id(p) for p in model.parameters()}:
             raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")
-        if (owner := owners.setdefault(min(stepped), k)) != k:
+        if not all(map(torch.equal, group_places(model, optimizer), places)):
+            raise ValueError(f"parameter groups must hold the same parameters for everyone; those of {k} do not.")
+        if (owner := owners.setdefault(min(own), k)) != k:
             raise ValueError(f"each participant must have parameters of its own; {owner} and {k} share theirs.")
 
 
 def _layout(model: nn.Module) -> list[tuple[Any, ...]]:
     named = (*model.named_parameters(), *model.named_buffers())
-    return [(name, value.shape, value.dtype, value.device) for name, value in named]
+    return [(name, value.shape, value.dtype, value.device, value.requires_grad) for name, value in named]

@@ -8,10 +8,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.func import grad
+from torch.utils._pytree import tree_map
 
+from cascadice.data.inputs import Inputs, at
+from cascadice.engine.dropout import seeded
+from cascadice.engine.groups import groups_in
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.networks import Network, load
-from cascadice.engine.operator import Operator, seeded
+from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
 
 PROBED = 4  # participants whose local work is made again, or on whose batches the loss is looked at
@@ -98,7 +102,7 @@ def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
 
 def _tolerance(network: Network) -> float:
     """What rounding may change in a repeated step, relative to the update: sums are taken in another order."""
-    if network.learner.compute is not None:
+    if network.learner.compute is not None or network.learner.autocast is not None:
         return 0.1
     single = network.initial.theta.dtype == torch.float32
     if single and network.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -118,26 +122,26 @@ def check_samples_are_separate(network: Network, drawn: Draw, before: Participan
     known = _separable.setdefault(network.learner, set())
     if (form := tuple(drawn.batch.shape)) in known:
         return
-    groups: Any = network.groups or (None,)
+    groups: Any = groups_in(network, drawn) or (None,)
     for group in groups:
         nodes = range(network.nodes) if group is None else group.nodes
         inputs = load(network, drawn, list(nodes)[:PROBED], group=group)
         for place, k in enumerate(list(nodes)[:PROBED]):
-            _check_batch(network, rows_of(before, k), inputs.x[place, 0], inputs.y[place, 0])
+            _check_batch(network, rows_of(before, k), at(inputs.x, (place, 0)), inputs.y[place, 0])
     known.add(form)
 
 
-def _check_batch(network: Network, one: Participants, x: Tensor, y: Tensor) -> None:
+def _check_batch(network: Network, one: Participants, x: Inputs, y: Tensor) -> None:
     learner, batch = network.learner, len(y)
     if batch < 2:
         return
 
-    def outputs(x: Tensor) -> Tensor:
+    def outputs(x: Inputs) -> Tensor:
         with torch.no_grad(), seeded(1 if learner.stochastic else None, network.device):
             return outputs_of(dict(unflatten(learner.training, one.theta)), learner, one.buffers, x)[0]
 
-    chosen = torch.arange(batch, device=x.device) % 2 == 0
-    before, after = outputs(x), outputs(_changed(x, chosen))
+    chosen = torch.arange(batch, device=y.device) % 2 == 0
+    before, after = outputs(x), outputs(tree_map(lambda part: _changed(part, chosen), x))
     if before.shape[0] % batch:
         raise ValueError(
             f"scores of samples need outputs with a row for each sample; found {before.shape[0]} rows for {batch}."

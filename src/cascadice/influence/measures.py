@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from cascadice.data.inputs import IGNORED
 from cascadice.losses import Loss, class_targets, cross_entropy
 
 
@@ -17,9 +18,11 @@ def per_sample(loss: Loss) -> Loss:
 
 def negative_margin(outputs: Tensor, targets: Tensor) -> Tensor:
     """How far the right class is behind the strongest wrong one, in the mean; negative where it is ahead."""
-    right = class_targets(outputs, targets)[..., None] == torch.arange(outputs.shape[-1], device=outputs.device)
+    classes = class_targets(outputs, targets)
+    right = classes[..., None] == torch.arange(outputs.shape[-1], device=outputs.device)
     strongest = outputs.masked_fill(right, -float("inf")).amax(-1)
-    return (strongest - outputs.masked_fill(~right, 0).sum(-1)).mean()
+    behind, counted = strongest - outputs.masked_fill(~right, 0).sum(-1), classes != IGNORED
+    return behind.masked_fill(~counted, 0).sum() / counted.sum()
 
 
 def on_class(label: int, loss: Loss = cross_entropy) -> Loss:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cascadice import seeds
 from cascadice.data import Samples
+from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.engine.networks import Network
@@ -105,8 +106,9 @@ def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
     if size == least and isinstance(evaluation.y, Tensor):
         return evaluation
 
-    def taken(rows: Tensor) -> Tensor:
-        return rows[torch.arange(t * size, (t + 1) * size, device=rows.device) % len(rows)]
+    def taken(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        rows = torch.arange(t * size, (t + 1) * size, device=y.device) % len(y)
+        return at(x, rows), y[rows]
 
-    x, y = (torch.stack([taken(rows) for rows in sets]) for sets in (evaluation.x, evaluation.y))
+    x, y = stacked([taken(*evaluation.of(k)) for k in range(len(evaluation.y))])
     return replace(evaluation, x=x, y=y)

@@ -106,7 +106,8 @@ def retrain(
     names = names or [f"network {i} of those trained again" for i in range(total)]
     if samples is not None:
         check_samples_are_separate(network, draw(network, 0), network.initial)
-    count = 1 if network.groups else together or min(MOST, max(1, MEMORY // bytes_of(network.initial)))
+    alone = network.groups or network.uneven
+    count = 1 if alone else together or min(MOST, max(1, MEMORY // bytes_of(network.initial)))
     operator, values = Operator(network), list[Tensor]()
     for first in range(0, total, count):
         part = slice(first, min(first + count, total))

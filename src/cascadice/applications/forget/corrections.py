@@ -102,7 +102,7 @@ def coasted(
     Cost: passes over δ; a gradient for each row of which samples are forgotten.
     """
     network = operator.network
-    if network.groups or network.compression is not None or not network.learner.optimizer.linear:
+    if network.groups or network.uneven or network.compression is not None or not network.learner.optimizer.linear:
         linear = (
             "optimizers that are linear in the gradient (sgd, momentum, nesterov, without clipping), the same for all"
         )

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.data import Samples
+from cascadice.data.inputs import in_precision
 from cascadice.engine import Network, Participants, evaluate
 from cascadice.engine.operator import row_measures
 from cascadice.influence.measures import per_sample
@@ -37,7 +38,7 @@ def sample_losses(
     with torch.no_grad():
         for index in torch.split(torch.arange(len(samples), device=network.device), chunk):
             x, y = samples.take(index)
-            x = x.to(participants.theta.dtype) if x.is_floating_point() else x
+            x = in_precision(x, participants.theta.dtype)
             losses.append(row_measures(network.learner, network.strategy, participants, x, y, measure)[0])
     return torch.cat(losses, dim=1)
 

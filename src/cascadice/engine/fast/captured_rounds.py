@@ -23,7 +23,7 @@ MOST = 16  # graphs; a ring of buffers needs one for each of its places
 
 def captures(network: Network) -> bool:
     """Whether the rounds of a network are worth capturing."""
-    plain = not network.groups and network.compression is None
+    plain = not network.groups and not network.uneven and network.compression is None
     return plain and network.strategy == "compile" and network.device.type == "cuda"
 
 

@@ -1,24 +1,16 @@
-"""Attention and convolutions that are to be differentiated twice.
+"""Convolutions that are to be differentiated twice.
 
 For the second derivative by kernels of convolutions, torch convolves with kernels as large as images. That takes
 several times as long as the gradient of a transposed convolution, which is the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-
-
-def twice_differentiable() -> AbstractContextManager[None]:
-    """Fused attention has no second derivative; torch's plain one has."""
-    return sdpa_kernel(SDPBackend.MATH)
-
 
 Form = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 """Stride, padding, dilation, groups."""

@@ -5,8 +5,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cascadice.data.inputs import Inputs
 from cascadice.engine.fast.hooks import LayerCalls, Tape
-from cascadice.engine.learner import Buffers, Learner, Optional, Step, flatten, loss_of, pure_step, unflatten
+from cascadice.engine.fast.twice import plain_checkpoints, tolerating_hooks
+from cascadice.engine.learner import (
+    Buffers,
+    Learner,
+    Optional,
+    Step,
+    call,
+    flatten,
+    loss_of,
+    pure_step,
+    trained,
+    unflatten,
+)
 from cascadice.optimizers import State
 
 
@@ -15,9 +28,9 @@ def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
 
     On CPU kernels are copied, to channels-last, once, or each pass would do so for itself.
     """
-    own = dict(module.named_parameters())
+    own = trained(module)
     for name, value in unflatten(module, theta):
-        parameter = own[name].requires_grad_(True)
+        parameter = own[name]
         if value.dim() == 4 and not value.is_cuda:
             if not parameter.is_contiguous(memory_format=torch.channels_last):
                 parameter.data = torch.empty_like(value, memory_format=torch.channels_last)
@@ -27,17 +40,23 @@ def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
     return own
 
 
-def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Buffers]:
+def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Inputs, y: Tensor) -> tuple[Tensor, Buffers]:
     """The training loss by plain autograd, the module having been lent its parameters; and buffers afterwards."""
     x = channels_last(x)
-    if buffers or learner.compute is not None:
+    if learner.compute is not None:
+        with plain_checkpoints():  # layers that are computed again would find parameters in full precision
+            return loss_of(own, learner, buffers, x, y)
+    if buffers:
         return loss_of(own, learner, buffers, x, y)
-    return learner.loss(learner.training(x), y), {}
+    learner.masks.rewind()
+    with learner.casting(y.device):
+        return learner.loss(call(learner.training, x), y), {}
 
 
-def channels_last(x: Tensor) -> Tensor:
+def channels_last(x: Inputs) -> Inputs:
     """Images on CPU as convolutions and pooling take them twice as fast; the rest as it is."""
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and not x.is_cuda else x
+    images = isinstance(x, Tensor) and x.dim() == 4 and not x.is_cuda
+    return x.contiguous(memory_format=torch.channels_last) if images else x  # type: ignore[union-attr]
 
 
 def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
@@ -47,15 +66,16 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     each pass is added to `tapes`. Steps with weights on samples are made by torch.func.
     """
     calls = getattr(learner.training, "calls", LayerCalls())
-    sizes = [p.numel() for p in learner.training.parameters()]
+    sizes = [p.numel() for p in trained(learner.training).values()]
     row = flatten(learner.training)  # fresh memory costs more than what fills it
 
     def step(
-        theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor, samples: Optional,
+        theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Optional,
         out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
         if samples:
-            return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
+            with plain_checkpoints(), tolerating_hooks(learner.training):
+                return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
         own = lend(learner.training, theta)
         calls.start()
         with torch.enable_grad():

@@ -43,14 +43,14 @@ class LayerCalls:
 
 def hook_layers(model: nn.Module) -> bool:
     """Hook the layers of this model to `model.calls`; False where a parameter lies outside of what can be hooked."""
-    layers = dict(_linear("", model))
+    layers = {name: layer for name, layer in _linear("", model) if any(p.requires_grad for p in layer.parameters())}
     reached = {id(p) for layer in layers.values() for p in layer.parameters()}
-    if any(id(p) not in reached for p in model.parameters()):
+    if reached != {id(p) for p in model.parameters() if p.requires_grad}:  # all of them, and none that is frozen
         return False
     model.calls = LayerCalls()  # type: ignore[assignment]
     for name, layer in layers.items():
         layer.calls, layer.call_name = model.calls, name  # type: ignore[assignment]
-        layer.register_forward_hook(_record_call)
+        layer.register_forward_hook(record_call)
     return True
 
 
@@ -62,7 +62,8 @@ def _linear(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from _linear(f"{name}.{child}" if name else child, part)
 
 
-def _record_call(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def record_call(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """The hook itself."""
     calls: LayerCalls = layer.calls
     if calls.made is None:
         return output

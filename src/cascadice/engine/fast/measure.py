@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.utils._pytree import tree_map
 
+from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine.evaluation import Evaluation, check_differentiable, measured
 from cascadice.engine.fast.eager import channels_last, lend
 from cascadice.engine.fast.rows import each_row, over_rows, twin
-from cascadice.engine.learner import Buffers, Learner, Participants, forward, measure_all
+from cascadice.engine.learner import Buffers, Learner, Participants, call, forward, measure_all, trained
 from cascadice.losses import Loss
 
 
@@ -55,14 +56,14 @@ def _over_sets(
     if not evaluation.own:
         shared = (evaluation.x, evaluation.y, evaluation.measure)
         return over_rows(row, strategy, learner, *shared, steady=steady)(theta, buffers)
-    if isinstance(evaluation.x, Tensor) and isinstance(evaluation.y, Tensor):
+    if isinstance(evaluation.y, Tensor):
         rows = torch.as_tensor(list(nodes), device=theta.device)
         sweep = over_rows(row, strategy, learner, evaluation.measure, steady=steady)
-        return sweep(theta, buffers, evaluation.x[rows], evaluation.y[rows])
+        return sweep(theta, buffers, at(evaluation.x, rows), evaluation.y[rows])
     sweep, parts, order = over_rows(row, strategy, learner, evaluation.measure), [], []
     for size in sorted({len(evaluation.y[k]) for k in nodes}):
         places = [place for place, k in enumerate(nodes) if len(evaluation.y[k]) == size]
-        x, y = (torch.stack([sets[nodes[place]] for place in places]) for sets in (evaluation.x, evaluation.y))
+        x, y = stacked([evaluation.of(nodes[place]) for place in places])
         index = torch.tensor(places, device=theta.device)
         parts.append(sweep(theta[index], {name: b[index] for name, b in buffers.items()}, x, y))
         order += places
@@ -77,7 +78,7 @@ def _eager_gradients(
     """By plain autograd, each gradient straight to its place: on CPU half the cost for a small model."""
     gradients = torch.empty_like(theta) if out is None else out
     scale = theta.new_ones(len(theta)) if weights is None else weights
-    sizes = [p.numel() for p in learner.evaluating.parameters()]
+    sizes = [p.numel() for p in trained(learner.evaluating).values()]
 
     def row(worker: int, k: int) -> Tensor:
         own = twin(learner, worker)
@@ -86,7 +87,8 @@ def _eager_gradients(
         with torch.enable_grad():
             mine = {name: buffer[k] for name, buffer in buffers.items()}
             plain = not mine and own.compute is None
-            outputs = own.evaluating(x) if plain else forward(own.evaluating, {**parameters, **mine}, x, own.compute)
+            model = own.evaluating
+            outputs = call(model, x) if plain else forward(model, {**parameters, **mine}, x, own.compute)
             loss = evaluation.measure(outputs, y)
             check_differentiable(loss)
             pieces = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
@@ -102,7 +104,7 @@ MOST_AT_ONCE = 2**17
 
 
 def row_measures(
-    learner: Learner, strategy: str, here: Participants, x: Tensor, y: Tensor, measures: tuple[Loss, ...]
+    learner: Learner, strategy: str, here: Participants, x: Inputs, y: Tensor, measures: tuple[Loss, ...]
 ) -> Float[Tensor, "measures p ..."]:
     """Each measure of every participant on the same (x, y). Cost: a forward pass each."""
     sweep = over_rows(measure_all, strategy, learner, x, y, measures)

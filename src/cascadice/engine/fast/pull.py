@@ -3,7 +3,7 @@
 λ ← (I − η H) λ        for SGD; for optimizers with state, of the pair (θ, state)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.func import vjp
 from torch.utils._pytree import tree_map
 
-from cascadice.engine.fast.convolution import twice_differentiable
+from cascadice.data.inputs import Inputs, at
+from cascadice.engine.dropout import Start
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.rows import Fetch, each_row, over_rows, twin
 from cascadice.engine.fast.tape import Along, Layers, eager_along, eager_read, generic_along, pure_along, read
+from cascadice.engine.fast.twice import twice_differentiable
 from cascadice.engine.learner import Learner, Optional, Participants, gradient, pure_step
 from cascadice.engine.rounds import Adjoint
 from cascadice.optimizers import Optimizer, State
@@ -27,6 +29,7 @@ Factors = tuple[()] | tuple[Tensor, Tensor]
 def pull_rows(
     learner: Learner, strategy: str, layers: Layers | None, before: Participants, fetch: Fetch,
     lr: Float[Tensor, " n"], adjoint: Adjoint, *, scores: bool, through: bool, out: Tensor | None,
+    starts: Sequence[Start] = (),
 ) -> tuple[Adjoint, Float[Tensor, " n"], Float[Tensor, "n samples"]]:  # fmt: skip
     """λ^{t+½} -> λ^t through local work, what inner steps add to λ · Δ and, if asked, the scores of samples on the way.
 
@@ -34,7 +37,7 @@ def pull_rows(
     """
     acting = learner if layers is None else layers.learner
     to = None if not through else torch.empty_like(adjoint.theta) if out is None else out
-    how: dict[str, Any] = {"steady": True, "out": to, "fetch": lambda rows: fetch(rows)[:5]}
+    how: dict[str, Any] = {"steady": True, "out": to, "fetch": lambda rows: fetch(rows)[:5], "starts": starts}
     rows = over_rows(_steps_back, strategy, acting, _along(strategy, layers), scores, through, **how)
     with twice_differentiable():
         results = rows(before, *adjoint, factors(learner.optimizer, lr))
@@ -54,7 +57,7 @@ def _along(strategy: str, layers: Layers | None) -> Along:
 
 
 def _steps_back(
-    learner: Learner, one: Participants, theta: Tensor, state: State, factors: Factors, x: Tensor, y: Tensor,
+    learner: Learner, one: Participants, theta: Tensor, state: State, factors: Factors, x: Inputs, y: Tensor,
     lr: Tensor, alpha: Optional, samples: Optional, along: Along, score: bool, through: bool,
 ) -> Any:  # fmt: skip
     """One participant's steps, last to first: through the optimizer to the gradient, through that to the parameters.
@@ -65,15 +68,17 @@ def _steps_back(
     """
     whole, reaching = (theta, state), _reaching(theta, state, alpha)
     theta, state = reaching
-    weights: list[Any] = [(samples[0][i],) if samples else () for i in range(x.shape[0])]
+    batches: list[Any] = [(at(x, i), y[i], (samples[0][i],) if samples else ()) for i in range(len(y))]
     carried = [one]
-    for i in range(x.shape[0] - 1):
-        carried.append(Participants(*pure_step(learner, *carried[i], x[i], y[i], lr, weights[i])[:3]))
+    for i, (x_i, y_i, weights) in enumerate(batches[:-1]):
+        learner.masks.step(i)
+        carried.append(Participants(*pure_step(learner, *carried[i], x_i, y_i, lr, weights)[:3]))
     inner, scores = theta.new_zeros(()), list[Tensor]()
-    for i, at in reversed(list(enumerate(carried))):
+    for i, here in reversed(list(enumerate(carried))):
+        learner.masks.step(i)
         if i + 1 < len(carried):
-            inner = inner + ((theta - reaching[0]) * (carried[i + 1].theta - at.theta)).sum()
-        batch = (at.theta, at.buffers, x[i], y[i], weights[i])
+            inner = inner + ((theta - reaching[0]) * (carried[i + 1].theta - here.theta)).sum()
+        batch = (here.theta, here.buffers, *batches[i])
         if factors:
             by_gradient, by_theta = factors
             parts, product = along(learner, *batch, theta, score, through)
@@ -81,7 +86,7 @@ def _steps_back(
             if product is not None:
                 theta = torch.addcmul(torch.addcmul(theta, theta, by_theta), product, by_gradient)
         else:
-            direction, by_state, of_theta = _through_optimizer(learner, *batch, at.state, lr, theta, state)
+            direction, by_state, of_theta = _through_optimizer(learner, *batch, here.state, lr, theta, state)
             parts, product = along(learner, *batch, direction, score, through)
             if product is not None:
                 theta, state = product.add_(theta).add_(of_theta), by_state
@@ -113,13 +118,13 @@ def factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> Factors:
 
 
 def _through_optimizer(
-    learner: Learner, at: Tensor, buffers: Any, x: Tensor, y: Tensor, samples: Optional, old: State, lr: Tensor,
+    learner: Learner, here: Tensor, buffers: Any, x: Inputs, y: Tensor, samples: Optional, old: State, lr: Tensor,
     theta: Tensor, state: State,
 ) -> tuple[Tensor, State, Tensor]:  # fmt: skip
     """The adjoints of the gradient, the state and the parameters, given those of what the optimizer's step gives."""
     optimizer = learner.optimizer  # one that is linear has the same derivative at any gradient
-    by_theta = at if optimizer.linear else gradient(learner, at, buffers, x, y, samples)[0]
-    _, pull = vjp(lambda g, s, p: optimizer.update(g, s, p, lr), by_theta, old, at)
+    by_theta = here if optimizer.linear else gradient(learner, here, buffers, x, y, samples)[0]
+    _, pull = vjp(lambda g, s, p: optimizer.update(g, s, p, lr), by_theta, old, here)
     adjoints: tuple[Tensor, State, Tensor] = pull((theta, state))
     return adjoints
 

@@ -9,9 +9,8 @@ device alone, never on a stopwatch: a run must have the same bits the next time.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -21,11 +20,14 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
+from cascadice.data.inputs import Inputs, at
+from cascadice.engine.dropout import Start
 from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
 from cascadice.engine.fast.cuda_graphs import captured_call
 from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.tape import Layers, taped_step
+from cascadice.engine.fast.twice import tolerating_hooks
 from cascadice.engine.learner import Learner, Optional, Participants, Step, local_steps, measure_all
 from cascadice.engine.networks import LocalInputs
 from cascadice.names import lookup
@@ -53,26 +55,27 @@ def choose(learner: Learner, before: Participants, inputs: LocalInputs) -> str:
     """The fastest strategy for this model, batch and device that can run it."""
     convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.training.modules())
     loops = before.theta.device.type == "cpu" and (convolves or learner.size > SMALL)
-    if learner.stochastic or loops or not _vectorises(learner, before, inputs):
+    rounds_alike = learner.autocast is None  # a sweep sums in another order, which shows in half precision
+    if learner.stochastic or loops or not rounds_alike or not _vectorises(learner, before, inputs):
         return "loop"
     return "vmap" if before.theta.device.type == "cpu" else "compile"
 
 
 def _vectorises(learner: Learner, before: Participants, inputs: LocalInputs) -> bool:
     """Whether vmap can run the model: some have control flow that depends on values, or operations without a rule."""
-    two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(seeds=())))
+    two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(starts=())))
     try:
         with warnings.catch_warnings(action="error"):  # a slow fallback announces itself by a warning
             _vectorised(learner, None)(two, lambda rows: inputs, None)
             losses = vmap(lambda one, x, y: measure_all(learner, one, x, y, (learner.loss,)))
-            torch.no_grad()(losses)(two, inputs.x[:, 0], inputs.y[:, 0])
+            torch.no_grad()(losses)(two, at(inputs.x, (slice(None), 0)), inputs.y[:, 0])
     except Exception:
         return False
     return True
 
 
 def _vectorised(learner: Learner, layers: Layers | None, compiled: bool = False) -> Work:
-    def one(before: Participants, x: Tensor, y: Tensor, lr: Tensor, alpha: Optional, samples: Optional) -> Any:
+    def one(before: Participants, x: Inputs, y: Tensor, lr: Tensor, alpha: Optional, samples: Optional) -> Any:
         tapes: list[Tape] = []
         step = None if layers is None else partial(taped_step, layers, tapes)
         return *local_steps(learner, before, x, y, lr, alpha, samples, step=step), tuple(tapes)
@@ -106,8 +109,8 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
             one, to = tree_map(lambda tensor: tensor[k], (before, half))
             x, y, lr, alpha, samples, seed = fetch([k])
             weights = (alpha[0][0],) if alpha else (), (samples[0][0],) if samples else ()
-            with seeded(seed[0] if seed else None, loss.device):
-                result = local_steps(own, one, x[0], y[0], lr[0], *weights, step=step, out=to.theta)
+            with own.masks.of(seed[0] if seed else None, loss.device):
+                result = local_steps(own, one, at(x, 0), y[0], lr[0], *weights, step=step, out=to.theta)
             copy_into(result, to, loss[k])
             return tuple(tapes)
 
@@ -168,11 +171,13 @@ def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, wor
 def over_rows(
     row: Callable[..., Any], strategy: str, learner: Learner, *shared: Any, workers: int | None = None,
     fetch: Callable[[list[int] | None], Any] = lambda rows: (), steady: bool = False, out: Tensor | None = None,
+    starts: Sequence[Start] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """`row(learner, *arguments, *shared)` for every row of stacked arguments, in a sweep or sharded over threads.
 
     Large inputs are better fetched: `row(learner, *arguments, *fetch(rows), *shared)` gets everything for a sweep, and
-    row by row for a loop. `out` is where the first of a loop's results may go. Where the number of rows is `steady`,
+    row by row for a loop. `out` is where the first of a loop's results may go; `starts` is where each row's draws
+    begin, if its model draws at random, which only loops run. Where the number of rows is `steady`,
     sweeps are compiled and captured on CUDA if that is the strategy, once for the same row and shared objects; their
     next use overwrites the results. Forward-mode derivatives need workers=1: torch counts their levels in one place
     for all threads.
@@ -188,13 +193,15 @@ def over_rows(
         def work(worker: int, k: int) -> Any:
             own = tree_map(lambda tensor: tensor[k], stacked)
             fetched = tree_map(lambda tensor: tensor[0], fetch([k]))
-            result = row(twin(learner, worker), *own, *fetched, *shared)
+            acting = twin(learner, worker)
+            with acting.masks.of(starts[k] if starts else None, leaf.device), tolerating_hooks(acting.training):
+                result = row(acting, *own, *fetched, *shared)
             if out is None:
                 return result
             out[k].copy_(result[0])
             return result[1:]
 
-        rows = stack(each_row(work, len(leaf), leaf.device, workers))
+        rows = stack(each_row(work, len(leaf), leaf.device, 1 if starts else workers))
         return rows if out is None else (out, *rows)
 
     return torch.no_grad()(run)
@@ -246,14 +253,3 @@ def stack(rows: list[Any]) -> Any:
     leaves = [tree_flatten(row)[0] for row in rows]
     _, shape = tree_flatten(rows[0])
     return shape.unflatten([torch.stack(columns) for columns in zip(*leaves, strict=True)]) if leaves[0] else rows[0]
-
-
-@contextmanager
-def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Dropout and the like draw from torch's global generator: lend it a seed, then put it back as it was."""
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

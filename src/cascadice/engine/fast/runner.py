@@ -8,14 +8,15 @@ from torch import Tensor
 from torch.func import jvp
 from torch.utils._pytree import tree_map
 
+from cascadice.data.inputs import Inputs, at
 from cascadice.engine.fast.buffers import RoundBuffers
-from cascadice.engine.fast.convolution import twice_differentiable
 from cascadice.engine.fast.pull import factors, pull_rows, scores_from_tape
 from cascadice.engine.fast.rows import local_work, over_rows
 from cascadice.engine.fast.tape import Layers, layered
+from cascadice.engine.fast.twice import twice_differentiable
 from cascadice.engine.groups import over_groups
 from cascadice.engine.learner import Buffers, Learner, Optional, Participants, local_steps
-from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, taken
+from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, starts, taken
 from cascadice.engine.rounds import Adjoint, Draw, rows_of
 from cascadice.optimizers import State
 
@@ -42,7 +43,7 @@ class Runner:
             return self._work(way, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
 
         like = before, before.theta.new_zeros(len(before.theta)), ()
-        return over_groups(self.network, nodes, (before, samples), like, run)
+        return over_groups(self.network, drawn, nodes, (before, samples), like, run)
 
     def push(
         self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Optional, d_samples: Optional
@@ -53,13 +54,13 @@ class Runner:
             rows, change, weights, d_weights = given
             inputs = load(self.network, drawn, members, weights, group)
             moving = tuple(part[:, : group.steps, : group.size] for part in d_weights)
-            sweep = over_rows(_pushed, self.network.strategy, group.learner, workers=1)
+            sweep = over_rows(_pushed, self.network.strategy, group.learner, workers=1, starts=inputs.starts)
             with twice_differentiable():
                 return sweep(rows, *change, *inputs[:5], moving)
 
         like: Any = (before[:2], tuple(tangent))
         given = (before, tangent, samples, d_samples)
-        (theta, state), change = over_groups(self.network, nodes, given, like, run)
+        (theta, state), change = over_groups(self.network, drawn, nodes, given, like, run)
         return Participants(theta, state, before.buffers), Adjoint(*change)
 
     def pull(
@@ -74,6 +75,7 @@ class Runner:
                 group.learner, self.network.strategy, self.layers(drawn, group), rows,
                 partial(self._inputs, drawn, members, weights, group), rates(self.network, drawn, members), own,
                 scores=scores, through=through, out=None if group.nodes else out,
+                starts=starts(self.network, drawn, members),
             )  # fmt: skip
             if not scores:  # some ways compute them all the same
                 return pulled, inner, parts[:, :0]
@@ -82,7 +84,7 @@ class Runner:
         shape = (len(before.theta), *drawn.batch.shape[1:]) if scores else (len(before.theta), 0)
         given = (before, adjoint, samples)
         like = (adjoint, adjoint.theta.new_zeros(shape[:1]), adjoint.theta.new_zeros(shape))
-        pulled, inner, parts = over_groups(self.network, nodes, given, like, run)
+        pulled, inner, parts = over_groups(self.network, drawn, nodes, given, like, run)
         return pulled, inner, parts.flatten(1)
 
     def readable(self, drawn: Draw, tape: Any) -> bool:
@@ -105,10 +107,10 @@ class Runner:
         network = self.network
         learner, node = (group.learner, group.nodes[0]) if group and group.nodes else (network.learner, 0)
 
-        def example() -> tuple[Tensor, Buffers, Tensor, Tensor]:
+        def example() -> tuple[Tensor, Buffers, Inputs, Tensor]:
             x, y, *_ = load(network, drawn, [node], group=group)
             theta, _, buffers = rows_of(network.initial, node)
-            return theta, buffers, x[0, 0], y[0, 0]
+            return theta, buffers, at(x, (0, 0)), y[0, 0]
 
         size = group.size if group and group.size else drawn.batch.shape[-1]
         return layered(learner, network.strategy, size, example)
@@ -123,7 +125,7 @@ class Runner:
 
 
 def _pushed(
-    learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Tensor, y: Tensor, lr: Tensor,
+    learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Inputs, y: Tensor, lr: Tensor,
     alpha: Optional, samples: Optional, d_samples: Optional,
 ) -> Any:  # fmt: skip
     def work(theta, state, samples):  # type: ignore[no-untyped-def]

@@ -9,8 +9,9 @@ one forward pass of the layers, whatever A is; the gradient of a sample is never
 sum over samples gives the Hessian-vector product H A without ever computing the gradient itself.
 """
 
-from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,10 +22,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from cascadice.engine.fast.convolution import TwiceDifferentiated, twice_differentiable
+from cascadice.data.inputs import Inputs, in_precision
+from cascadice.engine.dropout import Masks
+from cascadice.engine.fast.convolution import TwiceDifferentiated
 from cascadice.engine.fast.eager import eager_loss, lend
 from cascadice.engine.fast.hooks import Tape, hook_layers
-from cascadice.engine.learner import Buffers, Learner, Optional, forward, gradient, objective, per_sample, unflatten
+from cascadice.engine.fast.twice import twice_differentiable
+from cascadice.engine.learner import (
+    Buffers,
+    Learner,
+    Optional,
+    forward,
+    gradient,
+    objective,
+    per_sample,
+    trained,
+    unflatten,
+)  # fmt: skip
 from cascadice.optimizers import State
 
 Along = Callable[..., tuple[Tensor | None, Tensor | None]]
@@ -40,7 +54,7 @@ class Layers(NamedTuple):
     shapes: tuple[tuple[torch.Size, torch.dtype], ...]
 
 
-def layers(learner: Learner, x: Tensor, buffers: Buffers) -> Layers | None:
+def layers(learner: Learner, x: Inputs, buffers: Buffers) -> Layers | None:
     """The layers as they are called for one participant's batch; None where parameters lie outside known layers."""
     twin = learner.twin()
     module: Any = twin.training
@@ -48,7 +62,7 @@ def layers(learner: Learner, x: Tensor, buffers: Buffers) -> Layers | None:
         return None
     module.calls.start()
     with torch.no_grad():
-        parameters = {name: p.detach() for name, p in module.named_parameters()}
+        parameters = {name: p.detach() for name, p in trained(module).items()}
         forward(module, {**parameters, **{name: b.clone() for name, b in buffers.items()}}, x, learner.compute)
     made = module.calls.stop()
     shapes = tuple((call.output.shape, call.output.dtype) for call in made)
@@ -59,33 +73,33 @@ _known: MutableMapping[Learner, dict[tuple[str, int], Layers | None]] = WeakKeyD
 
 
 def layered(
-    learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Tensor, Buffers, Tensor, Tensor]]
+    learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Tensor, Buffers, Inputs, Tensor]]
 ) -> Layers | None:
     """The learner's layers for batches of a size, or None where scores by layers are not what they should be.
 
     They are compared once, on an example (theta, buffers, x, y), with scores that know nothing of layers: a model may
     use the parameters of a layer without calling it, or change an output in place.
     """
+    if learner.autocast is not None:  # a layer by itself would not run in the precision of its pass
+        return None
     known = _known.setdefault(learner, {})
     if (strategy, size) not in known:
         known[strategy, size] = _verified(learner, strategy, *example())
     return known[strategy, size]
 
 
-def _verified(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Layers | None:
+def _verified(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor) -> Layers | None:
     """In double precision: in single, a model with kinks may be on either side of one."""
-    x64 = x.double() if x.is_floating_point() else x
-    buffers64 = {name: b.double() if b.is_floating_point() else b for name, b in buffers.items()}
-    numbers = torch.arange(learner.size, device=x.device, dtype=torch.float64)
+    x64, buffers64 = in_precision(x, torch.float64), in_precision(buffers, torch.float64)
+    numbers = torch.arange(learner.size, device=y.device, dtype=torch.float64)
     # not at the initial parameters: many of those are 0, and hide what is below them
     arguments = (theta.double() + 0.03 * numbers.cos(), buffers64, x64, y, (), numbers.sin(), True)
     try:
-        exact = replace(learner.twin(), compute=None)
-        exact.training.double()
+        exact = replace(learner, training=deepcopy(learner.training).double(), compute=None, masks=Masks())
         hooked = layers(exact, x64, buffers64)
         if hooked is None:
             return None
-        with torch.no_grad(), twice_differentiable():
+        with torch.no_grad(), twice_differentiable(), exact.masks.of(0 if learner.stochastic else None, y.device):
             along = eager_along if strategy == "loop" else pure_along
             found = along(hooked, hooked.learner.twin(), *arguments, True)
             alone = along(hooked, hooked.learner.twin(), *arguments, False)
@@ -113,7 +127,7 @@ def answers(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tenso
     """What each layer gives for its input with the direction as its parameters."""
     module: Any = learner.training
     along = dict(unflatten(module, direction))
-    known = {id(p): name for name, p in module.named_parameters()}
+    known = {id(p): name for name, p in trained(module).items()}
     outputs = []
     for name, (given, by_output) in zip(layers.names, tape, strict=True):
         layer = module.get_submodule(name)
@@ -142,10 +156,10 @@ def _scores(answers: Sequence[Tensor], tape: Tape) -> Float[Tensor, " batch"]:
 
 
 def pure_tape(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional
 ) -> Tape:
     """The tape of a pass by torch.func: can be vmapped, compiled and differentiated. Cost: a pass less its gradient."""
-    probes = _probes(layers, x)
+    probes = _probes(layers, y)
     by_outputs, (inputs, _, _) = grad(partial(_probed, learner), has_aux=True)(probes, theta, buffers, x, y)
     return _weighted(tuple(zip(inputs, by_outputs, strict=True)), samples)
 
@@ -155,11 +169,11 @@ def _weighted(tape: Tape, samples: Optional) -> Tape:
     return tuple((given, by * per_sample(samples[0], by)) for given, by in tape) if samples else tape
 
 
-def _probes(layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.zeros(shape, dtype=dtype, device=x.device) for shape, dtype in layers.shapes)
+def _probes(layers: Layers, y: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.zeros(shape, dtype=dtype, device=y.device) for shape, dtype in layers.shapes)
 
 
-def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> Any:
+def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor) -> Any:
     module: Any = learner.training
     module.calls.start(probes)
     loss, after = objective(theta, learner, buffers, x, y)
@@ -167,20 +181,20 @@ def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: T
 
 
 def taped_step(
-    layers: Layers, tapes: list[Tape], theta: Tensor, state: State, buffers: Buffers, x: Tensor, y: Tensor, lr: Tensor,
+    layers: Layers, tapes: list[Tape], theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor,
     samples: Optional, out: Tensor | None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
     """`pure_step`, with the tape of its pass added to `tapes`."""
     assert not samples
     both = grad(partial(_probed, layers.learner), argnums=(0, 1), has_aux=True)
-    (by_outputs, by_theta), (inputs, loss, buffers) = both(_probes(layers, x), theta, buffers, x, y)
+    (by_outputs, by_theta), (inputs, loss, buffers) = both(_probes(layers, y), theta, buffers, x, y)
     tapes.append(tuple(zip(inputs, by_outputs, strict=True)))
     delta, state = layers.learner.optimizer.update(by_theta, state, theta, lr)
     return torch.add(theta, delta, out=out), state, buffers, loss
 
 
 def pure_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional,
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional,
     direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """See `Along`; by torch.func, through the tape."""
@@ -196,16 +210,15 @@ def pure_along(
 
 
 def eager_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional,
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional,
     direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The same by plain autograd, for loops; `learner` is a twin of the layers' own, and is lent the parameters."""
     module: Any = learner.training
     own = lend(module, theta)
-    module.requires_grad_(hvp)
     module.calls.start()
     with torch.enable_grad():
-        with TwiceDifferentiated() if hvp and learner.compute is None else nullcontext():
+        with TwiceDifferentiated() if hvp and learner.compute is None else nullcontext(), _as_constants(own, not hvp):
             loss, _ = eager_loss(learner, own, buffers, x, y)
         made = module.calls.stop()
         by_outputs = torch.autograd.grad(loss, [call.output for call in made], create_graph=hvp)
@@ -219,6 +232,18 @@ def eager_along(
         return _scores(outputs, tape) if score else None, product
 
 
+@contextmanager
+def _as_constants(own: dict[str, nn.Parameter], constant: bool) -> Iterator[None]:
+    """Within, parameters need no gradients, if so: the pass is shorter."""
+    for parameter in own.values():
+        parameter.requires_grad_(not constant)
+    try:
+        yield
+    finally:
+        for parameter in own.values():
+            parameter.requires_grad_(True)
+
+
 def _gradient_of_sum(answers: Sequence[Tensor], tape: Tape, own: list[nn.Parameter]) -> Float[Tensor, " d"]:
     """The gradient of Σ ⟨gradient by output, answer⟩: each is the other's, so no product of the two is formed."""
     pairs = [(a, b) for a, (_, b) in zip(answers, tape, strict=True)]
@@ -229,7 +254,7 @@ def _gradient_of_sum(answers: Sequence[Tensor], tape: Tape, own: list[nn.Paramet
 
 
 def generic_along(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Tensor, y: Tensor, samples: Optional, direction: Tensor,
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional, direction: Tensor,
     score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The same for any model: backwards twice, by the parameters, and by the weights α = 1 of the samples.

@@ -1,0 +1,123 @@
+"""What a model takes: a tensor, or a tree of tensors (a tokenizer's dictionary) whose leading axes are the same."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+Inputs = Tensor | dict[str, Any] | tuple[Any, ...]
+"""A model is called with a dictionary as its keyword arguments, with a tuple as its arguments."""
+
+IGNORED = -100
+"""The target that counts neither in losses nor in accuracies, as in torch's cross entropy."""
+
+
+def as_inputs(given: Any) -> Any:
+    """Inputs as trees that torch knows: a tokenizer's BatchEncoding is a dictionary of its own kind."""
+    if isinstance(given, Mapping):
+        return {name: as_inputs(part) for name, part in given.items()}
+    return tuple(as_inputs(part) for part in given) if isinstance(given, tuple) else given
+
+
+def at(inputs: Inputs, index: Any) -> Any:
+    """The part of every tensor at this index."""
+    return inputs[index] if isinstance(inputs, Tensor) else tree_map(lambda tensor: tensor[index], inputs)
+
+
+def stacked(rows: Any) -> Any:
+    """Inputs of one form as one, stacked on a new leading axis."""
+    return tree_map(lambda *tensors: torch.stack(tensors), *rows)
+
+
+def in_precision(inputs: Inputs, dtype: torch.dtype) -> Any:
+    """The inputs with real numbers in this precision; whole numbers, such as tokens and masks, stay."""
+    return tree_map(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, inputs)
+
+
+def described(inputs: Inputs) -> str:
+    """Shapes and dtypes, for messages."""
+    if isinstance(inputs, Tensor):
+        return f"{list(inputs.shape)} of {inputs.dtype}"
+    named = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
+    return ", ".join(f"{name} {described(part)}" for name, part in named)
+
+
+def rows_of_inputs(inputs: Inputs) -> int:
+    """The number of samples, which every tensor must have in its first axis."""
+    leaves = tree_leaves(inputs)
+    if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
+        kinds = ", ".join(type(leaf).__name__ for leaf in leaves) or "nothing"
+        raise TypeError(f"inputs must be a tensor, or a dictionary or tuple of tensors, a row a sample; found {kinds}.")
+    lengths = sorted({len(leaf) for leaf in leaves})
+    if len(lengths) > 1:
+        raise ValueError(f"all tensors of the inputs must have one row per sample; found {lengths} rows.")
+    return lengths[0]
+
+
+def next_tokens(labels: Int[Tensor, "*batch time"]) -> Int[Tensor, "*batch time"]:
+    """Targets of a causal language model: at each place the token of the next one, and none (−100) at the last.
+
+    Args:
+        labels: The tokens themselves, −100 where a token is not to be predicted (padding, a prompt), as
+            Hugging Face's causal models take them.
+
+    Example:
+        >>> next_tokens(torch.tensor([[5, 6, 7, -100]]))
+        tensor([[   6,    7, -100, -100]])
+    """
+    return torch.cat([labels[..., 1:], torch.full_like(labels[..., :1], IGNORED)], -1)
+
+
+def materialise(items: Any, what: str) -> tuple[Any, Tensor]:
+    """The inputs and targets of a data set of pairs, or of dictionaries with `labels`, each stacked."""
+    # A map-style Dataset need not end its iteration with IndexError, so its length decides.
+    each = (items[i] for i in range(len(items))) if hasattr(items, "__len__") else iter(items)
+    inputs, targets = [], []
+    for i, item in enumerate(each):
+        x, y = _pair(item, f"{what} must yield (input, target) pairs; item {i} is {type(item).__name__}.")
+        inputs.append(x)
+        targets.append(y)
+        for part, values in (("inputs", inputs), ("targets", targets)):
+            if (shapes := _shapes(values[i])) != (first := _shapes(values[0])):
+                found = f"item {i} is {shapes}, item 0 is {first}"
+                raise ValueError(
+                    f"{part} of {what} must have one shape; {found}. Add a resizing transform, or padding."
+                )
+    if not inputs:
+        raise ValueError(f"{what} must hold at least one sample; it is empty.")
+    x, y = stacked(inputs), torch.stack(targets)
+    return x, next_tokens(y) if _repeats(x, y) else y
+
+
+def _pair(item: Any, refusal: str) -> tuple[Any, Tensor]:
+    if isinstance(item, Mapping):
+        if "labels" not in item:
+            raise TypeError(f"{refusal} A dictionary needs the key 'labels'; it has {', '.join(map(repr, item))}.")
+        return {name: _tensor(part) for name, part in item.items() if name != "labels"}, _tensor(item["labels"])
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise TypeError(refusal)
+    x, y = item
+    return {name: _tensor(part) for name, part in x.items()} if isinstance(x, Mapping) else _tensor(x), _tensor(y)
+
+
+def _repeats(x: Any, y: Tensor) -> bool:
+    """Whether labels are the tokens themselves, which causal models of Hugging Face shift when they take the loss."""
+    tokens = x.get("input_ids") if isinstance(x, dict) else None
+    return tokens is not None and tokens.shape == y.shape and bool(((y == tokens) | (y == IGNORED)).all())
+
+
+def _shapes(inputs: Any) -> str:
+    return ", ".join(str(tuple(leaf.shape)) for leaf in tree_leaves(inputs))
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "convert") and hasattr(value, "getbands"):  # a PIL image, without importing PIL
+        array = np.array(value if value.mode in ("L", "RGB") else value.convert("RGB"), dtype=np.uint8)
+        return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+    return torch.as_tensor(value)

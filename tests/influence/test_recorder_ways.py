@@ -1,0 +1,153 @@
+"""Loops of other kinds: optimizers, parameter groups, uneven work, dropout, mixed precision, dictionaries."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from influence.cases import FEATURES, NODES, changing, data, small, smooth
+from influence.own_loops import Loop, batch
+from torch import nn
+
+from cascadice import Recorder
+from cascadice.engine import Operator
+from cascadice.engine.rounds import Perturbation
+from cascadice.engine.torch_optim import OTHERS
+from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def moved(network, round_, size):
+    """The same small change of everybody's parameters, each time."""
+    everybody, draw = torch.arange(NODES), torch.Generator().manual_seed(3)
+    direction = torch.randn(round_.half.theta.shape, generator=draw, dtype=torch.float64)
+    state = {name: torch.zeros_like(value) for name, value in round_.before.state.items()}
+    return Perturbation(everybody, everybody, (size * direction).to(round_.half.theta), state)
+
+
+def assert_differentiated(recorder, close=None):
+    """Tangents are finite differences of replays, and adjoints are their transpose."""
+    network, rounds = recorder.network, recorder.rounds[-2:]
+    op, judged = Operator(network), evaluate_on(network)
+    up, down = (op.replay(rounds[0], moved(network, rounds[0], sign * 1e-5)).theta for sign in (1, -1))
+    pushed = op.push(rounds[0], moved(network, rounds[0], 1.0)).theta
+    torch.testing.assert_close(pushed, (up - down) / 2e-5, **(close or {"rtol": 1e-5, "atol": 1e-7}))
+    scores = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
+    pushed = first_order(network, rounds, judged).total
+    torch.testing.assert_close(scores, pushed, rtol=1e-7, atol=1e-12)  # torch counts in float32
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
+def test_torchs_own_steps_are_replayed_and_differentiated(kind):
+    assert_differentiated(Loop(small(), kind, lr=0.02).run(2, verify=2))
+
+
+GROUPS = {
+    "sgd": (torch.optim.SGD, {}, {"weight_decay": 0.1}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}, {"lr": 0.01, "momentum": 0.0}),
+    "adamw": (torch.optim.AdamW, {}, {"lr": 0.002, "weight_decay": 0.0}),
+    "rmsprop": (torch.optim.RMSprop, {}, {"lr": 0.001, "alpha": 0.9}),
+}
+
+
+@pytest.mark.parametrize(("kind", "options", "of_biases"), GROUPS.values(), ids=GROUPS)
+def test_parameter_groups_step_as_they_do_in_torch(kind, options, of_biases):
+    loop = Loop(small(), lr=0.1)
+    for k, model in enumerate(loop.models):
+        weights, biases = [model[0].weight, model[-1].weight], [model[0].bias, model[-1].bias]
+        loop.optimizers[k] = kind([{"params": biases, **of_biases}, {"params": weights}], lr=0.02, **options)
+    assert_differentiated(loop.run(2, verify=2))
+
+
+WORK = [  # sizes of everybody's batches, step by step, in each round
+    [[4, 4], [2], [3], [4]],
+    [[1], [], [3, 3, 3], [2]],
+    [[4], [4], [], []],
+]
+
+
+def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out():
+    loop = Loop(small(), lr=0.1, momentum=0.9)
+    recorder = loop.recorder(verify=9)
+    for t, sizes in enumerate(WORK):
+        W = changing()(t)
+        with recorder.round(W) as step:
+            for k, own in enumerate(sizes):
+                for s, size in enumerate(own):
+                    x, y = (part[:size] for part in batch(loop, k, t + s))
+                    step(k, x, y, loop.local(k, x, y))
+            loop.gossip(W)
+    network, rounds = recorder.network, recorder.rounds
+    assert torch.equal(rounds[2].half.theta[2:], rounds[2].before.theta[2:])
+    assert rounds[1].loss.tolist()[1] == 0
+    assert_differentiated(recorder)
+    judged = evaluate_on(network)
+    true = truth(network, rounds[1:], judged)
+    assert true.value[:, 1].abs().max() == 0  # who did nothing did nothing
+    adjoint = reverse_gossip(network, rounds[1:], judged)
+    torch.testing.assert_close(by_participant(rounds[1], adjoint), true.total, rtol=0.2, atol=1e-3)
+    scores = by_sample(network, rounds[1], adjoint).view(NODES, 3, 3)
+    assert (scores != 0).sum((1, 2)).tolist() == [1, 0, 9, 2]
+
+
+def test_dropout_is_drawn_again_as_the_loop_drew_it():
+    torch.manual_seed(0)
+    loop = Loop(small(smooth(nn.Dropout(0.5)), strategy="loop", local_steps=2), lr=0.1, momentum=0.9)
+    recorder = loop.run(3, verify=3)
+    assert_differentiated(recorder)
+    first, second = recorder.rounds[0].draw.generators[1]
+    assert not torch.equal(first[0], second[0])
+
+
+def test_mixed_precision_is_replayed_where_told():
+    network = small(dtype="float32")
+    loop, cast = Loop(network, lr=0.1), torch.autocast("cpu", torch.bfloat16)
+    plain = loop.local
+    loop.local = lambda *arguments: cast(plain)(*arguments)
+    recorder = loop.run(3, verify=3, amp=torch.bfloat16)
+    rounds, judged = recorder.rounds[1:], evaluate_on(recorder.network)
+    scores = by_participant(rounds[0], reverse_gossip(recorder.network, rounds, judged))
+    torch.testing.assert_close(scores, first_order(recorder.network, rounds, judged).total, rtol=0.02, atol=1e-4)
+    again = Operator(recorder.network).replay(rounds[0], moved(recorder.network, rounds[0], 0))
+    assert again.theta.abs().max() == 0  # not nearly: in the very same precision
+
+
+class Adapted(nn.Module):
+    """Takes names and gives a dictionary, as models of other libraries do; only its last layer is trained."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.body, self.head = nn.Linear(FEATURES, 5), nn.Linear(5, 3)
+        self.body.requires_grad_(False)
+        self.double()
+
+    def forward(self, features, scale):
+        return {"logits": self.head(torch.tanh(self.body(features * scale[:, None])))}
+
+
+def test_dictionaries_and_frozen_layers():
+    models, x, y = [Adapted() for _ in range(NODES)], data().train.x, data().train.y
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.3) for model in models]
+    recorder = Recorder(models, optimizers, F.cross_entropy, verify=3)
+    for t in range(3):
+        W = changing()(t)
+        with recorder.round(W) as step:
+            for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+                rows = torch.arange(4) + 4 * (k + t)
+                inputs = {"features": x[rows], "scale": torch.linspace(0.5, 2, 4, dtype=torch.float64)}
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(**inputs)["logits"], y[rows])
+                loss.backward()
+                optimizer.step()
+                step(k, inputs, y[rows], loss)
+            with torch.no_grad():
+                for name in ("weight", "bias"):
+                    same = torch.stack([getattr(model.head, name) for model in models])
+                    for model, value in zip(models, torch.einsum("kj,j...->k...", W, same), strict=True):
+                        getattr(model.head, name).copy_(value)
+    network = recorder.network
+    assert network.learner.size == 5 * 3 + 3
+    judged = evaluate_on(network, network.data.train)
+    rounds = recorder.rounds[1:]
+    scores = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
+    torch.testing.assert_close(scores, truth(network, rounds, judged).total, rtol=0.2, atol=1e-3)
