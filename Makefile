@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow torture chaos peers lint bench reproduce docs clean
+.PHONY: help demo test test-slow torture chaos peers language lint bench reproduce docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ chaos: $(READY)  ## faults by chance on real processes, every round verified; tw
 peers: $(READY)  ## other libraries of data attribution, which some tests and benchmarks compare with
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt captum accelerate einconv einops opt_einsum tqdm
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps kronfluence
+
+language: $(READY)  ## transformers and peft, which the example of a language model and its tests fine-tune with
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[language]
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

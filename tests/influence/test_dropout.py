@@ -52,7 +52,7 @@ def test_derivatives_of_local_work_are_those_of_the_same_masks(options):
 @pytest.mark.parametrize("options", [WAYS["sgd"], WAYS["steps of momentum"]], ids=["sgd", "steps of momentum"])
 def test_estimates_of_a_round_agree(options):
     network = dropping(**options)
-    rounds, judged = window(network, 3), evaluate_on(network)
+    rounds, judged = window(network, 2), evaluate_on(network)
     adjoint, pushed = reverse_gossip(network, rounds, judged), first_order(network, rounds, judged)
     torch.testing.assert_close(by_participant(rounds[0], adjoint), pushed.total, **CLOSE)
     true = truth(network, rounds, judged).total
@@ -69,7 +69,7 @@ def test_scores_of_samples_follow_their_replay():
 
 
 def test_whole_runs_are_differentiated_with_the_masks_of_each_round():
-    network, rounds, step = dropping(lr=0.05, optimizer="momentum", local_steps=2), 6, 1e-5
+    network, rounds, step = dropping(lr=0.05, optimizer="momentum", local_steps=2), 4, 1e-5
     judged = evaluate_on(network)
     found = whole_run(network, rounds, judged).by_round.sum(0)
     for j in range(2):
@@ -81,8 +81,8 @@ def test_whole_runs_are_differentiated_with_the_masks_of_each_round():
 
 
 def test_whole_run_shares_add_up_to_what_training_changed():
-    network, rounds = dropping(lr=0.05), 5
+    network, rounds = dropping(lr=0.05), 3
     judged = evaluate_on(network)
-    found = whole_run_shares(network, rounds, judged, points=6)
+    found = whole_run_shares(network, rounds, judged, points=5)
     ends = [measured_at(network, rounds, judged, torch.full((NODES,), a, dtype=torch.float64)) for a in (0.0, 1.0)]
     assert float(found.by_round.sum()) == pytest.approx(float(ends[1] - ends[0]), rel=1e-6)

@@ -21,7 +21,7 @@ from cascadice.engine import groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.dropout import seeded, state_of
-from cascadice.engine.learner import Learner, Participants, flatten, learner, outputs_of, trained, unflatten
+from cascadice.engine.learner import Learner, Participants, flatten, frozen_of, learner, outputs_of, trained, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose
 from cascadice.engine.parts import check_members, narrowed
@@ -252,6 +252,9 @@ def _initial(
 
 
 def _stacked(modules: Sequence[nn.Module]) -> Tensor:
+    for k, module in enumerate(modules):
+        if not all(map(torch.equal, frozen_of(modules[0]), frozen_of(module))):
+            raise ValueError(f"parameters that are not trained must be the same for everyone; those of {k} are not.")
     return torch.stack([flatten(module) for module in modules]) if modules else torch.empty(0, 0)
 
 

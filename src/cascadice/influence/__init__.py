@@ -31,7 +31,7 @@ from cascadice.influence.path_integrated import path_integrated, path_integrated
 from cascadice.influence.proximity import own_data, proximity
 from cascadice.influence.readings import agreement
 from cascadice.influence.retraining import datamodeling_score, leave_one_out, random_subsets, retrain
-from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_gossip
+from cascadice.influence.reverse_gossip import by_participant, by_receiver, by_sample, reverse_gossip
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
 from cascadice.influence.whole_run import whole_run
@@ -41,6 +41,7 @@ __all__ = [
     "Evaluation",
     "agreement",
     "by_participant",
+    "by_receiver",
     "by_sample",
     "contributions",
     "datamodeling_score",

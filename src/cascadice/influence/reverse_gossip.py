@@ -6,6 +6,7 @@ Theorem 2 of Zhu et al. 2025, transposed: the influence of any piece Δ of j's u
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -99,6 +100,34 @@ def by_sample(network: Network, first: Round, adjoint: RoundAdjoint) -> Float[Te
     check_form(network, first)
     check_samples_are_separate(network, first.draw, first.before)
     return Operator(network).scores_of_samples(first, _plain(adjoint))
+
+
+def by_receiver(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, receivers: Sequence[int] | None = None
+) -> Float[Tensor, "receivers n samples"]:
+    """The part of every single sample in what its update did to each receiver: whose text helped whom.
+
+    `reverse_gossip` from one receiver at a time, so that the sum over all receivers is `by_sample`. Cost: a sweep and a
+    training pass for each receiver.
+
+    Args:
+        rounds: Consecutive rounds, from the one of the updates on; their number is the number of hops.
+        receivers: Whose loss is measured, each by itself and times its weight q; everybody's unless given.
+
+    Returns:
+        For each receiver, a score for each sample of everybody's batches; negative helped.
+
+    Example:
+        >>> scores = by_receiver(network, rounds[10:13], evaluate_on(network), receivers=[3])
+        >>> scores[0].sum(1)  # what each participant's samples did to participant 3
+    """
+    chosen, scores = range(network.nodes) if receivers is None else receivers, []
+    for k in chosen:
+        if not 0 <= k < network.nodes:
+            raise ValueError(f"receivers must be from 0 to {network.nodes - 1}; found {k}.")
+        alone = replace(network, q=network.q * (torch.arange(network.nodes) == k))
+        scores.append(by_sample(alone, rounds[0], reverse_gossip(alone, rounds, evaluation)))
+    return torch.stack(scores)
 
 
 def by_both(
