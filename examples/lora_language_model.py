@@ -51,7 +51,7 @@ change = NODES * influence.first_order(network, rounds, evaluation).value.sum(0)
 for source, kind in ((slice(4), "prose"), (slice(4, 8), "code ")):
     on_prose, on_code = change[source, :4].mean(), change[source, 4:].mean()
     print(f"an update on {kind} changed the loss on prose by {on_prose:+.4f}, on code by {on_code:+.4f}")
-scores = influence.by_receiver(network, rounds, evaluation, receivers=[7])[0]
+scores = influence.samples_by_receiver(network, rounds, evaluation, receivers=[7])[0]
 scores[7] = 0  # of others
 source, place = divmod(int(scores.argmin()), scores.shape[1])
 text = "".join(symbols[i] for i in train[int(rounds[0].draw.batch[source, 0, place])]["input_ids"])

@@ -9,7 +9,15 @@ from torch import nn
 import cascadice as cd
 from cascadice.data import Samples, from_torch, next_tokens
 from cascadice.engine.learner import learner
-from cascadice.influence import by_participant, by_receiver, by_sample, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.influence import (
+    by_participant,
+    by_sample,
+    evaluate_on,
+    first_order,
+    reverse_gossip,
+    samples_by_receiver,
+    truth,
+)
 from cascadice.losses import accuracy, cross_entropy
 from cascadice.optimizers import sgd
 
@@ -82,14 +90,14 @@ def test_outputs_are_tensors_or_have_logits():
 def test_scores_of_samples_for_each_receiver():
     network = reading(Reader())
     rounds, judged = list(cd.simulate(network, 2)), evaluate_on(network, [samples(5, k) for k in range(3)])
-    each = by_receiver(network, rounds, judged)
+    each = samples_by_receiver(network, rounds, judged)
     pushed = first_order(network, rounds, judged).value.sum(0)  # [source, receiver]
     torch.testing.assert_close(each.sum(2), pushed.T, rtol=1e-9, atol=1e-13)
     whole = by_sample(network, rounds[0], reverse_gossip(network, rounds, judged))
     torch.testing.assert_close(each.sum(0), whole, rtol=1e-9, atol=1e-13)
-    assert torch.equal(by_receiver(network, rounds, judged, [2])[0], each[2])
+    assert torch.equal(samples_by_receiver(network, rounds, judged, [2])[0], each[2])
     with pytest.raises(ValueError, match=r"receivers must be from 0 to 2; found 3"):
-        by_receiver(network, rounds, judged, [3])
+        samples_by_receiver(network, rounds, judged, [3])
 
 
 def test_a_batch_trains_as_it_does_in_torch():

@@ -12,6 +12,7 @@
 | who is reached, hop by hop, to first order | `first_order` (DICE-E) |
 | an estimate that follows the truth of a round where networks learn | `path_integrated` |
 | every participant and every sample of a round at once | `reverse_gossip`, then `by_participant`, `by_sample` |
+| what every sample of a round did to each receiver | `samples_by_receiver` |
 | the same on the final models, for every round | `full_horizon` |
 | fair parts of what a round achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
 | how far an integral is from converged | `quadrature.with_error` |
@@ -31,7 +32,7 @@ from cascadice.influence.path_integrated import path_integrated, path_integrated
 from cascadice.influence.proximity import own_data, proximity
 from cascadice.influence.readings import agreement
 from cascadice.influence.retraining import datamodeling_score, leave_one_out, random_subsets, retrain
-from cascadice.influence.reverse_gossip import by_participant, by_receiver, by_sample, reverse_gossip
+from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_gossip, samples_by_receiver
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
 from cascadice.influence.whole_run import whole_run
@@ -41,7 +42,6 @@ __all__ = [
     "Evaluation",
     "agreement",
     "by_participant",
-    "by_receiver",
     "by_sample",
     "contributions",
     "datamodeling_score",
@@ -60,6 +60,7 @@ __all__ = [
     "readings",
     "retrain",
     "reverse_gossip",
+    "samples_by_receiver",
     "score_rounds",
     "shares",
     "shares_of_samples",

@@ -102,7 +102,7 @@ def by_sample(network: Network, first: Round, adjoint: RoundAdjoint) -> Float[Te
     return Operator(network).scores_of_samples(first, _plain(adjoint))
 
 
-def by_receiver(
+def samples_by_receiver(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, receivers: Sequence[int] | None = None
 ) -> Float[Tensor, "receivers n samples"]:
     """The part of every single sample in what its update did to each receiver: whose text helped whom.
@@ -118,7 +118,7 @@ def by_receiver(
         For each receiver, a score for each sample of everybody's batches; negative helped.
 
     Example:
-        >>> scores = by_receiver(network, rounds[10:13], evaluate_on(network), receivers=[3])
+        >>> scores = samples_by_receiver(network, rounds[10:13], evaluate_on(network), receivers=[3])
         >>> scores[0].sum(1)  # what each participant's samples did to participant 3
     """
     chosen, scores = range(network.nodes) if receivers is None else receivers, []
