@@ -12,6 +12,7 @@ from cascadice.engine import Operator
 from cascadice.engine.rounds import Perturbation
 from cascadice.engine.torch_optim import OTHERS
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.runs.store import load_round, save_round
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -151,3 +152,17 @@ def test_dictionaries_and_frozen_layers():
     rounds = recorder.rounds[1:]
     scores = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
     torch.testing.assert_close(scores, truth(network, rounds, judged).total, rtol=0.2, atol=1e-3)
+
+
+def test_watched_dropout_survives_on_disk(tmp_path):
+    loop = Loop(small(smooth(nn.Dropout(0.5)), strategy="loop"), lr=0.1)
+    recorder = loop.recorder()
+    with recorder.round(torch.eye(NODES)) as step:
+        for k in (0, 2):
+            x, y = batch(loop, k)
+            step(k, x, y, loop.local(k, x, y))
+    save_round(tmp_path, recorder.rounds[0])
+    read = load_round(tmp_path, 0)
+    assert [len(steps) for steps in read.draw.generators] == [1, 0, 1, 0]
+    again = Operator(recorder.network).apply(read.draw, read.before)
+    torch.testing.assert_close(again.half.theta, read.half.theta)

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from cascadice import checksums, files, jsonl
+from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.learner import Participants
+from cascadice.engine.learner import Participants, trained
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, Tensors, damaged, flush, intact, read_tensors, remove, write_tensors
 from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
@@ -55,12 +56,12 @@ __all__ = [
 
 CHECKPOINT = "checkpoint.safetensors"
 EARLIER = "checkpoint-earlier.safetensors"  # where several processes train: not all may have the latest one
-DRAWN = ("batch", "W", "lr", "conduct")  # names of tensors, up to the first dot
+DRAWN = ("batch", "W", "lr", "conduct", "generators")  # names of tensors, up to the first dot
 
 
 def layout(model: nn.Module) -> str:
-    """Names and shapes of a model's parameters and buffers, as JSON."""
-    named = (*model.named_parameters(), *model.named_buffers())
+    """Names and shapes of a model's buffers and of the parameters that are trained, as JSON."""
+    named = (*trained(model).items(), *model.named_buffers())
     return json.dumps({name: list(value.shape) for name, value in named})
 
 
@@ -124,10 +125,13 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
 
     `after` is left out where gossip by W recomputes it from the rest, bit for bit.
     """
-    t, batch, W, lr, conduct = round.draw
+    t, batch, W, lr, conduct, generators = round.draw
     tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}
+    for node, steps in enumerate(generators):
+        states = [(step, device, state) for step, own in enumerate(steps) for device, state in enumerate(own)]
+        tensors |= {f"generators.{node}.{step}.{device}": state for step, device, state in states}
     csr = W.layout != torch.strided
     tensors |= (
         {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()} if csr else {"W": W}
@@ -228,7 +232,19 @@ def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dr
     conduct: Any = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
     lr = tensors["lr"] if "lr" in tensors else float(metadata["lr"])
     W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
-    return Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct)
+    return Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct, _generators_from(tensors))
+
+
+def _generators_from(tensors: Mapping[str, Tensor]) -> tuple[tuple[GeneratorState, ...], ...]:
+    """The states from which a watched loop drew its dropout: of each participant, step and device."""
+    names = [name for name in tensors if name.startswith("generators.")]
+    states: dict[int, dict[int, dict[int, Tensor]]] = {}
+    for name in names:
+        node, step, device = map(int, name.split(".")[1:])
+        states.setdefault(node, {}).setdefault(step, {})[device] = tensors[name]
+    each = range(len(tensors["batch"]) if names else 0)  # those that did not train have none
+    steps = [[own for _, own in sorted(states.get(node, {}).items())] for node in each]
+    return tuple(tuple(tuple(own[device] for device in sorted(own)) for own in row) for row in steps)
 
 
 def flush_rounds(folder: Folder, rounds: Sequence[int]) -> None:
