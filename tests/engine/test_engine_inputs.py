@@ -207,7 +207,6 @@ BAD = {
     "lr": ({"lr": -0.1}, "the learning rate must be finite and at least 0; found -0.1"),
     "steps": ({"local_steps": 0}, "local steps must be at least 1; found 0"),
     "stochastic": ({"name": perceptron(nn.Dropout()), "strategy": "vmap"}, LOOP_ONLY),
-    "frozen": ({"name": Frozen()}, "every parameter must be trained; 'scale' is frozen. Register it as a buffer"),
     "nothing": ({"name": nn.Flatten()}, "the model must have parameters to train; found none with requires_grad"),
     "own": ({"name": Bare(), "init": "own"}, "init='own' must draw new parameters; this model has no reset_parameters"),
 }
