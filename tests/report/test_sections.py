@@ -46,7 +46,7 @@ def test_the_page_of_a_run_of_the_predecessor_shows_all_of_it():
     assert [one["name"] for one in data["commands"]] == ["whole-run", "samples", "validate"]
     assert data["influence"]["kinds"][0] == "truth"
     assert data["training"]["accuracy"] is not None
-    assert "Participant 3 (flip-labels, -0.101), participant 2 (-0.0512) and" in data["findings"][2]
+    assert data["findings"][2].endswith("0, participant 2 and participant 3 (flip-labels).")  # all within noise
 
 
 def test_commands_ask_the_questions_of_the_sections(tmp_path):

@@ -161,6 +161,15 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     assert "shares sum" not in told(summarise(concatenate(rows), 3))
 
 
+def test_what_is_within_noise_is_not_called_harm():
+    rounds = torch.tensor([[-0.5, 0.3, -0.1, 0.0], [-0.6, 0.4, 0.3, 0.0], [-0.55, 0.35, -0.1, 0.0]]).double()
+    rows = concatenate(table_of_participants("truth", t, scores) for t, scores in enumerate(rounds))
+    text = told(summarise(rows, 4))
+    assert "helped  participant 0     -1.6500   -2.0227 to -1.2773" in text
+    assert "harmed  participant 1     +1.0500" in text
+    assert "within noise (the interval includes 0): participant 2 +0.1000\nno influence: participant 3" in text
+
+
 def test_a_slope_is_not_called_a_change():
     scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
     text = told(summarise(table_of_participants("whole-run at 0.5", 0, scores), 3))

@@ -10,7 +10,7 @@ function name(node) {
 function render(fresh) {
   data = fresh;
   const influence = data.influence;
-  if (influence && !influence.kinds.includes(state.kind)) state.kind = Object.keys(influence.cascades)[0] ?? influence.kinds[0];
+  if (influence && !(state.kind in influence.cascades)) state.kind = Object.keys(influence.cascades)[0];
   if (state.source !== null && !data.shown.includes(state.source)) state.source = null;
   overview();
   about();
@@ -30,6 +30,7 @@ function update() {
   drawNetwork();
   drawPanel();
   drawMatrices();
+  writeAddress();
 }
 
 function overview() {
@@ -44,7 +45,7 @@ function overview() {
   fill("tiles", ...[
     [data.nodes, "participants"],
     [run.rounds ?? 0, "rounds"],
-    [last === null ? "–" : number(last), accuracy ? "mean test accuracy (0 to 1)" : "mean test loss"],
+    [last === null ? "–" : number(last), accuracy ? "mean test accuracy" : "mean test loss"],
     [Object.keys(data.injected).length, "with injected faults"],
     data.sections.some((section) => section.flagged !== null) ? [data.flagged.length, "flagged"] : null,
     [run.seconds === null ? "–" : `${number(run.seconds, 2)} s`, "training time"],

@@ -14,7 +14,10 @@ from cascadice.report.page.collecting import collect
 from cascadice.report.page.results import collect_results
 from cascadice.report.page.studies import collect_study, is_study
 
-RUN_SCRIPTS = ("basics.js", "page.js", "charts.js", "network.js", "sections.js", "table.js", "start.js")
+RUN_SCRIPTS = (
+    "basics.js", "page.js", "charts.js", "estimates.js", "network.js", "panel.js", "matrices.js", "sections.js",
+    "saving.js", "table.js", "controls.js", "start.js",
+)  # fmt: skip
 RESULTS_SCRIPTS = ("basics.js", "results.js", "sections.js", "table.js", "start.js")
 REPORT = "report.html"
 LARGEST = 10_000_000  # bytes of a page
