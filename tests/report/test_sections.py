@@ -1,5 +1,6 @@
 """Each application's section is built from the JSON of its command; runs of the predecessor are shown too."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def test_a_section_shows_what_its_command_wrote_and_says_what_it_means(name):
     assert section["columns"] == results["table"]["columns"]
     assert section["count"] == len(section["rows"]) == len(results["table"]["rows"])
     assert section["lead"].endswith(".")
+    assert all(chart["traces"] and chart["label"] and chart["title"] for chart in section["charts"])
+    assert len(section["charts"]) == {"detect": 2}.get(name, 3)
+    assert json.loads(json.dumps(section["charts"], allow_nan=False)) == section["charts"]
+    without = build_section({key: results[key] for key in ("title", "findings", "table")}, PREDECESSOR / name)
+    assert without["charts"] == []  # then the page shows the picture
 
 
 @pytest.mark.parametrize(

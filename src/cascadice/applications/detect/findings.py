@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cascadice.applications.detect import picture
 from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
@@ -33,6 +34,7 @@ SECTION = Section(
     "cascadice detect {run}",
     "Each participant compares the updates it receives from its neighbours and flags those that stand out. Those "
     "flagged by at least half of their receivers are marked in the network. Rounds count from 0.",
+    charts=charts,
 )
 
 

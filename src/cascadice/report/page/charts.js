@@ -121,8 +121,9 @@ function resolved(value, key = "") {
 }
 
 function writtenChart({ title, note, traces, layout: more, label }) {
-  const place = element("div", { class: "chart" });
+  const { height, ...settings } = more;
+  const place = element("div", { class: "chart", style: height ? `height:${height}px` : null });
   const figure = element("figure", {}, element("figcaption", {}, element("h4", {}, title), note ? element("p", { class: "muted" }, note) : null), place);
   figure.append(saveButtons(title, (format) => saveChart(place, title, format)));
-  return [figure, () => chartIn(place, resolved(traces), resolved(more), label)];
+  return [figure, () => chartIn(place, resolved(traces), resolved(settings), label)];
 }

@@ -50,7 +50,8 @@ def collect(folder: files.Folder) -> Json:
     notes.extend(text for place in places for text in _gone(place))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_all_sections(places, run, notes)
-    scored = samples.samples(config, _final_first(summaries), notes)
+    whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
+    scored = samples.samples(config, _final_first(summaries), notes, whole)
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]

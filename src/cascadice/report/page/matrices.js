@@ -13,7 +13,17 @@ function square(fill = null) {
   return data.shown.map(() => data.shown.map(() => fill));
 }
 
+// An estimator that gives totals only has no matrix: then the first one that has is shown, over all its rounds.
 function drawMatrices() {
+  const kind = Object.keys(data.influence?.scored ?? {}).find((one) => data.influence.scored[one].hops > 0);
+  if (cascading() || !kind) { drawBoth(); return; }
+  const chosen = { ...state };
+  Object.assign(state, { kind, hop: ALL, round: data.influence.scored[kind].rounds.includes(state.round) ? state.round : ALL });
+  drawBoth();
+  Object.assign(state, chosen);
+}
+
+function drawBoth() {
   show("matrices", cascading() || data.mixing !== null);
   show("matrix-card", cascading());
   show("weights-card", data.mixing !== null);
@@ -33,7 +43,7 @@ function drawInfluence(place) {
   }
   found.sort((a, b) => a - b);
   const most = found[Math.floor(0.98 * (found.length - 1))] ?? 1;
-  say("matrix-text", `What each source did to each receiver’s loss: blue = helped, orange = harmed (${roundText()}, ${state.hop === ALL ? "from hop 1 on" : hopText()}). The colour scale leaves out the strongest 2 %.`);
+  say("matrix-text", `What each source did to each receiver’s loss: blue = helped, orange = harmed (${state.kind}, ${roundText()}, ${state.hop === ALL ? "from hop 1 on" : hopText()}). The colour scale leaves out the strongest 2 %.`);
   heatMap("matrix", z, { scale: signedScale(), zmin: -most, zmax: most, hover: "from %{x} to %{y}: %{z:.5f}", label: "Influence on each receiver of each source." });
 }
 
