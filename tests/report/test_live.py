@@ -404,6 +404,52 @@ def test_the_command_prints_the_address_even_if_quiet(tmp_path, capsys):
     assert "status" in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_a_finished_run_is_viewed_until_it_is_stopped(bare, capsys, monkeypatch):
+    seen = []
+
+    def opened(address):
+        status, _, text = get(address)
+        data = json.loads(get(address + "data")[2])
+        seen.append(
+            (status, "cascadice" in text, data["run"]["status"], data["live"]["training"], data["live"]["ended"])
+        )
+        (bare / "config.json").rename(bare / "away.json")
+        seen.append(get(address + "data")[0])  # it is collected again, and again
+        (bare / "away.json").rename(bare / "config.json")
+        seen.append(address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cascadice.commands.view.browse", opened)
+    assert main(["view", str(bare)]) == 0
+    assert seen[:2] == [(200, "finished", False, False), 503]
+    assert capsys.readouterr().out == f"page of {bare}: {seen[2]} (Ctrl-C to stop)\n"
+    assert is_gone(seen[2])
+    assert main(["view", str(bare / "rounds")]) == 2
+    assert "rounds" in capsys.readouterr().err
+
+
+def test_at_a_terminal_a_live_page_is_opened_and_stays_under_its_address(tmp_path, monkeypatch, capsys):
+    opened, view = [], live.view
+
+    def stay(folder, _, port, token):
+        def look(address):
+            opened.append((address, json.loads(get(address + "data")[2])["run"]["status"]))
+            raise KeyboardInterrupt
+
+        view(folder, look, port, token)
+
+    monkeypatch.setattr(live, "view", stay)
+    monkeypatch.setattr("cascadice.commands.view.browse", opened.append)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    settings = ["--rounds", "2", "--nodes", "4", "--model-options", "hidden=[4]", "--quiet"]
+    assert main(["run", *settings, "--live", "--out", str(tmp_path / "run")]) == 0
+    assert opened[1] == (opened[0], "finished")
+    assert "its page stays open until Ctrl-C" in capsys.readouterr().out
+    assert is_gone(opened[0])
+    assert main(["run", *settings, "--live", "--no-browser", "--overwrite", "--out", str(tmp_path / "run")]) == 0
+    assert len(opened) == 3  # it stayed, and was not opened
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

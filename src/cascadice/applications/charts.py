@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cascadice.applications.plain import Json, plain, short
-from cascadice.influence.uncertainty import bounds_of_totals, signs
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, signs
 
 COLOURS = ("--harmed", "--two", "--three", "--four", "--one")
 SIGNED = {-1: "--helped", 0: "--grey", 1: "--harmed"}
@@ -83,3 +83,9 @@ def contributions(updates: Any, injected: Mapping[int, Any], title: str, kind: s
         xaxis=axis("helped  ←  change in loss  →  harmed", zerolinecolor="--grey"),
         yaxis=participants(len(total), injected, autorange="reversed", ticks=""),
     )  # fmt: skip
+
+
+def interval_text(bounds: Bounds, node: int) -> str | None:
+    """The interval of a participant's total, for a table; None if there is none."""
+    low, high = float(bounds.low[node]), float(bounds.high[node])
+    return f"{low:.4f} to {high:.4f}".replace("-", "−") if low == low else None

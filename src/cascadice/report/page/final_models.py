@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cascadice.applications.charts import contributions
+from cascadice.applications.charts import contributions, interval_text
 from cascadice.applications.plain import Json, plain
-from cascadice.influence.uncertainty import Bounds, signs
+from cascadice.influence.uncertainty import signs
 from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
 from cascadice.runs.words import headline
@@ -31,7 +31,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     order, bounds = np.argsort(kinds[first], kind="stable").tolist(), whole.summary.bounds[first]
     sign = signs(kinds[first], bounds)
     rows = [
-        [k, injected.get(k, ""), *(plain(float(values[k])) for values in kinds.values()), _interval(bounds, k)]
+        [k, injected.get(k, ""), *(plain(float(values[k])) for values in kinds.values()), interval_text(bounds, k)]
         for k in order
     ]
     rows = [[*row, VERDICTS[int(sign[row[0]])] if kinds[first][row[0]] else "no influence"] for row in rows]
@@ -43,8 +43,3 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     drawn = contributions(updates, injected, "Who helped, who harmed", first)
     section = build_section(results, folder / whole.name)
     return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}
-
-
-def _interval(bounds: Bounds, node: int) -> str | None:
-    low, high = float(bounds.low[node]), float(bounds.high[node])
-    return f"{low:.4f} to {high:.4f}".replace("-", "−") if low == low else None
