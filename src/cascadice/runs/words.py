@@ -64,8 +64,8 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
     if more := [f"{len(side) - MOST} more {verb}" for verb, side in both.items() if len(side) > MOST]:
         say(console, f"{' and '.join(more)}{where}")
     if noise := [f"{_name(k, summary)} {value:+.4f}" for k, value in found.within_noise]:
-        rest = f" and {len(noise) - 2 * MOST} more" if len(noise) > 2 * MOST else ""
-        say(console, f"within noise (the interval includes 0): {', '.join(noise[: 2 * MOST])}{rest}")
+        rest = f" and {len(noise) - MOST} more" if len(noise) > MOST else ""
+        say(console, f"within noise (the interval includes 0): {', '.join(noise[:MOST])}{rest}")
     if idle := [_name(node, summary) for node in found.idle]:
         say(console, f"no influence: {', '.join(idle)}")
 

@@ -12,6 +12,7 @@ from cascadice.report.page.collecting import Run, curves, read_run
 from cascadice.report.page.influences import Influences
 from cascadice.runs.config import to_json
 
+SEEDS = " Another seed divides the data in another way, so participants with the same number hold other samples."
 COLOURS = ("--one", "--four")
 LEAD = (
     "The same questions asked of two runs. Influence is a change in loss: negative = it helped. A difference is clear "
@@ -56,12 +57,12 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
 
 def _check_comparable(homes: tuple[Path, Path], runs: list[Run]) -> None:
     same = homes[0].resolve() == homes[1].resolve()
-    settings = {
+    settings: dict[str, list[object]] = {
         "data sets": [run.config.data for run in runs],
         "losses": [run.config.loss for run in runs],
         "numbers of participants": [run.nodes for run in runs],
     }
-    wrong = [f"their {name} are {a} and {b}" for name, (a, b) in settings.items() if a != b]
+    wrong = [f"their {name} are {both[0]} and {both[1]}" for name, both in settings.items() if both[0] != both[1]]
     if reasons := ["they are one and the same"] * same + wrong:
         raise ValueError(
             f"{homes[0]} and {homes[1]} cannot be compared: {'; '.join(reasons)}. Name two runs of the same data, loss "
@@ -86,7 +87,8 @@ def _settings(runs: list[Run], names: list[str]) -> str:
     ]
     if not different:
         return "Their settings are the same."
-    return f"Settings that differ ({names[0]}, {names[1]}): {'; '.join(different)}."
+    seeds = SEEDS if one["seed"] != two["seed"] else ""
+    return f"Settings that differ ({names[0]}, {names[1]}): {'; '.join(different)}.{seeds}"
 
 
 def _text(value: object) -> str:
@@ -156,5 +158,5 @@ def _totals(
     ]  # fmt: skip
     who = participants(len(totals[0]), injected, autorange="reversed")
     return chart(f"Influence of each participant ({kind})", traces, "Totals of both runs.", "Lines are 95 % intervals.",
-                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis("helped  ←  change in loss  →  harmed"),
+                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis("change in loss: − helped, + harmed"),
                  yaxis=who)  # fmt: skip
