@@ -54,7 +54,7 @@ function overview() {
   fill("notes", ...data.notes.map((text) => element("p", {}, text)));
   show("notes", data.notes.length > 0);
   const ask = data.commands.find((entry) => entry.name === "whole-run" || entry.name === "influence");
-  show("missing", !data.influence && !(data.live && !data.live.ended));
+  show("missing", !data.influence && !(data.live?.training && !data.live.ended));
   fill("missing", element("p", {}, "Whose data helped whom has not been computed for this run yet. This command adds it:"),
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }

@@ -27,14 +27,15 @@ function rankedRow(node, one, most) {
 function panelText(chosen, ranked) {
   if (!data.influence) return chosen === null ? "Select a participant to see who receives its updates." : `Its updates are received by ${plural(travelled().size, "participant")}.`;
   const intervals = state.round === ALL && scored()["half width"] !== null ? ` ± is a 95 % interval, from how much it varies between ${scored().rounds.length} rounds.` : "";
-  if (chosen === null) return `Influence by ${state.kind} (${roundText()}, ${hopText()}): ${measured(state.kind)}; negative = it helped.${intervals} Select a participant to see ${cascading() ? "whom it reached" : "who receives its updates"}.`;
+  if (chosen === null) return `Influence by ${state.kind} (${selectedText()}): ${measured(state.kind)}; negative = it helped.${intervals} Select a participant to see ${cascading() ? "whom it reached" : "who receives its updates"}.`;
   const other = Object.entries(data.influence.scored).find(([, { hops }]) => hops > 0);
   if (!cascading()) return `Total influence ${interval(sizes().get(chosen))} (${roundText()}). Its updates are received by ${plural(travelled().size, "participant")}; ${state.kind}: only totals are known, not whom they reached.${other ? ` Choose the estimator ${other[0]} to see that.` : ""}`;
   const others = totals((source, receiver) => (source === chosen && receiver === ALL ? ALL : undefined)).get(ALL)?.value ? " and others not drawn" : "";
   const sum = totals((source) => (source === chosen ? source : undefined)).get(chosen) ?? nothing;
-  if (!ranked.length && !others) return `Reached nobody (${roundText()}, ${hopText()}).`;
-  return `Its updates reached ${plural(ranked.length, "participant")}${others}; total influence ${interval(sum)} (${roundText()}, ${hopText()}).${intervals}`;
+  if (!ranked.length && !others) return `Reached nobody (${selectedText()}).`;
+  return `Its updates reached ${plural(ranked.length, "participant")}${others}; total influence ${interval(sum)} (${selectedText()}).${intervals}`;
 }
 
 const roundText = () => (state.round === ALL ? "all rounds" : `round ${state.round}`);
-const hopText = () => (!cascading() ? "all hops" : state.hop === ALL ? "all hops" : state.hop === 0 ? "hop 0: on itself, before gossip" : `after ${plural(state.hop, "hop")}`);
+const selectedText = () => (cascading() ? `${roundText()}, ${hopText()}` : roundText());
+const hopText = () => (state.hop === ALL ? "all hops" : state.hop === 0 ? "hop 0: on itself, before gossip" : `after ${plural(state.hop, "hop")}`);
