@@ -19,6 +19,7 @@ from report.pages import CONFIG
 
 from cascadice import files
 from cascadice.cli import main
+from cascadice.commands.view import browse
 from cascadice.engine.simulation import DivergedError
 from cascadice.report import live, server
 from cascadice.report.page import collect, page
@@ -426,6 +427,21 @@ def test_a_finished_run_is_viewed_until_it_is_stopped(bare, capsys, monkeypatch)
     assert is_gone(seen[2])
     assert main(["view", str(bare / "rounds")]) == 2
     assert "rounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("screen", [":0", ""])
+def test_the_browser_is_given_a_file_not_the_secret_address(monkeypatch, screen):
+    given = []
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, screen)
+    monkeypatch.setattr("webbrowser.open", lambda uri: given.append(uri) or True)
+    assert browse("http://127.0.0.1:8765/secret/") is bool(screen)
+    for uri in given:
+        path = Path(urlsplit(uri).path)
+        assert "secret" not in uri
+        assert path.stat().st_mode & 0o077 == 0
+        assert "url=http://127.0.0.1:8765/secret/" in path.read_text()
+        path.unlink()
 
 
 def test_at_a_terminal_a_live_page_is_opened_and_stays_under_its_address(tmp_path, monkeypatch, capsys):

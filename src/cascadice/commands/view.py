@@ -1,8 +1,11 @@
 """`cascadice view`: serve the page of a run to this machine, and open the browser."""
 
 import argparse
+import atexit
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +26,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def browse(address: str) -> bool:
-    """Open the address in the user's browser; False where there is no screen, or no browser."""
+    """Open the address in the user's browser; False where there is no screen, or no browser.
+
+    The browser is given a file that leads there and that only its owner can read: others can read its arguments.
+    """
     import webbrowser
 
-    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return bool(screen) and webbrowser.open(address)  # else it might start one in this terminal
+    if not (sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False  # it might start a browser in this terminal
+    with tempfile.NamedTemporaryFile("w", prefix="cascadice-", suffix=".html", delete=False) as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
+    atexit.register(Path(file.name).unlink, missing_ok=True)
+    return webbrowser.open(Path(file.name).as_uri())
