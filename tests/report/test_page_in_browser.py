@@ -204,7 +204,7 @@ def test_participants_can_be_selected_by_keyboard(tab):
 def test_everything_can_be_reached_with_the_tab_key_and_shows_it(tab):
     seen = "(e => e === document.body || e.closest('svg') ? 'ring' : getComputedStyle(e).outlineStyle)"
     reached, rings = set(), set()
-    for _ in range(60):
+    for _ in range(80):
         press(tab, "Tab")
         reached.add(tab.js(FOCUSED))
         rings.add(tab.js(f"{seen}(document.activeElement)"))

@@ -89,7 +89,7 @@ def _became(
 
 def _sample(score: SampleScore, data: DataSet | None, became: Became | None = None) -> Json:
     sample: Json = {**score._asdict(), "value": float(f"{score.value:.5g}")}
-    if data is None or score.sample >= len(data.train):
+    if data is None or score.sample >= len(data.train) or not isinstance(data.train.x, Tensor):
         return sample
     x, y = data.train.x[score.sample], data.train.y[score.sample]
     label = data.classes[int(y)] if data.classes and y.dim() == 0 else None
