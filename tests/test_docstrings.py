@@ -8,8 +8,10 @@ from pkgutil import iter_modules
 import pytest
 
 from cascadice import data, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
+from cascadice.influence import uncertainty
+from cascadice.pictures import figures
 
-MODULES = [intervals, names, seeds, losses, models, optimizers, learning_rates]
+MODULES = [intervals, names, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
 MODULES += [
     import_module(f"{package.__name__}.{module.name}")
     for package in (topology, data)

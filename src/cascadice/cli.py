@@ -1,7 +1,7 @@
 """The command line.
 
     cascadice list | run | influence | detect | choose | reward | forget | validate
-              check | report | reproduce | topology
+              check | report | view | reproduce | topology
 
 Exit codes: 0 done; 1 the run failed; 2 a mistake in the request; 3 some figures lack their data; 130 stopped by Ctrl-C;
 143 by SIGTERM; 129 by SIGHUP.
@@ -24,7 +24,7 @@ from cascadice.applications.detect import command as detect
 from cascadice.applications.forget import command as forget
 from cascadice.applications.reward import command as reward
 from cascadice.applications.validate import command as validate
-from cascadice.commands import check, influence, listing, report, reproduce, run, topology
+from cascadice.commands import check, influence, listing, report, reproduce, run, topology, view
 from cascadice.commands.stopping import Stop, stoppable
 from cascadice.commands.streams import last_resort, out_of_memory, standard_output
 from cascadice.names import visible
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         ("validate", validate, "check estimates of influence by training without some participants or samples"),
         ("check", check, "verify every file of a run, and what was computed about it"),
         ("report", report, "write a run, or reproduced figures, as one HTML page"),
+        ("view", view, "serve the page of a run to this machine, and open the browser"),
         ("reproduce", reproduce, "reproduce the figures of the paper, and some more"),
         ("topology", topology, "describe or plot a communication graph"),
     ):

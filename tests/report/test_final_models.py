@@ -24,7 +24,7 @@ def final(trained, tmp_path_factory):
 def test_who_helped_the_final_models_comes_first(final, tmp_path):
     data, summary = collect(final), read_summary(final / "whole-run", final, build(CONFIG))
     shares = summary.participants["whole-run shares"]
-    assert data["findings"][1].startswith("Influence on the final models is everybody's share of what training did")
+    assert data["findings"][1].startswith("Influence on the final models is each participant's share of what train")
     assert f"participant {shares.argmin()}" in data["findings"][2].lower()
     assert "helped the final models most." in data["findings"][2]
     (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
@@ -33,9 +33,11 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     )
     section = data["final"]
     assert section["title"] == "Who helped the final models, and who harmed them"
-    assert section["columns"] == ["participant", "injected", "whole-run shares", "whole-run at 1"]
+    assert section["columns"] == ["participant", "injected", "whole-run shares", "whole-run at 1", "95 % interval", ""]
     assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
-    assert section["picture"].startswith("data:image/png;base64,")
+    (drawn,) = section["charts"]
+    assert drawn["traces"][0]["x"] == pytest.approx(shares, rel=1e-4)
+    assert all(half >= 0 for half in drawn["traces"][0]["error_x"]["array"])
     assert data["samples"]["kind"] == "whole-run shares"
     assert [entry["name"] for entry in data["commands"]] == [
         "influence", "detect", "choose", "reward", "forget", "validate",
@@ -49,7 +51,9 @@ def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, 
     files.keep_checksums(folder / "whole-run", (folder / "whole-run").iterdir())
     data, without = collect(folder), collect(asked)
     assert without["final"] is None
-    assert data["influence"] == without["influence"]
+    assert data["influence"]["decay"] == without["influence"]["decay"]
+    assert next(iter(data["influence"]["cascades"])) == "whole-run shares"  # what the page shows first
+    assert data["influence"]["cascades"]["truth"] == without["influence"]["cascades"]["truth"]
     assert data["samples"]["kind"] == "whole-run shares"
     helped = [text for text in data["findings"] if "helped" in text and "most" in text]
     assert all("the final models" in text for text in helped)

@@ -13,6 +13,7 @@ from report.pages import CONFIG, HOSTILE, train, write_section
 from cascadice import files
 from cascadice.cli import main
 from cascadice.engine import simulate
+from cascadice.engine.networks import load
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.tables import concatenate, read_table, table_of, write_part
 from cascadice.report.page import collect, mixing, page, samples
@@ -83,6 +84,22 @@ def test_samples_come_with_thumbnails(asked):
     assert [one["sample"] for one in found["helped"]] == [one.sample for one in scored[: len(found["helped"])]]
     assert all(one["value"] > 0 for one in found["harmed"])
     assert all(one["picture"].startswith("data:image/png;base64,") for one in found["helped"] + found["harmed"])
+
+
+def test_samples_show_the_labels_that_faults_gave_them(asked):
+    network, scored = build(CONFIG), collect(asked)["samples"]
+    cards = [one for one in scored["harmed"] + scored["helped"] if one["node"] == 2]
+    assert cards
+    for one in cards:
+        labels = []
+        for t in scored["rounds"]:
+            drawn = store.load_draw(asked, t)
+            labels += load(network, drawn).y[2][drawn.batch[2] == one["sample"]].tolist()
+        wrong = [label for label in labels if str(label) != one["label"]]
+        assert sum(times for _, times in one.get("became", [])) == len(wrong)
+        assert {label for label, _ in one.get("became", [])} == set(map(str, wrong))
+    assert any("became" in one for one in cards)
+    assert not any("became" in one for one in scored["harmed"] + scored["helped"] if one["node"] != 2)
 
 
 def test_absent_data_leave_samples_without_pictures(asked, monkeypatch):
@@ -244,6 +261,7 @@ def test_damage_is_noted_and_the_rest_is_shown(run):
     assert [note.split(":")[0] for note in data["notes"]] == [
         f"{run / 'metrics.parquet'} is damaged",
         "The influence in influence is not shown",
+        "Samples are shown without the labels they were trained with",
         "Who gossiped with whom is not shown",
     ]
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from report import browser
-from report.pages import HOSTILE, ask_everything, train, write_section
+from report.pages import CONFIG, HOSTILE, ask_everything, train, write_section
 
 from cascadice.report.page import collect, write
+from cascadice.runs.config import build
+from cascadice.runs.summary import read_summary
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +34,12 @@ def run(tmp_path_factory):
     ask_everything(folder)
     write_section(folder, "detect", votes=[[0, 0, 1, 0, 0, 0]], figure="detect.png")
     (folder / "detect" / "detect.png").write_bytes(base64.b64decode(PIXEL))
-    write_section(folder, "reward")
+    paid = {
+        "rounds": [0, 1, 2],
+        "payments": [1.0] * 6,
+        "contributions": [[-1.0, 0.1 * t, 0.5, 0, 0, 0] for t in range(-1, 2)],
+    }
+    write_section(folder, "reward", **paid)
     write(folder)
     return folder
 
@@ -68,9 +75,11 @@ def test_it_loads_without_an_error_and_asks_for_nothing(tab, run):
     charts = tab.js(
         "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('svg.main-svg')).map(c => c.id)"
     )
-    assert charts == ["matrix", "weights", "decay", "scatter", "accuracy", "loss", "consensus"]
+    assert charts == ["matrix", "weights", "decay", "scatter", "accuracy", "loss", "consensus", "", "", ""]
     sections = tab.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
-    assert sections == ["Overview", "Network", "Reach", "Training", "Samples", "Detect", "Reward", "Table", "About"]
+    assert sections == [
+        "Network", "Findings", "Matrices", "Reach", "Training", "Samples", "Detect", "Reward", "Table", "About",
+    ]  # fmt: skip
     assert tab.js("[...document.querySelectorAll('#nav a')].every(a => document.querySelector(a.hash))")
     assert "6 participants trained mlp on digits" in tab.text("#findings")
     assert tab.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
@@ -117,14 +126,69 @@ def test_a_click_selects_a_source_and_shows_its_cascade(tab, run):
     assert tab.js("document.querySelectorAll('#graph .edge.path').length") == 0
 
 
+CLEAR = """window.fresh = JSON.parse(document.getElementById('data').textContent);
+for (const c of Object.values(fresh.influence.cascades)) c.value = c.value.map((_, i) =>
+  (c.source[i] === 2 ? 1 : c.source[i] === 1 ? c.round[i] - 2.5 : -1) * (c.round[i] < 0 ? 3 : 1));
+cascadice.render(fresh);"""
+
+
+def test_harm_travels_in_the_colour_of_harm_and_noise_is_not_called_harm(tab, run):
+    bounds = read_summary(run / "influence", run, build(CONFIG)).bounds["truth"]
+    half = tab.js(
+        "Number(document.querySelector('#ranking [data-row=\"5\"] .value').textContent.match(/± ([\\d.e-]+)/)[1])"
+    )
+    assert half == pytest.approx((bounds.high - bounds.low)[5] / 2, rel=0.06)  # two digits are shown
+    tab.js(CLEAR)
+    kinds = tab.js("[...document.querySelectorAll('#graph .node')].map(n => n.classList[1])")
+    assert kinds == ["helped", "unclear", "harmed", "helped", "helped", "helped"]
+    assert "within noise" in tab.text('#ranking [data-row="1"]')
+    colours = "[...document.querySelectorAll('#graph .edge.path')].map(p => getComputedStyle(p).stroke)"
+    for node, named in ((2, "harmed"), (0, "helped"), (1, "grey")):
+        tab.click(f'#graph [data-node="{node}"] .body')
+        wanted = tab.js(f"getComputedStyle(document.documentElement).getPropertyValue('--{named}').trim()")
+        assert set(tab.js(colours)) == {f"rgb({', '.join(str(int(wanted[i : i + 2], 16)) for i in (1, 3, 5))})"}
+
+
+def test_the_address_keeps_the_selection_and_rounds_are_played(tab, run):
+    tab.js("window.setInterval = (step) => { window.step = step; return 1; }")
+    tab.click("#play")
+    assert (tab.text("#play"), tab.text("#round-value")) == ("Stop", "round 0")
+    tab.js("step()")
+    assert tab.text("#round-value") == "round 3"
+    tab.click('#graph [data-node="2"] .body')
+    assert tab.js("location.hash") == "#participant=2&round=3"
+    tab.click('#nav a[href="#table"]')
+    tab.wait("location.hash === '#participant=2&round=3&section=table'")
+    tab.js("step(); step()")
+    assert (tab.text("#play"), tab.text("#round-value")) == ("Play", "all rounds")
+    tab.js("location.hash = '#participant=4&round=6&hop=1&estimator=first+order&section=samples'")
+    tab.wait("document.getElementById('panel-title').textContent.startsWith('Participant 4')")
+    assert [tab.text(f"#{name}-value") for name in ("round", "hop")] == ["round 6", "after 1 hop"]
+    assert tab.js("document.getElementById('kind').value") == "first order"
+    tab.js("location.hash = '#participant=99&round=-5&hop=7&estimator=none'")  # of another run
+    tab.wait("document.getElementById('panel-title').textContent.startsWith('Everyone')")
+    assert tab.text("#round-value") == "all rounds"
+
+
+def test_figures_are_saved(tab):
+    tab.js("window.saved = []")
+    tab.js("HTMLAnchorElement.prototype.click = function () { saved.push([this.download, this.href]); }")
+    for count, place in enumerate(("#matrix-card", ".drawing", "#result-reward .charts figure"), start=1):
+        for which, start in ((1, "data:image/png;base64,iVBOR"), (2, "data:image/svg+xml,")):
+            tab.click(f"{place} .save button:nth-child({which})")
+            tab.wait(f"saved.length === {2 * (count - 1) + which}")
+            assert tab.js("saved.at(-1)[1]").startswith(start)
+    assert tab.js("saved.map(([name]) => name)")[::2] == ["run-influence.png", "run-network.png", "run-payments.png"]
+    assert "fill: rgb(" in tab.js("decodeURIComponent(saved[3][1])")  # the style sheet's colours
+
+
 def test_a_click_on_the_list_selects_too(tab):
     tab.click('#ranking [data-row="5"]')
     assert tab.text("#panel-title") == "Participant 5"
 
 
 def test_participants_can_be_selected_by_keyboard(tab):
-    tab.js("document.getElementById('kind').focus()")
-    press(tab, "Tab")
+    tab.js("document.querySelector('#graph [tabindex=\"0\"]').focus()")
     assert tab.js(FOCUSED) == "0"
     for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
         press(tab, key)
@@ -140,7 +204,7 @@ def test_participants_can_be_selected_by_keyboard(tab):
 def test_everything_can_be_reached_with_the_tab_key_and_shows_it(tab):
     seen = "(e => e === document.body || e.closest('svg') ? 'ring' : getComputedStyle(e).outlineStyle)"
     reached, rings = set(), set()
-    for _ in range(60):
+    for _ in range(80):
         press(tab, "Tab")
         reached.add(tab.js(FOCUSED))
         rings.add(tab.js(f"{seen}(document.activeElement)"))
@@ -157,7 +221,7 @@ def test_controls_have_accessible_names(tab):
             named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
     assert {"button", "slider", "searchbox", "combobox", "image"} <= named.keys()
     assert all(name for names in named.values() for name in names), named
-    assert any(name.startswith("participant 2 (flip-labels), flagged: h") for name in named["button"])
+    assert any(name.startswith("participant 2 (flip-labels), flagged: within noise") for name in named["button"])
 
 
 def test_another_estimator_can_be_chosen(tab):
@@ -193,7 +257,7 @@ def test_the_table_is_searched_sorted_and_downloaded(tab):
 
 
 @pytest.mark.parametrize(
-    ("words", "same"), [("source: 2", "source:2"), ("round:>3", "round:6"), ("ROUND: < 3 hop:1", "round:0 hop:1")]
+    ("words", "same"), [("source: 2", "source:2"), ("round:>3", "round:6"), ("ROUND: < 3 hop 1", "round:0 hop:1")]
 )
 def test_the_table_is_searched_by_column(tab, words, same):
     said = []
@@ -201,9 +265,20 @@ def test_the_table_is_searched_by_column(tab, words, same):
         tab.js("document.getElementById('search').value = ''")
         tab.click("#search")
         tab.write(text)
-        said.append((tab.text("#table-count"), tab.text("#rows tbody")))
+        said.append((tab.text("#table-count").split(" with ")[0], tab.text("#rows tbody")))
     assert said[0] == said[1]
     assert re.match(r"[1-9]\d* rows of ", said[0][0])
+
+
+def test_a_search_for_a_participant_says_what_it_found(tab):
+    tab.click("#search")
+    tab.write("Participant 3 kind:truth hop 1")
+    assert tab.text("#table-count").endswith(" of 642 with participant 3 as source or receiver, kind truth, hop 1")
+    pairs = tab.js("[...document.querySelectorAll('#rows tbody tr')].map(r => [3, 6].map(i => r.cells[i].textContent))")
+    assert all("3" in pair for pair in pairs)
+    assert {pair.index("3") for pair in pairs} == {0, 1}
+    tab.write(" nonsense")
+    assert "Nothing matches. Search for a word, participant 3, or" in tab.text("#table-count")
 
 
 def test_enlarging_a_picture_keeps_the_selection(tab):
@@ -232,6 +307,7 @@ def test_pages_of_the_table_are_turned(tab):
 def test_nothing_in_the_data_becomes_markup(tab):
     assert tab.text("#result-detect h2") == f"The detect title {HOSTILE}"
     assert HOSTILE in tab.text("#result-reward table")
+    assert HOSTILE in tab.text("#result-reward .charts")  # beside a bar
     assert tab.js("document.querySelectorAll('img[src=\"x\"]').length") == 0
     assert tab.js("document.querySelectorAll('#graph .flag').length") == 1
 
@@ -334,7 +410,7 @@ def test_colours_change_even_without_storage(chromium, run):
 
 @pytest.mark.parametrize(
     ("name", "width", "height", "theme"),
-    [("desktop-light", 1280, 900, "light"), ("desktop-dark", 1280, 900, "dark"), ("phone", 390, 844, "light")],
+    [("desktop-light", 1440, 900, "light"), ("desktop-dark", 1440, 900, "dark"), ("phone", 390, 844, "light")],
 )
 def test_it_fits_the_screen(chromium, run, artefacts, name, width, height, theme):
     chromium.open(run / "report.html", width, height, theme)
@@ -343,6 +419,10 @@ def test_it_fits_the_screen(chromium, run, artefacts, name, width, height, theme
         "Math.min(...[...document.querySelectorAll('#graph .node')].map(n => n.getBoundingClientRect().height))"
     )
     assert smallest >= 15
+    for place in ("#network-lead", "#graph", "#legend"):  # above the fold
+        box = chromium.js(f"(b => [b.top, b.bottom])(document.querySelector('{place}').getBoundingClientRect())")
+        assert 0 < box[0] < box[1] <= height
+    assert "negative (blue) helped, positive (orange) harmed" in chromium.text("#network-lead")
     chromium.click('#graph [data-node="2"] .body')
     assert chromium.text("#panel-title").startswith("Participant 2")
     chromium.js("window.scrollTo(0, 0)")
@@ -357,7 +437,9 @@ def test_who_helped_the_final_models_stands_above_the_network(chromium, run, tmp
     write(folder)
     chromium.open(folder / "report.html")
     sections = chromium.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
-    assert sections[:3] == ["Overview", "Contributions", "Network"]
+    assert sections[:3] == ["Network", "Findings", "Contributions"]
+    assert chromium.text("#network-title") == "Who helped the final models"
+    assert not chromium.js("document.getElementById('matrix-card').hidden")  # of an estimator that has one
     assert "Who helped the final models, and who harmed them" in chromium.text("#result-contributions")
     assert "helped the final models most" in chromium.text("#findings")
     assert chromium.js("document.querySelectorAll('#result-contributions tbody tr').length") == 6

@@ -152,7 +152,7 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     assert list(found.updates) == ["whole-run shares", "whole-run at 0.5", "truth"]
     text = told(found)
     for line in (
-        "Influence of the updates in 2 rounds from 0 to 1: everybody's share of what training did to the test loss",
+        "Influence of the updates in 2 rounds from 0 to 1: each participant's share of what training did to the test",
         "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
         "helped  participant 0     -1.0000",
         "no influence: participant 2\nshares sum to -0.5000; training changed the loss by -0.7500",
@@ -161,11 +161,20 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     assert "shares sum" not in told(summarise(concatenate(rows), 3))
 
 
+def test_what_is_within_noise_is_not_called_harm():
+    rounds = torch.tensor([[-0.5, 0.3, -0.1, 0.0], [-0.6, 0.4, 0.3, 0.0], [-0.55, 0.35, -0.1, 0.0]]).double()
+    rows = concatenate(table_of_participants("truth", t, scores) for t, scores in enumerate(rounds))
+    text = told(summarise(rows, 4))
+    assert "helped  participant 0     -1.6500   -2.0227 to -1.2773" in text
+    assert "harmed  participant 1     +1.0500" in text
+    assert "within noise (the interval includes 0): participant 2 +0.1000\nno influence: participant 3" in text
+
+
 def test_a_slope_is_not_called_a_change():
     scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
     text = told(summarise(table_of_participants("whole-run at 0.5", 0, scores), 3))
     assert (
-        "the slope of the final models' test loss by the weight of somebody's updates, which is not the change" in text
+        "the slope of the final models' test loss by the weight of a participant's updates, which is not the c" in text
     )
     assert "change of the" not in text
 

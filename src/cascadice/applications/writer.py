@@ -24,12 +24,14 @@ class Section(NamedTuple):
     `question` and `command` are offered while its results are missing; "{run}" in the command is the run's folder.
     `lead` says what the numbers mean: their units, their signs, and the terms used. `audit` compares the results in a
     folder with what they were made from: it returns what it checked, in words, and raises ValueError if they disagree.
+    `charts` draws the results, as `applications.charts` says; where it cannot, the page shows their picture.
     """
 
     question: str
     command: str
     lead: str = ""
     audit: Callable[[Json, Path], list[str]] = lambda results, folder: []
+    charts: Callable[[Json], list[Json]] = lambda results: []
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = f"{run}, or `cascadice reproduce` (of one figure or of all), or {study}"
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
+    text = "compare the run with this one, of the same data, loss and number of participants"
+    parser.add_argument("--compare", metavar="OTHER", help=text)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
@@ -24,8 +26,11 @@ def run(args: argparse.Namespace) -> None:
 
     folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
     has_results = _has_results(folder)
-    path, data = write_results(folder, out) if has_results else write(folder, out)
-    findings = _by_name(data["results"]) if has_results else data["findings"]
+    if has_results and args.compare:
+        raise ValueError(f"--compare is for runs; {folder} holds results of figures or studies. Leave it out.")
+    path, data = write_results(folder, out) if has_results else write(folder, out, args.compare)
+    compared = [] if has_results or not args.compare else data["sections"][0]["findings"]
+    findings = _by_name(data["results"]) if has_results else [*data["findings"], *compared]
     for text in (*findings, *(f"note: {note}" for note in data["notes"])):
         say(console, text)
     if not has_results and data["influence"] is None and data["commands"]:

@@ -1,9 +1,13 @@
 """`cascadice run`: train a network, and compute influence during training if asked to."""
 
 import argparse
-from functools import partial
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from cascadice.files import Folder
 from cascadice.names import lookup
@@ -25,8 +29,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, bit for bit")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.add_argument("--download", action="store_true", help="fetch the data set if it is not on this machine")
-    text = "serve the run's page to this machine during training and print its address (any free port)"
+    text = "serve the run's page to this machine (any free port); at a terminal, open it and stay until Ctrl-C"
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
+    parser.add_argument("--no-browser", action="store_true", help="with --live: print the address only")
     flags.add_processes(parser)
     flags.add_question(parser, "influence, computed during training if any of these is given")
     flags.add_settings(parser, tuple(field_types()))
@@ -53,19 +58,49 @@ def _run(args: argparse.Namespace, world: "World | None") -> None:
         if args.live is None:
             train.run(config, out, **options)
         else:
-            run_live(config, out, args.live, **options)
+            somebody = sys.stdout.isatty() and world is None  # scripts go on when the run has ended
+            run_live(config, out, args.live, stay=somebody, opened=_opener(args) if somebody else None, **options)
     except KeyboardInterrupt as stop:
         resumable = (place / "checkpoint.safetensors").exists()
         how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
         raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 
 
-def run_live(config: Config, out: Folder, port: int = 0, **options: Any) -> "Summary":
-    """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine on a port (0: any free)."""
-    from cascadice.report.live import serving
+def run_live(
+    config: Config, out: Folder, port: int = 0, *, stay: bool = False, opened: Callable[[str], object] | None = None,
+    **options: Any,
+) -> "Summary":  # fmt: skip
+    """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine.
+
+    Args:
+        port: The port to listen on; 0 chooses a free one.
+        stay: Whether to go on serving when the run has ended, until Ctrl-C.
+        opened: Called with the address before the first round.
+    """
+    from cascadice.report.live import serving, view
     from cascadice.runs import train
 
-    return train.run(config, out, live=partial(serving, port=port), **options)
+    token, addresses = secrets.token_urlsafe(24), list[str]()
+
+    @contextmanager
+    def live(folder: Folder, rounds: int) -> Iterator[str]:
+        with serving(folder, rounds, port, token, stays=stay) as address:
+            addresses.append(address)
+            if opened is not None:
+                opened(address)
+            yield address
+
+    summary = train.run(config, out, live=live, **options)
+    if stay:
+        print("the run has ended; its page stays open until Ctrl-C", flush=True)
+        view(out, lambda address: None, urlsplit(addresses[0]).port or 0, token)
+    return summary
+
+
+def _opener(args: argparse.Namespace) -> Callable[[str], object] | None:
+    from cascadice.commands.view import browse
+
+    return None if args.no_browser else browse
 
 
 def _question(args: argparse.Namespace) -> "Question | None":

@@ -1,1 +1,5 @@
-"""Matplotlib figures of training, data, mixing matrices and influence, from plain arrays."""
+"""Matplotlib figures of influence (`figures`); pictures of training, data and mixing matrices, written to files."""
+
+from cascadice.pictures.figures import agreement, cascade, contributions, decay, matrix, network
+
+__all__ = ["agreement", "cascade", "contributions", "decay", "matrix", "network"]

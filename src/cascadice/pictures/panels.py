@@ -38,11 +38,11 @@ def write(figure: Any, path: Folder) -> None:
 
 
 def plot_matrix(axes: Any, matrix: Any, limits: tuple[float, float], order: Any, title: str, **colour_bar: Any) -> None:
-    """Show a matrix [source, receiver] in colours, with the participants' numbers in this order if they fit."""
+    """Show a matrix [source, receiver] as W is shown: a row for each receiver and a column for each source."""
     low, high = limits
-    image = axes.imshow(matrix, "RdBu_r", vmin=low, vmax=high, interpolation="nearest")
+    image = axes.imshow(matrix.T, "RdBu_r", vmin=low, vmax=high, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8, **colour_bar)
-    axes.set(xlabel="receiver", ylabel="source", title=title)
+    axes.set(xlabel="source j", ylabel="receiver k", title=title)
     if len(order) <= NAMED_UP_TO:
         axes.set_xticks(range(len(order)), order)
         axes.set_yticks(range(len(order)), order)

@@ -1,6 +1,7 @@
 """A figure of a mixing matrix: its graph, and the matrix itself."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,28 +30,31 @@ def plot(W: Float[Tensor, "n n"], path: Folder, *, title: str = "") -> None:
     figure = Figure(figsize=(13, 6.4) if both else (7.4, 6.6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
     axes = figure.subplots(1, 2 if both else 1, squeeze=False)[0]
     if both:
-        _network(axes[0], nodes, entries)
+        plot_network(axes[0], nodes, entries)
     _heat_map(axes[-1], nodes, entries)
     note = "" if both else f"{nodes} participants: too many to draw as a graph"
     figure.suptitle("\n".join(line for line in (title, note) if line))
     write(figure, path)
 
 
-def _network(axes: Any, nodes: int, entries: Links) -> None:
+def plot_network(
+    axes: Any, nodes: int, entries: Links, sizes: Any = None, fill: Sequence[str] | str = "#d9d9d9"
+) -> None:
+    """Draw participants on a circle, their area by `sizes` or by the weight that others give them, and the links."""
     from matplotlib import colormaps
 
     k, j, weight = (column.numpy() for column in entries)
     between = k != j
     k, j, weight = k[between], j[between], weight[between]
-    out_weight = np.bincount(j, weight, minlength=nodes)
-    area = 40 + 900 * min(1, 16 / nodes) ** 2 * out_weight / max(out_weight.max(), 1e-12)
+    shown = np.bincount(j, weight, minlength=nodes) if sizes is None else np.nan_to_num(sizes)
+    area = 40 + 900 * min(1, 16 / nodes) ** 2 * shown / max(shown.max(), 1e-12)
     angle = math.pi / 2 - 2 * math.pi * np.arange(nodes) / nodes
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     strength = weight / weight.max(initial=1e-12)
     crowding, colour = min(1.0, 60 / max(len(weight), 1)) ** 0.7, colormaps[COLOURS]
     for i in np.argsort(strength, kind="stable"):  # strong arrows on top
         axes.add_patch(_arrow(place[j[i]], place[k[i]], area[j[i]], area[k[i]], strength[i], crowding, colour))
-    axes.scatter(*place.T, s=area, c="#d9d9d9", edgecolors="#222222", linewidths=1.2, zorder=3)
+    axes.scatter(*place.T, s=area, c=fill, edgecolors="#222222", linewidths=1.2, zorder=3)
     for node, (x, y) in enumerate(place * 1.17):
         axes.text(x, y, str(node), ha="center", va="center", fontsize=11 if nodes <= 32 else 8, zorder=4)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")

@@ -1,4 +1,4 @@
-"""The page of a run while it trains, served on this machine only: `with serving(folder, rounds): ...`.
+"""The page of a run, served on this machine only: while it trains (`serving`), or afterwards (`view`).
 
 The address holds a random token, so other users cannot guess it, and other machines cannot reach the server. Requests
 under another host name (DNS rebinding by other sites) are refused by their Host header. Connections are served by
@@ -11,7 +11,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -35,7 +35,9 @@ SERVER = Path(__file__).with_name("server.py")
 
 
 @contextmanager
-def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
+def serving(
+    folder: files.Folder, rounds: int, port: int = 0, token: str | None = None, stays: bool = False
+) -> Iterator[str]:
     """Serve the page of a run while the `with` block trains it; print and yield the address.
 
     However the block ends, the run's report.html is written and open pages are told.
@@ -43,6 +45,8 @@ def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
     Args:
         rounds: How many rounds the run will have, for the page to show progress.
         port: The port to listen on; 0 chooses a free one.
+        token: The secret part of the address; a new one if there is none.
+        stays: Whether `view` will serve the page under the same address when the block has ended.
 
     Example:
         >>> with serving("runs/demo", rounds=320):  # doctest: +SKIP
@@ -50,7 +54,7 @@ def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
     """
     with _listen(port) as listening, _server(listening) as control:
         feed = _Feed(Path(folder), rounds, control)
-        address = feed.open(listening.getsockname()[1])
+        address = feed.open(listening.getsockname()[1], token)
         listening.close()  # the server has its own
         print(f"live page: {address} (kept afterwards in {feed.report})", flush=True)
         try:
@@ -60,7 +64,30 @@ def serving(folder: files.Folder, rounds: int, port: int = 0) -> Iterator[str]:
                 feed.end()
             raise
         else:
-            feed.end()
+            feed.end(stays)
+
+
+def view(
+    folder: files.Folder, opened: Callable[[str], object] = print, port: int = 0, token: str | None = None
+) -> None:
+    """Serve the page of a run that has ended, or trains elsewhere, until Ctrl-C; it follows what is added to the run.
+
+    Args:
+        folder: The folder of the run; ValueError if it holds none.
+        opened: Called with the address once the page can be opened.
+        port: The port to listen on; 0 chooses a free one.
+        token: The secret part of the address; a new one if there is none.
+
+    Example:
+        >>> view("runs/demo", webbrowser.open)  # doctest: +SKIP
+    """
+    rounds = int(collect(folder)["run"]["rounds"] or 0)
+    with suppress(KeyboardInterrupt), _listen(port) as listening, _server(listening) as control:
+        feed = _Feed(Path(folder), rounds, control, training=False)
+        address = feed.open(listening.getsockname()[1], token)
+        listening.close()
+        opened(address)
+        feed.final_fetched.wait()  # until the server has gone, which happens on Ctrl-C only
 
 
 def _listen(port: int) -> socket.socket:
@@ -105,6 +132,7 @@ class _Feed:
     folder: Path
     rounds: int
     control: socket.socket
+    training: bool = True
     lock: Lock = field(default_factory=Lock)
     sending: Lock = field(default_factory=Lock)
     ended: bool = False
@@ -114,10 +142,10 @@ class _Feed:
     def report(self) -> Path:
         return self.folder / REPORT
 
-    def open(self, port: int) -> str:
+    def open(self, port: int, token: str | None = None) -> str:
         """Tell the server its address, and begin to answer it."""
         hosts = [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
-        token = secrets.token_urlsafe(24)  # not an argument of the server: other users can read those
+        token = token or secrets.token_urlsafe(24)  # not an argument of the server: other users can read those
         self.send({"token": token, "hosts": hosts})
         Thread(target=self.answer, name="cascadice-live", daemon=True).start()
         return f"http://{hosts[0]}/{token}/"
@@ -155,7 +183,8 @@ class _Feed:
             self._send_error(error, start)
 
     def _send_json(self, data: Json, start: float) -> None:
-        live = {"ended": self.ended, "rounds": self.rounds, "every": journal.UPDATE_SECONDS, "report": str(self.report)}
+        live = {"ended": self.ended, "training": self.training, "rounds": self.rounds, "report": str(self.report)}
+        live["every"] = journal.UPDATE_SECONDS
         content = json_in_html({**data, "live": live}).encode()
         version = f'"{blake2b(content, digest_size=12).hexdigest()}"'
         about = {"name": "d", "size": len(content), "status": 200, "version": version, "ended": self.ended}
@@ -174,10 +203,12 @@ class _Feed:
         about = {"name": "s", "size": len(before) + len(after), "cut": len(before), "fresh": float("inf")}
         self.send(about, before + after)
 
-    def end(self) -> None:
-        """Write the report; then, if a page is open, wait until it has fetched the final data."""
+    def end(self, stays: bool = False) -> None:
+        """Write the report; then, if a page is open, wait until it has fetched the final data, unless it stays."""
         start = monotonic()
         _, data = write(self.folder)
+        if stays:
+            return
         with self.lock, suppress(OSError):  # the server may have gone
             self.ended = True
             self._send_json(data, start)

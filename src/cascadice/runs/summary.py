@@ -14,6 +14,7 @@ from cascadice.files import Folder
 from cascadice.influence import agreement
 from cascadice.influence.readings import Agreement, extremes
 from cascadice.influence.tables import ALL, Table, read_table
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, signs
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.metrics import RoundMetrics, quality
@@ -73,6 +74,11 @@ class InfluenceSummary(NamedTuple):
     def participants(self) -> dict[str, Numbers]:
         """kind -> [n]: the influence of each participant's updates, summed over rounds."""
         return {kind: value.sum(0) for kind, value in self.updates.items()}
+
+    @property
+    def bounds(self) -> dict[str, Bounds]:
+        """kind -> the 95 % interval of each participant's total, by how much it varies between rounds."""
+        return {kind: bounds_of_totals(value) for kind, value in self.updates.items()}
 
     @property
     def whole_run(self) -> bool:
@@ -210,3 +216,23 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
     """(participant, value) of those that helped most, and of those that harmed most; no influence is in neither."""
     return [[(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most)]
+
+
+class Sides(NamedTuple):
+    """(participant, total) of those that clearly helped and harmed, the strongest first; then the others."""
+
+    helped: list[tuple[int, float]]
+    harmed: list[tuple[int, float]]
+    within_noise: list[tuple[int, float]]
+    """their interval includes 0"""
+    idle: list[int]
+    """no influence at all"""
+
+
+def sides(summary: InfluenceSummary, kind: str) -> Sides:
+    """Who helped, who harmed, and of whom that cannot be said."""
+    totals = summary.participants[kind]
+    sign = signs(totals, summary.bounds[kind])
+    helped, harmed = ranked(np.where(sign == 0, 0, totals), len(totals))
+    noise = [(k, float(totals[k])) for k in np.flatnonzero((sign == 0) & (totals != 0) & np.isfinite(totals))]
+    return Sides(helped, harmed, [(int(k), v) for k, v in noise], np.flatnonzero(totals == 0).tolist())

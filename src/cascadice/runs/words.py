@@ -6,8 +6,9 @@ import numpy as np
 from rich.table import Table as ConsoleTable
 from torch import Tensor
 
+from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.progress import Console, say
-from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, ranked
+from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, sides
 
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
@@ -49,15 +50,28 @@ def print_summary(
 
 def _print_participants(console: Console, summary: InfluenceSummary, kind: str, where: str) -> None:
     """Print who helped and harmed most, how many more did, and who did neither."""
-    totals = summary.participants[kind]
-    sides = dict(zip(("helped", "harmed"), ranked(totals), strict=True))
-    rows = ((f"{verb}  {_name(k, summary)}", f"{value:+.4f}") for verb, side in sides.items() for k, value in side)
-    _print_table(console, f"{headline(summary)} ({kind}, summed over rounds)", ["influence"], rows)
-    counts = {"helped": int((totals < 0).sum()), "harmed": int((totals > 0).sum())}
-    if more := [f"{counts[verb] - len(side)} more {verb}" for verb, side in sides.items() if counts[verb] > len(side)]:
+    found, bounds = sides(summary, kind), summary.bounds[kind]
+    both = {"helped": found.helped, "harmed": found.harmed}
+    rows = (
+        (f"{verb}  {_name(k, summary)}", f"{value:+.4f}", _interval(bounds, k))
+        for verb, side in both.items()
+        for k, value in side[:MOST]
+    )
+    columns = ["influence", "95 % interval"] if len(summary.rounds) > 1 else ["influence"]
+    _print_table(
+        console, f"{headline(summary)} ({kind}, summed over rounds)", columns, (row[: len(columns) + 1] for row in rows)
+    )
+    if more := [f"{len(side) - MOST} more {verb}" for verb, side in both.items() if len(side) > MOST]:
         say(console, f"{' and '.join(more)}{where}")
-    if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
+    if noise := [f"{_name(k, summary)} {value:+.4f}" for k, value in found.within_noise]:
+        rest = f" and {len(noise) - MOST} more" if len(noise) > MOST else ""
+        say(console, f"within noise (the interval includes 0): {', '.join(noise[:MOST])}{rest}")
+    if idle := [_name(node, summary) for node in found.idle]:
         say(console, f"no influence: {', '.join(idle)}")
+
+
+def _interval(bounds: Bounds, node: int) -> str:
+    return f"{bounds.low[node]:+.4f} to {bounds.high[node]:+.4f}"
 
 
 def meaning(kind: str) -> str:
@@ -65,10 +79,11 @@ def meaning(kind: str) -> str:
     if not kind.startswith("whole-run"):
         return f"the change of the weighted mean test loss. {SIGNS}"
     if kind == "whole-run shares":
-        return f"everybody's share of what training did to the test loss of the final models. {SIGNS}"
+        return f"each participant's share of what training did to the test loss of the final models. {SIGNS}"
     return (
-        "the slope of the final models' test loss by the weight of somebody's updates, which is not the change that "
-        "leaving them out makes. Negative: more weight lowers the loss (helps); positive: more weight raises it (harms)"
+        "the slope of the final models' test loss by the weight of a participant's updates, which is not the change "
+        "that leaving them out makes. Negative: more weight lowers the loss (helps); positive: more weight raises it "
+        "(harms)"
     )
 
 

@@ -57,14 +57,14 @@ def test_who_helps_nobody_should_go():
     found = told(helps, RING, (0, 0, 0, ALONE), gave=(3, 1, 1, -5))
     assert [advice.verdict for advice in found] == ["keep", "keep", "keep", "expel"]
     assert found[3].reason == "it helps nobody"
-    assert found[0].reason == "it helps all 2 that hear it; gives more than it takes"
-    assert found[1].reason == "it helps all 2 that hear it; takes more than it gives"
+    assert found[0].reason == "it helps all 2 receivers; gives more than it takes"
+    assert found[1].reason == "it helps all 2 receivers; takes more than it gives"
 
 
 def test_who_would_help_others_should_move():
     helps = [[0, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0]]
     found = told(helps, RING)
-    assert (found[2].verdict, found[2].reason) == ("move", "it helps none of the 2 that hear it, but would help 0")
+    assert (found[2].verdict, found[2].reason) == ("move", "it helps none of its 2 receivers, but would help 0")
 
 
 def test_who_helps_its_own_group_should_be_heard_there():
@@ -72,5 +72,5 @@ def test_who_helps_its_own_group_should_be_heard_there():
     helps = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
     found = told(helps, everybody, (0, 0, 1, 1))
     assert {advice.verdict for advice in found} == {"keep in its group"}
-    assert found[0].reason == "it helps 1 of the 3 that hear it, all of its group"
+    assert found[0].reason == "it helps 1 of its 3 receivers, all of its group"
     assert told(helps, everybody)[0].verdict == "keep"  # there is one group only

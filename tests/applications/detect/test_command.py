@@ -51,7 +51,7 @@ def test_finds_the_lasting_attacker_first(found):
     assert (node, flagged, heard, told) == (3, 7, 7, "sign-flipper")
     assert since < 15
     assert because == "it harms more than the others, and its updates lead away from lower loss"
-    assert found["findings"][0].startswith("Participant 3 is unlike the others: 7 of the 7 that hear it flag it")
+    assert found["findings"][0].startswith("Participant 3 is flagged by 7 of its 7 receivers, first in round ")
 
 
 def test_a_new_signal_is_one_entry(recorded, tmp_path, monkeypatch):
@@ -76,7 +76,7 @@ def test_says_what_it_missed(found):
 def test_prints_its_findings(recorded, tmp_path, capsys):
     assert main(["detect", str(recorded), "--out", str(tmp_path / "there"), "--samples", "20", "--memory", "8"]) == 0
     printed = capsys.readouterr().out
-    assert "Participant 3 is unlike the others" in printed
+    assert "Participant 3 is flagged by " in printed
     assert "on 20 of its own samples in each of 30 rounds" in printed
     assert f"detect.json, detect.png in {tmp_path / 'there'}" in printed
     assert json.loads((tmp_path / "there" / "detect.json").read_text())["memory"] == 8
@@ -108,7 +108,7 @@ def test_says_whether_the_rate_is_kept_where_data_differ(skewed, options, said, 
 
 
 def test_points_to_unlike_when_somebody_unexpected_is_flagged(skewed, recorded, tmp_path, capsys):
-    line = "Being unlike the others may be honest: very different data, or much smaller batches; --unlike allows"
+    line = "Honest participants can stand out too, with very different data or much smaller batches; --unlike allows"
     for name, folder, options, printed in (
         ("a stranger", skewed, ["--allowance", "0", "--rate", "0.5"], True),
         ("asked for", skewed, ["--allowance", "0", "--rate", "0.5", "--unlike"], False),
@@ -123,7 +123,7 @@ def test_where_two_are_heard_nobody_can_tell(tmp_path):
     run(replace(CONFIG, topology="ring", rounds=2, behaviours=(), corruptions=()), folder, quiet=True)
     assert main(["detect", str(folder), "--quiet"]) == 0
     result = json.loads((folder / "detect" / "detect.json").read_text())
-    assert result["findings"][0].startswith("Nobody can tell here: everyone hears fewer than three others, too few")
+    assert result["findings"][0].startswith("No participant can judge: each has fewer than three neighbours, too few")
     assert len(result["findings"]) == 2, "and on which terms"
     assert result["votes"][0] == [None] * 8
 
@@ -135,8 +135,8 @@ def test_where_some_hear_too_few_it_says_who_can_tell(tmp_path):
     run(replace(CONFIG, mixing=str(tmp_path / "W.csv"), corruptions=()), folder, quiet=True)
     assert main(["detect", str(folder), "--quiet"]) == 0
     result = json.loads((folder / "detect" / "detect.json").read_text())
-    assert result["findings"][0].startswith("Only 6 of 8 can tell: 6, 7 hear fewer than three others, too few")
-    told = "Participant 3 is unlike the others: 5 of the 5 that hear it and can tell flag it"
+    assert result["findings"][0].startswith("Only 6 of 8 participants can judge: 6, 7 have fewer than three neigh")
+    told = "Participant 3 is flagged by 5 of its 5 receivers that can judge"
     assert result["findings"][1].startswith(told)
 
 

@@ -101,10 +101,10 @@ def _advice(
         return "expel", "it helps nobody"
     if not count:
         whom = ", ".join(map(str, all_helped[:3])) + (" and others" if len(all_helped) > 3 else "")
-        return "move", f"it helps none of the {listeners} that hear it, but would help {whom}"
+        return "move", f"it helps none of its {listeners} receivers, but would help {whom}"
     several = len(set(group.tolist()) - {ALONE}) > 1
     if count < listeners and several and own != ALONE and bool((group[helped] == own).all()):
-        return "keep in its group", f"it helps {count} of the {listeners} that hear it, all of its group"
-    whom = f"all {listeners}" if count == listeners else f"{count} of the {listeners}"
+        return "keep in its group", f"it helps {count} of its {listeners} receivers, all of its group"
+    whom = f"all {listeners}" if count == listeners else f"{count} of its {listeners}"
     balance = "gives more than it takes" if generous else "takes more than it gives"
-    return "keep", f"it helps {whom} that hear it; {balance}"
+    return "keep", f"it helps {whom} receivers; {balance}"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cascadice.applications.choose import contributors, picture
 from cascadice.applications.choose.balance import Advice, advise
+from cascadice.applications.choose.charts import charts
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
 from cascadice.applications.detect.evidence import LEAST
@@ -32,6 +33,7 @@ SECTION = Section(
     "Gave: how much a participant lowered the loss of its neighbours; took: how much they lowered its own, summed over "
     "the recorded rounds. Here positive = the loss went down = it helped. Group −1: in no group. W is the mixing "
     "matrix: the weight that each receiver gives to each source.",
+    charts=charts,
 )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cascadice.applications.detect import picture
 from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
@@ -25,7 +26,7 @@ from cascadice.runs.summary import injected_faults
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
 HONEST = (
-    "Being unlike the others may be honest: very different data, or much smaller batches; --unlike allows for more."
+    "Honest participants can stand out too, with very different data or much smaller batches; --unlike allows for more."
 )
 COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "because")
 SECTION = Section(
@@ -33,6 +34,7 @@ SECTION = Section(
     "cascadice detect {run}",
     "Each participant compares the updates it receives from its neighbours and flags those that stand out. Those "
     "flagged by at least half of their receivers are marked in the network. Rounds count from 0.",
+    charts=charts,
 )
 
 
@@ -134,11 +136,11 @@ def _sight(verdict: Verdict, receivers: Sequence[int]) -> list[str]:
     """Who can tell at all, where not everyone can."""
     nodes = len(receivers)
     blind = [k for k in receivers if not verdict.able[:, k].any()]
-    few = "fewer than three others, too few to tell which one is the odd one out"
+    few = "fewer than three neighbours, too few to tell which one stands out"
     if len(blind) == nodes:
-        return [f"Nobody can tell here: everyone hears {few}. Use a topology with more neighbours."]
-    hear = f"{comma_separated(blind)} {'hear' if len(blind) > 1 else 'hears'}"
-    return [f"Only {nodes - len(blind)} of {nodes} can tell: {hear} {few}."] if blind else []
+        return [f"No participant can judge: each has {few}. Use a topology with more neighbours."]
+    have = f"{comma_separated(blind)} {'have' if len(blind) > 1 else 'has'}"
+    return [f"Only {nodes - len(blind)} of {nodes} participants can judge: {have} {few}."] if blind else []
 
 
 def _suspicions(verdict: Verdict, rows: Sequence[Sequence[Any]], suspects: Sequence[int]) -> list[str]:
@@ -146,13 +148,12 @@ def _suspicions(verdict: Verdict, rows: Sequence[Sequence[Any]], suspects: Seque
     able = verdict.able.sum(1).tolist()
     sentences = []
     for node, flags, heard, since, _, because in (row for row in rows if row[0] in suspects):
-        who = f"the {able[node]} that hear it{' and can tell' if able[node] < heard else ''}"
-        what = f"{flags} of {who} flag it, the first since round {since}; {because}"
-        sentences.append(f"Participant {node} is unlike the others: {what}.")
+        who = f"its {able[node]} receivers{' that can judge' if able[node] < heard else ''}"
+        sentences.append(f"Participant {node} is flagged by {flags} of {who}, first in round {since}: {because}.")
     if any(able) and not suspects:
-        sentences.append("Nobody is flagged by half of those that hear it.")
+        sentences.append("No participant is flagged by half of its receivers.")
     if few := [row[0] for row in rows if row[1] and row[0] not in suspects]:
-        sentences.append(f"Flagged by fewer than half: {comma_separated(few)}.")
+        sentences.append(f"Flagged by fewer than half of their receivers: {comma_separated(few)}.")
     return sentences
 
 

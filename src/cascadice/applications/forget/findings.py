@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cascadice.applications.forget import picture
 from cascadice.applications.forget.audit import audit, models_digest
+from cascadice.applications.forget.charts import charts
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
 from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
@@ -35,6 +36,7 @@ SECTION = Section(
     "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
     "0 = exact.",
     audit,
+    charts=charts,
 )
 EXACT = (
     "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "

@@ -11,6 +11,7 @@ import torch
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
 from cascadice.applications.reward.audit import audit
+from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import (
     CHAIN,
@@ -46,6 +47,7 @@ SECTION = Section(
     "lowered and raised the loss on the test data, summed over the rounds in the ledger. Credit: the help less the "
     "part of the harm that is charged (--clawback).",
     audit,
+    charts=charts,
 )
 
 

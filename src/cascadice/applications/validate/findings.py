@@ -11,6 +11,7 @@ from cascadice import files
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.validate import picture
 from cascadice.applications.validate.advice import advise
+from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
 from cascadice.applications.validate.estimates import KINDS, Setting
 from cascadice.applications.validate.idea import (
@@ -50,6 +51,7 @@ SECTION = Section(
     "loss that an estimate predicts for each subset with the one that training gave; 1 = ranks all subsets as training "
     "does, 0 = says nothing, negative = ranks them the wrong way round. Leave-one-out: the same for the effect of "
     "leaving out each participant. Cost: the time of the estimate divided by that of one training.",
+    charts=charts,
 )
 
 

@@ -4,7 +4,8 @@
 """
 
 from cascadice.report.page.collecting import collect
+from cascadice.report.page.comparing import compare
 from cascadice.report.page.results import collect_results
 from cascadice.report.page.writing import REPORT, page, page_of_results, write, write_results
 
-__all__ = ["REPORT", "collect", "collect_results", "page", "page_of_results", "write", "write_results"]
+__all__ = ["REPORT", "collect", "collect_results", "compare", "page", "page_of_results", "write", "write_results"]

@@ -25,7 +25,6 @@ function number(value, digits = 3) {
 }
 const fixed = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 const signed = (value) => (value > 0 ? "+" : "") + number(value).replace("-", "−");
-const verdict = (value) => (value < 0 ? "helped" : value > 0 ? "harmed" : "neither");
 const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -16,7 +16,10 @@ function layout(more) {
 }
 
 function chart(id, traces, more, label) {
-  const place = $(id);
+  return chartIn($(id), traces, more, label);
+}
+
+function chartIn(place, traces, more, label) {
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", label);
   Plotly.react(place, traces, layout(more), {
@@ -97,7 +100,7 @@ function scatter(influence, compared) {
   fill("agreements", plainTable(["", "Pearson", "Spearman", "relative RMSE"], rows, "Accuracy of the estimates"));
 }
 
-function heatMap(id, z, { rows, columns, scale, zmax, zmin, label, hover }) {
+function heatMap(id, z, { scale, zmax, zmin, label, hover }) {
   const names = data.shown.map(String);
   const room = $(id).clientWidth / (8 + 8 * Math.max(...names.map((text) => text.length)));
   const every = Math.ceil(names.length / Math.max(2, 0.7 * room));
@@ -105,5 +108,22 @@ function heatMap(id, z, { rows, columns, scale, zmax, zmin, label, hover }) {
   const ticks = { tickmode: "array", tickvals: some, ticktext: some };
   const axis = { type: "category", showgrid: false, zeroline: false, ...ticks, tickangle: 0 };
   const trace = { type: "heatmap", x: names, y: names, z, colorscale: scale, zmin, zmax, xgap: 1, ygap: 1, hoverongaps: false, hovertemplate: `${hover}<extra></extra>`, colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, exponentformat: "power", tickfont: { size: 11 } } };
-  return chart(id, [trace], { xaxis: { ...axis, title: { text: columns } }, yaxis: { ...axis, title: { text: rows }, autorange: "reversed" }, plot_bgcolor: colour("faint") }, label);
+  return chart(id, [trace], { xaxis: { ...axis, title: { text: "source j" } }, yaxis: { ...axis, title: { text: "receiver k" }, autorange: "reversed" }, plot_bgcolor: colour("faint") }, label);
+}
+
+// Charts that the program wrote as plain data: "--name" is a colour of the theme, "signed" the scale of influence.
+function resolved(value, key = "") {
+  if (Array.isArray(value)) return value.map((one) => resolved(one, key));
+  if (value !== null && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, resolved(one, name)]));
+  if (typeof value !== "string" || key === "hovertemplate") return value;
+  if (key === "colorscale" && value === "signed") return signedScale();
+  return value.startsWith("--") ? colour(value.slice(2)) : value.replaceAll("<", "&lt;");
+}
+
+function writtenChart({ title, note, traces, layout: more, label }) {
+  const { height, ...settings } = more;
+  const place = element("div", { class: "chart", style: height ? `height:${height}px` : null });
+  const figure = element("figure", {}, element("figcaption", {}, element("h4", {}, title), note ? element("p", { class: "muted" }, note) : null), place);
+  figure.append(saveButtons(title, (format) => saveChart(place, title, format)));
+  return [figure, () => chartIn(place, resolved(traces), resolved(settings), label)];
 }

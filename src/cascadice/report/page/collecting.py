@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,21 +36,15 @@ def collect(folder: files.Folder) -> Json:
         >>> collect("runs/demo")["findings"][0]  # doctest: +SKIP
         '16 participants trained mlp on digits together for 320 rounds, with no server. ...'
     """
-    home = Path(folder)
-    places = places_of(home) or [home]
-    config, notes = read_run_config(places[0]), list[str]()
-    manifest, run = _read_manifest(places, config, notes)
-    nodes = int(manifest.get("nodes") or config.nodes or 0)
-    metrics, faults = _read_metrics(places, nodes, notes), (*config.corruptions, *config.behaviours)
-    injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
-    nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
+    home, notes = Path(folder), list[str]()
+    places, config, manifest, run, nodes, metrics, injected, read = read_run(home, notes)
     length = int(manifest.get("rounds", 0))
     notes.extend(_stopped(home, manifest, config, length))
-    read = influences.read(places, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
     notes.extend(text for place in places for text in _gone(place))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_all_sections(places, run, notes)
-    scored = samples.samples(config, _final_first(summaries), notes)
+    whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
+    scored = samples.samples(config, _final_first(summaries), notes, whole)
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]
@@ -73,7 +67,7 @@ def collect(folder: files.Folder) -> Json:
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),
         "final": final_models.section(home, read),
-        "training": _curves(metrics),
+        "training": curves(metrics),
         "influence": influences.influence(read, shown),
         "mixing": mixing.mixing(places[0], config, shown, rounds, hops, notes),
         "samples": scored,
@@ -92,6 +86,32 @@ def _stopped(home: Path, manifest: dict[str, Any], config: Config, rounds: int) 
     planned = f" of {config.rounds}" if config.rounds else ""
     how = "" if status == "diverged" else f" Continue it with: cascadice run --resume --out {home}"
     return [f"The run ended early: it {WORDS.get(status, f'is {status}')} after {rounds}{planned} rounds.{how}"]
+
+
+class Run(NamedTuple):
+    """What a folder says of a run: `places` are the folders of its processes, or its own."""
+
+    places: list[Path]
+    config: Config
+    manifest: dict[str, Any]
+    fingerprint: str
+    nodes: int
+    metrics: list[RoundMetrics]
+    injected: dict[int, str]
+    influences: list[influences.Influences]
+
+
+def read_run(home: Path, notes: list[str]) -> Run:
+    """Read a run and all influence of it; what cannot be read is named in `notes`. ValueError if there is no run."""
+    places = places_of(home) or [home]
+    config = read_run_config(places[0])
+    manifest, run = _read_manifest(places, config, notes)
+    nodes = int(manifest.get("nodes") or config.nodes or 0)
+    metrics, faults = _read_metrics(places, nodes, notes), (*config.corruptions, *config.behaviours)
+    injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
+    nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
+    read = influences.read(places, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
+    return Run(places, config, manifest, run, nodes, metrics, injected, read)
 
 
 def _gone(home: Path) -> list[str]:
@@ -132,7 +152,7 @@ def _read_metrics(places: Sequence[Path], nodes: int, notes: list[str]) -> list[
     return []
 
 
-def _curves(metrics: Sequence[RoundMetrics]) -> Json | None:
+def curves(metrics: Sequence[RoundMetrics]) -> Json | None:
     """Training loss and consensus distance by round, and test loss and accuracy where they were measured."""
     if not metrics:
         return None

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from cascadice.applications.charts import contributions, interval_text
 from cascadice.applications.plain import Json, plain
+from cascadice.influence.uncertainty import signs
 from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
-from cascadice.report.page.sentences import final_models
-from cascadice.runs.ask import FIGURE
 from cascadice.runs.words import headline
 
+VERDICTS = {-1: "helped", 0: "within noise", 1: "harmed"}
 LEAD = (
     "What the test loss of the final models owes to each participant's data, over all rounds together. Shares divide "
     "what training changed among the participants. Whole-run influence at a weight is a slope: how the loss moves with "
@@ -26,12 +27,19 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     if whole is None:
         return None
     kinds, injected = whole.summary.participants, whole.summary.injected
-    order = np.argsort(next(iter(kinds.values())), kind="stable").tolist()
-    rows = [[k, injected.get(k, ""), *(plain(float(values[k])) for values in kinds.values())] for k in order]
+    first, updates = next(iter(whole.summary.updates.items()))
+    order, bounds = np.argsort(kinds[first], kind="stable").tolist(), whole.summary.bounds[first]
+    sign = signs(kinds[first], bounds)
+    rows = [
+        [k, injected.get(k, ""), *(plain(float(values[k])) for values in kinds.values()), interval_text(bounds, k)]
+        for k in order
+    ]
+    rows = [[*row, VERDICTS[int(sign[row[0]])] if kinds[first][row[0]] else "no influence"] for row in rows]
     results = {
         "title": headline(whole.summary),
-        "findings": final_models(whole.summary),
-        "table": {"columns": ["participant", "injected", *kinds], "rows": rows},
-        "figure": FIGURE,
+        "findings": [],  # the page has said them above
+        "table": {"columns": ["participant", "injected", *kinds, "95 % interval", ""], "rows": rows},
     }
-    return {**build_section(results, folder / whole.name), "name": "contributions", "lead": LEAD}
+    drawn = contributions(updates, injected, "Who helped, who harmed", first)
+    section = build_section(results, folder / whole.name)
+    return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}

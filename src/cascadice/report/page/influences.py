@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
+from cascadice.influence.uncertainty import half_width
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
@@ -63,11 +64,22 @@ def shown(read: Sequence[Influences], nodes: int) -> list[int]:
 
 
 def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
-    """What the first table says: totals, cascades, decay by hop, and estimates beside the truth."""
+    """What the first table says: totals, cascades, decay by hop, estimates beside the truth; and whole-run totals.
+
+    `scored` says of each kind with cascades which `rounds` can be shown, over how many hops, and by how many standard
+    deviations of a round the 95 % interval of a total extends to either side (None of one round).
+    """
     if not read:
         return None
-    name, rows, summary = read[0]
-    cascades, rounds = _cascades(rows, summary, shown)
+    name, _, summary = read[0]
+    final = next((one for one in read if one.summary.whole_run), None)
+    tables = [one for one in (final, read[0]) if one is not None]
+    tables = tables[: 1 if final is read[0] else 2]
+    cascades, scored = dict[str, Json](), dict[str, Json]()
+    for one in tables:
+        ours, rounds = _cascades(one.table, one.summary, shown, ENTRIES // len(tables))
+        cascades |= ours
+        scored |= {kind: _scored(one.summary, kind, rounds) for kind in ours}
     return {
         "folder": name,
         "kinds": list(summary.updates),
@@ -77,26 +89,36 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
         "hops": max((len(values) - 1 for values in summary.by_hop.values()), default=0),
         "decay": {kind: short(values) for kind, values in summary.by_hop.items()},
         "cascades": cascades,
+        "scored": scored,
         "agreements": plain({kind: a._asdict() for kind, a in summary.agreements.items()}),
         "points": _points(summary),
         "tests": plain([one._asdict() for one in summary.test_results]),
     }
 
 
-def _cascades(rows: Table, summary: InfluenceSummary, shown: Sequence[int]) -> tuple[Json, list[int]]:
+def _scored(summary: InfluenceSummary, kind: str, rounds: Sequence[int]) -> Json:
+    factor = half_width(len(summary.rounds), len(rounds))
+    return {"rounds": rounds, "hops": len(summary.by_hop.get(kind, [0])) - 1, "half width": plain(factor)}
+
+
+def _cascades(
+    rows: Table, summary: InfluenceSummary, shown: Sequence[int], most: int
+) -> tuple[dict[str, Json], list[int]]:
     """kind -> columns; round −1: all summed, receiver −1: all not drawn. Least trusted kinds give way, then rounds."""
     rows = rows.select(sample=ALL)
     entries = {kind: _entries(rows.select(kind=kind), shown) for kind in summary.updates}
     summed = {kind: _summed(columns, keep=(1, 2, 3)) for kind, columns in entries.items()}
-    while len(summed) > 1 and sum(len(columns[-1]) for columns in summed.values()) > ENTRIES:
+    while len(summed) > 1 and sum(len(columns[-1]) for columns in summed.values()) > most:
         summed.popitem()
-    space = ENTRIES - sum(len(columns[-1]) for columns in summed.values())
+    space = most - sum(len(columns[-1]) for columns in summed.values())
     per_round = sum(len(entries[kind][-1]) for kind in summed) / len(summary.rounds)
     chosen = [summary.rounds[place] for place in evenly(len(summary.rounds), int(max(space, 0) // max(per_round, 1)))]
     result = {}
     for kind, total in summed.items():
         keep = np.isin(entries[kind][0], chosen)
-        *whole, value = (np.concatenate([a, b[keep]]) for a, b in zip(_strongest(total), entries[kind], strict=True))
+        *whole, value = (
+            np.concatenate([a, b[keep]]) for a, b in zip(_strongest(total, most), entries[kind], strict=True)
+        )
         numbers = zip(("round", "source", "hop", "receiver"), whole, strict=True)
         result[kind] = {**{name: column.astype(int).tolist() for name, column in numbers}, "value": short(value)}
     return result, chosen

@@ -1,4 +1,4 @@
-// A page served while its run trains: asks for newer data until the run has ended.
+// A page that is served: asks for newer data until the run has ended or, if it is only viewed, as long as it is open.
 
 const PATIENCE = 2; // unanswered requests before the reader is told
 const address = location.pathname.replace(/\/?$/, "/data");
@@ -29,13 +29,14 @@ async function follow() {
 }
 
 function showStatus() {
-  const { ended, rounds, report } = data.live;
+  const { ended, training, rounds, report } = data.live;
   const lost = !ended && unanswered >= PATIENCE;
   $("live").dataset.state = ended ? "ended" : lost ? "lost" : "live";
-  say("live", ended ? data.run.status : lost ? "no response" : `live: ${data.run.rounds ?? 0} of ${rounds} rounds`);
+  say("live", ended ? data.run.status : lost ? "no response" : training ? `live: ${data.run.rounds ?? 0} of ${rounds} rounds` : data.run.status ?? "served");
   show("live", true);
   const note = ended ? `The run has ended: ${data.run.status}. This page is saved as ${report}.`
-    : lost ? `The run is not responding. If it has ended, its page is ${report}; if it was killed, make one with cascadice report.` : "";
+    : lost && training ? `The run is not responding. If it has ended, its page is ${report}; if it was killed, make one with cascadice report.`
+      : lost ? `The server has stopped. Start it again with cascadice view, or write the page with cascadice report.` : "";
   if ($("live-note").textContent !== note) say("live-note", note); // else a screen reader would repeat it
   show("live-note", note !== "");
 }

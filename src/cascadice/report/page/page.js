@@ -10,7 +10,7 @@ function name(node) {
 function render(fresh) {
   data = fresh;
   const influence = data.influence;
-  if (influence && !influence.kinds.includes(state.kind)) state.kind = Object.keys(influence.cascades)[0] ?? influence.kinds[0];
+  if (influence && !(state.kind in influence.cascades)) state.kind = Object.keys(influence.cascades)[0];
   if (state.source !== null && !data.shown.includes(state.source)) state.source = null;
   overview();
   about();
@@ -19,7 +19,7 @@ function render(fresh) {
   reach();
   sampleCards();
   applications();
-  setTable(tableNote, "truth source:3 hop:1", `${data.folder}-influence`);
+  setTable(tableNote, "participant 3 hop 1", `${data.folder}-influence`);
   update();
   navigation();
 }
@@ -30,6 +30,7 @@ function update() {
   drawNetwork();
   drawPanel();
   drawMatrices();
+  writeAddress();
 }
 
 function overview() {
@@ -44,7 +45,7 @@ function overview() {
   fill("tiles", ...[
     [data.nodes, "participants"],
     [run.rounds ?? 0, "rounds"],
-    [last === null ? "–" : number(last), accuracy ? "mean test accuracy (0 to 1)" : "mean test loss"],
+    [last === null ? "–" : number(last), accuracy ? "mean test accuracy" : "mean test loss"],
     [Object.keys(data.injected).length, "with injected faults"],
     data.sections.some((section) => section.flagged !== null) ? [data.flagged.length, "flagged"] : null,
     [run.seconds === null ? "–" : `${number(run.seconds, 2)} s`, "training time"],
@@ -53,7 +54,7 @@ function overview() {
   fill("notes", ...data.notes.map((text) => element("p", {}, text)));
   show("notes", data.notes.length > 0);
   const ask = data.commands.find((entry) => entry.name === "whole-run" || entry.name === "influence");
-  show("missing", !data.influence && !(data.live && !data.live.ended));
+  show("missing", !data.influence && !(data.live?.training && !data.live.ended));
   fill("missing", element("p", {}, "Whose data helped whom has not been computed for this run yet. This command adds it:"),
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }

@@ -54,3 +54,5 @@ function hint({ columns, values, words }) {
 function listen() {
   $("which").addEventListener("change", (event) => choose(event.target.value));
 }
+
+function begin() {}

@@ -1,24 +1,36 @@
 """The training samples that helped and harmed most, with thumbnails where they are images."""
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from cascadice.applications.plain import Json, data_uri
+from cascadice.applications.plain import Json, data_uri, evenly
 from cascadice.data import DataSet, load
+from cascadice.data.batches import sizes
+from cascadice.data.corruption import corrupt, parse
+from cascadice.runs import store
 from cascadice.runs.config import Config
 from cascadice.runs.summary import InfluenceSummary, SampleScore
 from cascadice.runs.words import caution
 
 MOST = 12  # on each side
 LETTERS = 48  # shown of a text
+ROUNDS = 200  # most rounds whose labels are read
+LABELS = 3  # most wrong labels of a sample
 
 
-def samples(config: Config, summaries: Sequence[InfluenceSummary], notes: list[str]) -> Json | None:
-    """The most helpful and the most harmful samples, by the most trusted estimator that scored samples."""
+def samples(
+    config: Config, summaries: Sequence[InfluenceSummary], notes: list[str], folder: Path | None = None
+) -> Json | None:
+    """The most helpful and the most harmful samples, by the most trusted estimator that scored samples.
+
+    Labels that injected faults put in place of the true ones are those of the rounds recorded in `folder`.
+    """
     summary = next((one for one in summaries if one.samples), None)
     if summary is None:
         return None
@@ -28,13 +40,19 @@ def samples(config: Config, summaries: Sequence[InfluenceSummary], notes: list[s
         data = _load(config.data, config.data_root)
     except (ValueError, OSError) as error:
         notes.append(f"Samples are shown without pictures: {error}")
+    low, high = scores[:MOST], scores[: -MOST - 1 : -1]
+    became = None
+    try:
+        became = _became(config, data, [*low, *high], folder, summary.rounds) if data and folder else None
+    except (ValueError, OSError) as error:
+        notes.append(f"Samples are shown without the labels they were trained with: {error}")
     return {
         "kind": kind,
         "caution": caution(summary),
         "rounds": list(summary.rounds),
         "count": len(scores),
-        "helped": [_sample(score, data) for score in scores[:MOST] if score.value < 0],
-        "harmed": [_sample(score, data) for score in scores[: -MOST - 1 : -1] if score.value > 0],
+        "helped": [_sample(score, data, became) for score in low if score.value < 0],
+        "harmed": [_sample(score, data, became) for score in high if score.value > 0],
     }
 
 
@@ -43,13 +61,41 @@ def _load(name: str, root: str | None) -> DataSet:
     return load(name, root, quiet=True)
 
 
-def _sample(score: SampleScore, data: DataSet | None) -> Json:
+Became = dict[tuple[int, int], list[tuple[str, int]]]  # (participant, sample) -> other labels and their uses
+
+
+def _became(
+    config: Config, data: DataSet, scores: Sequence[SampleScore], folder: Path, rounds: Sequence[int]
+) -> Became:
+    """The labels that these samples had in recorded rounds, where they were not the true ones: the commonest first."""
+    faults = [parse(text) for text in config.corruptions]
+    falsified = {node for fault in faults if "labels" in fault.kind for node in fault.nodes}
+    used = {(one.node, one.sample): Counter[str]() for one in scores if one.node in falsified}
+    recorded = set(store.saved_rounds(folder)) if used else set()
+    chosen = [t for t in rounds if t in recorded]
+    for t in (chosen[place] for place in evenly(len(chosen), ROUNDS)):
+        batch = store.load_draw(folder, t).batch
+        for node in {node for node, _ in used}:
+            steps, size = sizes(batch)[node]
+            own = batch[node : node + 1, :steps, :size]
+            x, true = data.train.take(own)
+            _, trained = corrupt(faults, x, true, t, [node], config.seed, len(data.classes))
+            changed = trained != true
+            for sample, label in zip(own[changed].tolist(), trained[changed].tolist(), strict=True):
+                if (node, sample) in used:
+                    used[node, sample][data.classes[label]] += 1
+    return {pair: count.most_common(LABELS) for pair, count in used.items() if count}
+
+
+def _sample(score: SampleScore, data: DataSet | None, became: Became | None = None) -> Json:
     sample: Json = {**score._asdict(), "value": float(f"{score.value:.5g}")}
-    if data is None or score.sample >= len(data.train):
+    if data is None or score.sample >= len(data.train) or not isinstance(data.train.x, Tensor):
         return sample
     x, y = data.train.x[score.sample], data.train.y[score.sample]
     label = data.classes[int(y)] if data.classes and y.dim() == 0 else None
-    return {**sample, "label": label, "picture": _picture(x), "text": _text(x, data)}
+    pair = score.node, score.sample
+    others = {"became": became[pair]} if became and pair in became else {}
+    return {**sample, "label": label, "picture": _picture(x), "text": _text(x, data), **others}
 
 
 def _picture(x: Tensor) -> str | None:

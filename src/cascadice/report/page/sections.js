@@ -4,12 +4,11 @@ function sampleCards() {
   const scored = data.samples;
   show("samples", scored !== null);
   if (!scored) return;
-  const relabelled = Object.values(data.injected).some((what) => what.includes("label"));
   const rounds = scored.rounds.length === 1 ? `round ${scored.rounds[0]}` : `${scored.rounds.length} rounds from ${scored.rounds[0]} to ${scored.rounds[scored.rounds.length - 1]}`;
   say("samples-title", scored.caution ? "Samples with the lowest and the highest scores" : "Samples that helped and harmed most");
   say("samples-helped-title", scored.caution ? "Lowest" : "Helped");
   say("samples-harmed-title", scored.caution ? "Highest" : "Harmed");
-  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind)}, negative = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${relabelled ? " True labels are those of the data set; participants with injected label faults trained on others." : ""}`);
+  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind)}, negative = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${[...scored.helped, ...scored.harmed].some((one) => one.became) ? " An arrow shows the label that an injected fault put in place of the true one, in how many of the uses." : ""}`);
   for (const side of ["helped", "harmed"]) {
     fill(`samples-${side}`, ...scored[side].map((one) => sampleCard(one, side)));
     if (!scored[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));
@@ -23,6 +22,7 @@ function sampleCard(one, side) {
     one.text ? element("pre", {}, one.text) : null,
     element("b", { class: side }, signed(one.value)),
     element("div", {}, label === null ? `sample ${one.sample}` : `true label “${label}”, sample ${one.sample}`),
+    one.became ? element("div", { class: "became" }, `“${label}” → ${one.became.map(([to, times]) => `“${to}”${times > 1 ? ` ${times}×` : ""}`).join(", ")}`) : null,
     element("div", { class: "muted" }, `${name(one.node)}, ${plural(one.uses, "use")}`));
 }
 
@@ -40,9 +40,23 @@ function cellText(value) {
   return typeof value === "number" && !Number.isInteger(value) ? number(value, 4).replace("-", "−") : String(value);
 }
 
+// Rebuilt only if they changed: a live page is rendered every few seconds, and their charts are not redrawn in place.
+let built = "";
 function applications() {
+  const now = JSON.stringify([data.final, data.sections, document.documentElement.dataset.theme]);
+  if (now === built) return;
+  built = now;
   fill("final", ...(data.final ? [application(data.final)] : []));
   fill("sections", ...data.sections.map(application));
+  for (const draw of undrawn.splice(0)) draw();
+}
+
+const undrawn = []; // charts are drawn once they are in the page and have a size
+
+function charts(result) {
+  const drawn = result.charts.map(writtenChart);
+  undrawn.push(...drawn.map(([, draw]) => draw));
+  return element("div", { class: "charts" }, ...drawn.map(([figure]) => figure));
 }
 
 // A picture that opens at its natural size; the browser closes the dialog on Escape and restores the focus.
@@ -67,7 +81,8 @@ function application(result) {
   const section = element("section", { id, "data-name": capital(result.name), "aria-labelledby": `${id}-title` }, title, lead);
   const card = element("div", { class: "card" });
   if (result.findings.length) card.append(element("ul", { class: "findings" }, ...result.findings.map(sentence)));
-  if (result.picture) card.append(figure(result.picture, `${result.title}. ${result.findings[0] ?? ""}`));
+  if (result.charts?.length) card.append(charts(result));
+  else if (result.picture) card.append(figure(result.picture, `${result.title}. ${result.findings[0] ?? ""}`));
   if (result.rows.length) {
     const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${result.title}` }, plainTable(result.columns, result.rows, result.title));
     card.append(scroll);

@@ -77,6 +77,7 @@ def build_section(results: Json, folder: Path) -> Json:
     columns, rows = (table.get("columns"), table.get("rows")) if isinstance(table, dict) else ([], [])
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise ValueError("its table must have a list of columns and a list of rows.")
+    drawn = _charts(results, folder.name)
     return {
         "name": folder.name,
         "title": str(results.get("title", folder.name)),
@@ -86,8 +87,17 @@ def build_section(results: Json, folder: Path) -> Json:
         "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
         "count": len(rows),
         "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
-        "picture": _picture(folder, results.get("figure")),
+        "charts": drawn,
+        "picture": None if drawn else _picture(folder, results.get("figure")),
     }
+
+
+def _charts(results: Json, name: str) -> list[Json]:
+    """The charts of an application; none if the results lack what they show, as those of other versions may."""
+    try:
+        return SECTIONS[name].charts(results) if name in SECTIONS else []
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError):
+        return []
 
 
 def _cell(cell: Any) -> Any:

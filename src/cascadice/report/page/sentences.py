@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
 from cascadice.runs.metrics import RoundMetrics, quality
-from cascadice.runs.summary import InfluenceSummary, ranked
+from cascadice.runs.summary import InfluenceSummary, sides
 from cascadice.runs.words import adding_up, caution, meaning
 
 NAMED = 3  # participants named on each side
 TOP = 20  # samples
+INTERVALS = "± is a 95 % interval, from how much the influence varies between rounds."
 SIGNS = "Influence is the change in loss that an update caused: negative = the loss went down = it helped."
 
 
@@ -52,18 +54,28 @@ def _name(node: int, summary: InfluenceSummary, value: str = "") -> str:
 
 
 def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
-    totals = next(iter(summary.participants.values()), None)
-    if totals is None:
+    kind = next(iter(summary.updates), None)
+    if kind is None:
         return []
-    texts = []
-    for verb, side in zip(("helped", "harmed"), ranked(totals, NAMED), strict=True):
+    found, bounds, texts = sides(summary, kind), summary.bounds[kind], []
+    for verb, side in (("helped", found.helped), ("harmed", found.harmed)):
         if side:
-            texts.append(
-                f"{_listed([_name(node, summary, f'{value:+.3g}') for node, value in side])} {verb}{whom} most."
-            )
-    if idle := [_name(node, summary) for node, value in enumerate(totals) if value == 0]:
-        texts.append(f"{_listed(idle[:NAMED])} neither helped nor harmed.")
+            named = [_name(node, summary, _value(value, bounds, node)) for node, value in side[:NAMED]]
+            texts.append(f"{_listed(named)} {verb}{whom} most.")
+    if noise := [_name(node, summary) for node, _ in found.within_noise]:
+        few = _listed(noise) if len(noise) <= NAMED else f"{len(noise)} participants"
+        texts.append(f"Within noise (the interval includes 0): {few}.")
+    if idle := [_name(node, summary) for node in found.idle]:
+        texts.append(f"{_listed(idle[:NAMED])} had no influence.")
+    if texts and len(summary.rounds) > 1:
+        texts.append(INTERVALS)
     return [text[0].upper() + text[1:] for text in texts]
+
+
+def _value(value: float, bounds: Bounds, node: int) -> str:
+    """A total and its interval, if there is one."""
+    half = float(bounds.high[node]) - value
+    return f"{value:+.3g} ± {half:.2g}" if half == half else f"{value:+.3g}"
 
 
 def _distance(summary: InfluenceSummary) -> list[str]:

@@ -4,3 +4,4 @@ window.cascadice = { render };
 followTheme();
 listen();
 render(JSON.parse($("data").textContent));
+begin();

@@ -1,7 +1,7 @@
 // The table of all rows: search, sort, download.
 
 const PAGE = 25;
-const listing = { order: [], sort: null, down: false, page: 0, texts: [], file: "" };
+const listing = { order: [], sort: null, down: false, page: 0, texts: [], file: "", asked: "" };
 
 const cells = (row) => data.table.columns.map((column, place) => tableCell(column, data.table.values[place][row]));
 
@@ -24,17 +24,40 @@ function setTable(note, hint, file) {
 }
 
 const tight = (text) => text.toLowerCase().replace(/:\s*([<>]?)\s*/g, ":$1");
+
+// "participant 3" is a person's way to write participant:3, "round > 20" of round:>20.
+const WHO = ["participant", "source", "receiver", "node"];
+function words(text) {
+  const columns = [...WHO, ...data.table.columns].map((column) => tight(column).replace(/[^a-z0-9 ]/g, ".")).join("|");
+  return tight(text).replace(new RegExp(`(^|\\s)(${columns})s?\\s+#?([<>]?)\\s*(-?[\\d.]+)(?=\\s|$)`, "g"), "$1$2:$3$4").split(/\s+/).filter(Boolean);
+}
 const searchable = (row) => cells(row).map((text, place) => tight(`${data.table.columns[place]}:${text}`)).join(" ");
 
 // Every word must occur; source:3 finds source 3 but not 13 or 30, round:>20 every round after 20.
 function search() {
-  const tests = tight($("search").value).split(/\s+/).filter(Boolean).map(searched);
+  const asked = words($("search").value), tests = asked.map(searched);
+  listing.asked = asked.map(inWords).join(", ");
   listing.order = [];
   listing.texts.forEach((text, row) => { if (tests.every((test) => test(text, row))) listing.order.push(row); });
   sortRows();
 }
 
+// The columns in which participant:3 is looked for.
+const columnsOfParticipants = () => data.table.columns.filter((column) => WHO.includes(column));
+
+function inWords(word) {
+  const [, named, value] = word.match(/^(.+?):(.+)$/) ?? [];
+  if (named === undefined) return `“${word}”`;
+  const where = named === "participant" || named === "node" ? columnsOfParticipants().filter((column) => column !== named) : [];
+  return `${named} ${value.replace(/^([<>])/, "$1 ")}${where.length ? ` as ${where.join(" or ")}` : ""}`;
+}
+
 function searched(word) {
+  const [, whose] = word.match(/^(?:participant|node):(\d+)$/) ?? [];
+  if (whose !== undefined) {
+    const places = columnsOfParticipants().map((column) => data.table.columns.indexOf(column));
+    return (_, row) => places.some((place) => tableCell(data.table.columns[place], data.table.values[place][row]) === whose);
+  }
   const [, named, sign, bound] = word.match(/^(.+):([<>])([-+.e\d]+)$/) ?? [];
   const place = data.table.columns.findIndex((column) => tight(column) === named);
   if (place >= 0) {
@@ -61,7 +84,9 @@ function drawTable() {
   fill("rows", element("caption", { class: "hidden" }, $("table-title").textContent),
     element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, textual(place) ? text : text.replace("-", "−")))))));
-  say("table-count", `${plural(total, "row")}${total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : ""}`);
+  const all = total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : "";
+  const none = "Nothing matches. Search for a word, participant 3, or a column and its value, such as round > 20.";
+  say("table-count", `${plural(total, "row")}${all}${listing.asked ? ` with ${listing.asked}` : ""}${total ? "" : `. ${none}`}`);
   say("place", `${listing.page + 1} / ${pages}`);
   $("earlier").disabled = listing.page === 0;
   $("later").disabled = listing.page >= pages - 1;

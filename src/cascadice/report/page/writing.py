@@ -11,10 +11,14 @@ from cascadice import files
 from cascadice.applications.plain import Json
 from cascadice.names import CONTROLS, visible
 from cascadice.report.page.collecting import collect
+from cascadice.report.page.comparing import compare
 from cascadice.report.page.results import collect_results
 from cascadice.report.page.studies import collect_study, is_study
 
-RUN_SCRIPTS = ("basics.js", "page.js", "charts.js", "network.js", "sections.js", "table.js", "start.js")
+RUN_SCRIPTS = (
+    "basics.js", "page.js", "charts.js", "estimates.js", "network.js", "panel.js", "matrices.js", "sections.js",
+    "saving.js", "table.js", "controls.js", "start.js",
+)  # fmt: skip
 RESULTS_SCRIPTS = ("basics.js", "results.js", "sections.js", "table.js", "start.js")
 REPORT = "report.html"
 LARGEST = 10_000_000  # bytes of a page
@@ -56,13 +60,19 @@ def _fill(text: str, slots: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], text)
 
 
-def write(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
+def write(
+    folder: files.Folder, out: files.Folder | None = None, other: files.Folder | None = None
+) -> tuple[Path, Json]:
     """Write the page of a run into `out`, or report.html in its folder; returns its path and what `collect` returned.
 
+    With `other`, the page compares the run with that one; ValueError if they cannot be compared.
+
     Example:
-        >>> path, data = write("runs/demo")  # doctest: +SKIP
+        >>> path, data = write("runs/demo", other="runs/demo-attacked")  # doctest: +SKIP
     """
     data = collect(folder)
+    if other is not None:
+        data["sections"].insert(0, compare(folder, other))
     return _write(page(data), folder, out), data
 
 

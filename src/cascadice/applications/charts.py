@@ -1,0 +1,91 @@
+"""Charts of the report page as plain data: Plotly traces, whose colours are names that the page's theme gives a value.
+
+"--helped", "--harmed", "--grey", "--one" … "--four", "--card", "--line", "--faint" and "--ink" are the variables of
+`page.css`; the colour scale "signed" goes from helped over nothing to harmed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cascadice.applications.plain import Json, plain, short
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, signs
+
+COLOURS = ("--harmed", "--two", "--three", "--four", "--one")
+SIGNED = {-1: "--helped", 0: "--grey", 1: "--harmed"}
+NAMED_UP_TO = 40  # participants along an axis
+
+
+def chart(title: str, traces: Iterable[Json], label: str, note: str = "", **layout: Any) -> Json:
+    """A chart: `label` says in words what it shows; `layout` is Plotly's, with axes as `axis` makes them."""
+    return {"title": title, "note": note, "traces": plain(list(traces)), "layout": plain(layout), "label": label}
+
+
+def axis(text: str, **more: Any) -> Json:
+    """An axis with a title."""
+    return {"title": {"text": text}, **more}
+
+
+def participants(nodes: int, injected: Mapping[int, Any], text: str = "participant", **more: Any) -> Json:
+    """An axis of participants, who have their faults beside their numbers if there are few enough."""
+    if nodes > NAMED_UP_TO:
+        return axis(text, **more)
+    names = [f"{injected[k]} {k}" if injected.get(k) else str(k) for k in range(nodes)]
+    return axis(text, tickvals=list(range(nodes)), ticktext=names, **more)
+
+
+def bars(
+    values: Sequence[float], colours: Sequence[str] | str, hover: str, half: Sequence[float] | None = None
+) -> Json:
+    """Horizontal bars, one a participant; `half` is half of their intervals."""
+    trace: Json = {"type": "bar", "orientation": "h", "x": short(values), "y": list(range(len(values)))}
+    if half is not None and np.isfinite(half).any():
+        trace["error_x"] = {"array": short(half), "color": "--ink", "thickness": 1.2, "width": 3}
+    return {**trace, "marker": {"color": colours}, "hovertemplate": hover, "showlegend": False}
+
+
+def line(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, strong: bool = True) -> Json:
+    """A line over rounds; those that are not `strong` are thin, and not in the legend."""
+    style = {"color": colour, "width": 2.2 if strong else 0.9}
+    trace = {"x": list(x), "y": short(y), "mode": "lines", "line": style, "name": name, "showlegend": strong}
+    return {
+        **trace,
+        "opacity": 1 if strong else 0.45,
+        "hovertemplate": "round %{x}: %{y:.4g}<extra>%{data.name}</extra>",
+    }
+
+
+def matrix(z: Any, names: Sequence[int], hover: str, **more: Any) -> Json:
+    """A heat map with a row for each receiver and a column for each source; NaN is left empty."""
+    texts, rows = [str(name) for name in names], [short(row) for row in np.asarray(z, dtype=float)]
+    look = {"xgap": 1, "ygap": 1, "hoverongaps": False, "hovertemplate": f"{hover}<extra></extra>"}
+    return {"type": "heatmap", "x": texts, "y": texts, "z": rows, **look, **more}
+
+
+def matrix_axes() -> Json:
+    """The axes of a matrix: sources from left to right, receivers from top to bottom."""
+    named = {"type": "category", "showgrid": False, "zeroline": False, "tickangle": 0}
+    return {"xaxis": axis("source j", **named), "yaxis": axis("receiver k", autorange="reversed", **named)}
+
+
+def contributions(updates: Any, injected: Mapping[int, Any], title: str, kind: str) -> Json:
+    """Bars of everybody's influence, summed over rounds [rounds, n], with 95 % intervals; grey is within noise."""
+    updates = np.asarray(updates, dtype=float)
+    total, bounds = updates.sum(0), bounds_of_totals(updates)
+    colours = [SIGNED[int(sign)] for sign in signs(total, bounds)]
+    trace = bars(total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", (bounds.high - total).tolist())
+    noise = [str(k) for k, colour in enumerate(colours) if colour == SIGNED[0] and total[k]]
+    sure = f" Within noise: {', '.join(noise[:12])}{' and more' * (len(noise) > 12)}." if noise else ""
+    note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." * (len(updates) > 1)
+    return chart(
+        title, [trace], f"Influence of each participant by {kind}.{sure}", note, height=max(300, 20 * len(total) + 80),
+        xaxis=axis("change in loss: − helped, + harmed", zerolinecolor="--grey"),
+        yaxis=participants(len(total), injected, autorange="reversed", ticks=""),
+    )  # fmt: skip
+
+
+def interval_text(bounds: Bounds, node: int) -> str | None:
+    """The interval of a participant's total, for a table; None if there is none."""
+    low, high = float(bounds.low[node]), float(bounds.high[node])
+    return f"{low:.4f} to {high:.4f}".replace("-", "−") if low == low else None

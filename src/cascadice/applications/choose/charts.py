@@ -1,0 +1,61 @@
+"""The charts of `cascadice choose` on the page: groups in the matrix of influence, who gives and who takes."""
+
+import numpy as np
+
+from cascadice.applications.charts import axis, bars, chart, line, matrix, matrix_axes
+from cascadice.applications.plain import Json, short
+
+
+def charts(results: Json) -> list[Json]:
+    """The charts of what is in `choose.json`."""
+    if "groups" not in results:
+        return [_contributors(results)]
+    expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
+    gave, took = np.array(results["gave"], dtype=float), np.array(results["took"], dtype=float)
+    lines = [
+        line(results["rounds"], values, f"participant {node}", "--harmed" if bad else "--grey", bad)
+        for node, (values, bad) in enumerate(zip((gave - took).T, expelled, strict=True))
+    ]
+    return [
+        _groups(results),
+        _exchange(gave[-1], took[-1], expelled),
+        chart("Balance with neighbours over time", lines, "What each participant gave minus what it took, by round.",
+              "Orange: advised to be expelled.", xaxis=axis("round"), yaxis=axis("gave minus took so far (loss)")),
+    ]  # fmt: skip
+
+
+def _groups(results: Json) -> Json:
+    groups, influence = np.array(results["groups"]), np.array(results["influence"], dtype=float)
+    order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last
+    shown = influence[order][:, order].T
+    most = np.abs(shown[~np.eye(len(order), dtype=bool)]).max(initial=1e-12)
+    heat = matrix(np.where(shown == 0, np.nan, shown), order.tolist(), "from %{x} to %{y}: %{z:.4g}", zmin=-most,
+                  zmax=most, colorscale="signed", colorbar={"thickness": 10, "outlinewidth": 0})  # fmt: skip
+    note = "Participants of a group stand side by side. Blue = helped, orange = harmed."
+    return chart("Influence, sorted by group", [heat], "Influence by receiver and source.", note, **matrix_axes())
+
+
+def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool]) -> Json:
+    ends = [float(min(gave.min(), took.min())), float(max(gave.max(), took.max()))]
+    even = {"x": short(ends), "y": short(ends), "mode": "lines", "line": {"color": "--grey", "dash": "dot", "width": 1}}
+    points = {
+        "x": short(took), "y": short(gave), "mode": "markers+text", "text": [str(k) for k in range(len(gave))],
+        "textposition": "top center",
+        "marker": {"size": 9, "color": ["--harmed" if bad else "--helped" for bad in expelled]},
+        "hovertemplate": "participant %{text}: gave %{y:.4g}, took %{x:.4g}<extra></extra>",
+    }  # fmt: skip
+    return chart(
+        "Who gives, who takes", [{**even, "hoverinfo": "skip"}, points], "What each participant gave and took.",
+        "Above the dotted line: gives more than it takes. Orange: advised to be expelled.", showlegend=False,
+        xaxis=axis("took: loss removed by neighbours"), yaxis=axis("gave: loss removed from neighbours"),
+    )  # fmt: skip
+
+
+def _contributors(results: Json) -> Json:
+    values = results["contributions"]
+    colours = ["--helped" if value < 0 else "--harmed" for value in values]
+    trace = bars(values, colours, "participant %{y}: %{x:.4g}<extra></extra>")
+    return chart(
+        results["title"], [trace], "Influence of each participant over the whole run.",
+        xaxis=axis("change in loss: − helped, + harmed"), yaxis=axis("participant", autorange="reversed"),
+    )  # fmt: skip

@@ -1,0 +1,27 @@
+"""The charts of `cascadice reward` on the page: payments, what they are for, and how it grew."""
+
+import numpy as np
+
+from cascadice.applications.charts import axis, bars, chart, contributions, line, participants
+from cascadice.applications.plain import Json
+
+
+def charts(results: Json) -> list[Json]:
+    """The charts of what is in `reward.json`."""
+    updates = np.array(results["contributions"], dtype=float)
+    injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
+    nodes = updates.shape[1]
+    paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>")
+    lines = [
+        line(results["rounds"], total, f"{injected[k]} {k}" if k in injected else f"participant {k}",
+             "--harmed" if k in injected else "--helped", k in injected)
+        for k, total in enumerate(updates.cumsum(0).T)
+    ]  # fmt: skip
+    who = participants(nodes, injected, autorange="reversed")
+    return [
+        chart("Payments", [paid], "Payment of each participant.", height=max(300, 20 * nodes + 80),
+              xaxis=axis("payment"), yaxis=who),
+        contributions(updates, injected, "What they are paid for", "the ledger"),
+        chart("Contributions so far", lines, "Influence of each participant, added up round by round.",
+              xaxis=axis("round"), yaxis=axis("change in loss so far (negative helped)")),
+    ]  # fmt: skip
