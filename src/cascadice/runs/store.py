@@ -124,7 +124,9 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
 
     `after` is left out where gossip by W recomputes it from the rest, bit for bit.
     """
-    t, batch, W, lr, conduct = round.draw
+    t, batch, W, lr, conduct, generators = round.draw
+    if generators:  # else the round would be computed again with other dropout
+        raise ValueError(f"round {t} drew its dropout from generators of a watched loop, which cannot be saved yet.")
     tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}
