@@ -241,9 +241,14 @@ def _checksum_1(tensors: Tensors) -> int:
 
 @contextmanager
 def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Where a file is read inside: it is damaged if a library raises one of these errors; not if it cannot be read."""
+    """Where a file is read inside: it is damaged if a library raises one of these errors.
+
+    It is not if it cannot be read, or if there is no memory left to read it.
+    """
     try:
         yield
+    except MemoryError:  # Arrow's is one of Arrow's errors too
+        raise
     except (OSError, *errors) as error:
         raise _system_error(error, path) or damaged(path, str(error).strip().partition("\n")[0]) from None
 
@@ -252,6 +257,8 @@ def _system_error(error: Exception, path: Path) -> OSError | None:
     """What the operating system said about a file, if that is why a library failed."""
     told = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust write it so
     number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+    if str(error).endswith(os.strerror(errno.EAGAIN)):  # Arrow, where it may start no thread
+        number = errno.EAGAIN
     return None if number is None else OSError(number, os.strerror(number), str(path))
 
 

@@ -3,6 +3,7 @@ import os
 import shutil
 import stat
 
+import pyarrow as pa
 import pytest
 import safetensors.torch
 import torch
@@ -103,6 +104,12 @@ def test_one_tensor_is_written_under_two_names(tmp_path):
     assert list(tensors) == ["half", "after", "empty", "none"]
     assert torch.equal(tensors["half"], shared)
     assert torch.equal(tensors["after"], shared)
+
+
+def test_a_round_that_could_not_be_made_again_is_not_saved(tmp_path):
+    done = next(simulate(small_network(), 1))
+    with pytest.raises(ValueError, match="round 0 drew its dropout from generators of a watched loop"):
+        store.save_round(tmp_path, done._replace(draw=done.draw._replace(generators=((),))))
 
 
 def test_buffers_are_recorded(tmp_path):
@@ -362,6 +369,16 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch,
     monkeypatch.setattr(parquet, "read_table", refuse)
     with pytest.raises(PermissionError, match=r"Permission denied: '.*(safetensors|parquet)'"):
         read(tmp_path)
+
+
+def test_a_file_is_not_called_damaged_where_memory_or_threads_run_out(tmp_path):
+    path, arrow = tmp_path / "metrics.parquet", pa.ArrowException
+    with pytest.raises(MemoryError, match="malloc failed"), files.intact(path, arrow):
+        raise pa.ArrowMemoryError("malloc failed")
+    with pytest.raises(OSError, match=r"temporarily unavailable.*metrics.parquet"), files.intact(path, arrow):
+        raise arrow("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
+    with pytest.raises(ValueError, match="is damaged: not a Parquet file"), files.intact(path, arrow):
+        raise pa.ArrowInvalid("not a Parquet file")
 
 
 def test_a_full_disk_is_called_that(tmp_path, monkeypatch):

@@ -106,7 +106,8 @@ def _memory(stage: Stage, rng: random.Random) -> Attempt:
             ended = ask(question, place)
     if ended.crashed:
         return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])
-    wrong = ended.code == 0 and ended.answer != stage.answers[question]
+    noted = question == "report" and "note:" in ended.said  # a page says what it lacks
+    wrong = ended.code == 0 and ended.answer != stage.answers[question] and not noted
     return Attempt(what, Outcome.SILENT if wrong else Outcome.HELD, ended.last_line)
 
 
