@@ -38,18 +38,18 @@ model = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]
 train = [text for k in range(NODES) for text in texts(k)[:TEXTS]]
 test = [text for k in range(NODES) for text in texts(k)[TEXTS:]]
 data = cd.data.from_torch(train, test, classes=symbols)
-held = list(torch.arange(len(train)).split(TEXTS))
+held = list(torch.split(torch.arange(len(train)), TEXTS))
 network = cd.network(model, data, mixing="complete", nodes=8, partition=held, batch_size=8, optimizer="adamw", lr=0.02)
 rounds = list(cd.simulate(network, ROUNDS))[-2:]
 print(network)
 
-held_out = [data.test.subset(own) for own in torch.arange(len(test)).split(HELD_OUT)]
+held_out = [data.test.subset(own) for own in torch.split(torch.arange(len(test)), HELD_OUT)]
 evaluation = influence.evaluate_on(network, held_out)  # everybody on held-out texts of its own
 before, after = (cd.evaluate(network, who).loss.mean() for who in (network.initial, rounds[-1].after))
 print(f"held-out loss: {before:.2f} before, {after:.2f} after {ROUNDS} rounds, in nats a character")
 change = NODES * influence.first_order(network, rounds, evaluation).value.sum(0)  # [source, receiver]
-for source, kind in ((slice(4), "prose"), (slice(4, 8), "code ")):
-    on_prose, on_code = change[source, :4].mean(), change[source, 4:].mean()
+for sources, kind in ((slice(4), "prose"), (slice(4, 8), "code ")):
+    on_prose, on_code = change[sources, :4].mean(), change[sources, 4:].mean()
     print(f"an update on {kind} changed the loss on prose by {on_prose:+.4f}, on code by {on_code:+.4f}")
 scores = influence.samples_by_receiver(network, rounds, evaluation, receivers=[7])[0]
 scores[7] = 0  # of others

@@ -152,16 +152,6 @@ def test_buffers_that_are_not_saved():
     assert torch.equal(flatten(module_of(net, done.after, 0)), done.after.theta[0])
 
 
-class Frozen(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = perceptron()
-        self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
-
-    def forward(self, x):
-        return self.scale * self.inner(x)
-
-
 class Bare(nn.Module):
     """Parameters that nothing can draw anew."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 from torch.utils.data import Dataset
 
-from cascadice.data.inputs import IGNORED, Inputs, as_inputs, materialise, rows_of_inputs
+from cascadice.data.inputs import IGNORED, as_inputs, materialise, rows_of_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Samples:
         >>> texts = Samples({"input_ids": tokens, "attention_mask": mask}, next_tokens(tokens))  # doctest: +SKIP
     """
 
-    x: Inputs
+    x: Any  # Inputs; a tensor, as a rule
     y: Tensor
     mean: Tensor | None = None
     std: Tensor | None = None
@@ -80,7 +80,8 @@ class Samples:
             return values.index_select(0, rows)
 
         if not self._images:
-            return tree_map(lambda values: of(values).view(index.shape + values.shape[1:]), (self.x, self.y))
+            taken = tree_map(lambda values: of(values).view(index.shape + values.shape[1:]), (self.x, self.y))
+            return taken[0], taken[1]
         x, (scale, shift) = of(self.x), self._scale_and_shift
         # in place on the CPU, to stay in cache; in one kernel on CUDA
         x = torch.addcmul(shift, x, scale) if x.is_cuda else x.float().mul_(scale).add_(shift)

@@ -14,7 +14,7 @@ from cascadice import learning_rates, seeds, topology
 from cascadice.data import DataSet, corruption
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
-from cascadice.data.inputs import Inputs, in_precision
+from cascadice.data.inputs import in_precision
 from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
@@ -57,7 +57,7 @@ ALL = Weights()
 class LocalInputs(NamedTuple):
     """The inputs of the local work of some rows in one round."""
 
-    x: Inputs
+    x: Any  # Inputs
     y: Tensor
     lr: Float[Tensor, " rows"]
     alpha: Optional

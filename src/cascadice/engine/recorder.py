@@ -256,7 +256,6 @@ def _rate(work: list[_Local], like: Tensor) -> float | Tensor:
     for k, own in enumerate(work):
         if len(set(own.rates)) > 1:
             raise ValueError(f"the learning rate must not change within a round; participant {k} had {own.rates}.")
-    rates = [own.rates[0] if own.rates else None for own in work]
-    usual = next(rate for rate in rates if rate is not None)
-    rates = [usual if rate is None else rate for rate in rates]  # nobody asks for those that do not train
+    usual = next(own.rates[0] for own in work if own.rates)
+    rates = [own.rates[0] if own.rates else usual for own in work]  # nobody asks for those that do not train
     return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=like.dtype, device=like.device)

@@ -94,7 +94,7 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
 def group_places(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Where the parameters of each group lie in the model's flat row."""
     own = list(trained(model).values())
-    pieces = torch.arange(sum(p.numel() for p in own)).split([p.numel() for p in own])
+    pieces = torch.split(torch.arange(sum(p.numel() for p in own)), [p.numel() for p in own])
     where = {id(p): piece for p, piece in zip(own, pieces, strict=True)}
     groups = [[where[id(p)] for p in group["params"] if id(p) in where] for group in optimizer.param_groups]
     return [torch.cat(group) if group else torch.arange(0) for group in groups]

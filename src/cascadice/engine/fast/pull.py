@@ -78,7 +78,7 @@ def _steps_back(
         learner.masks.step(i)
         if i + 1 < len(carried):
             inner = inner + ((theta - reaching[0]) * (carried[i + 1].theta - here.theta)).sum()
-        batch = (here.theta, here.buffers, *batches[i])
+        batch: Any = (here.theta, here.buffers, *batches[i])
         if factors:
             by_gradient, by_theta = factors
             parts, product = along(learner, *batch, theta, score, through)
