@@ -411,9 +411,9 @@ def test_a_finished_run_is_viewed_until_it_is_stopped(bare, capsys, monkeypatch)
     def opened(address):
         status, _, text = get(address)
         data = json.loads(get(address + "data")[2])
-        seen.append(
-            (status, "cascadice" in text, data["run"]["status"], data["live"]["training"], data["live"]["ended"])
-        )
+        seen.append((status, data["run"]["status"], data["live"]["training"], data["live"]["ended"]))
+        assert "Whose data helped whom has not been computed" in text  # and the command that computes it:
+        assert data["commands"][0]["command"].startswith("cascadice influence ")
         (bare / "config.json").rename(bare / "away.json")
         seen.append(get(address + "data")[0])  # it is collected again, and again
         (bare / "away.json").rename(bare / "config.json")
