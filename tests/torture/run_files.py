@@ -72,6 +72,8 @@ def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | N
 def listed(path: Path) -> dict[str, Any] | None:
     """What a list of checksums says in the end: a line that a later one replaces means nothing. None: it is no list."""
     last: dict[str, Any] = {}
+    if not path.is_file():
+        return None
     try:
         for line in path.read_text().splitlines():
             entry = json.loads(line)
