@@ -152,14 +152,14 @@ def test_a_header_that_was_changed_is_noticed(folder):
 
 @pytest.mark.parametrize("moment", ["before the line", "within the line"])
 def test_killed_while_entering_it_goes_on(folder, monkeypatch, moment):
-    def killed(chain, line):
+    def killed(chain, entry, end):
         if moment == "within the line":
             with chain.open("a") as file:
-                file.write(line[:20])
+                file.write(json.dumps(entry)[:20])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledgers, "_append", killed)
+        patch.setattr(ledgers.jsonl, "append", killed)
         with pytest.raises(KeyboardInterrupt):
             enter(folder, NOTE, [made_up(5)])
     assert read_ledger(folder).rounds == [0, 1, 2, 3, 4]
