@@ -78,7 +78,8 @@ def _steps_back(
         learner.masks.step(i)
         if i + 1 < len(carried):
             inner = inner + ((theta - reaching[0]) * (carried[i + 1].theta - here.theta)).sum()
-        batch: Any = (here.theta, here.buffers, *batches[i])
+        x_i, y_i, weights = batches[i]
+        batch = (here.theta, here.buffers, x_i, y_i, weights)
         if factors:
             by_gradient, by_theta = factors
             parts, product = along(learner, *batch, theta, score, through)
