@@ -26,6 +26,16 @@ class Interval:
         """Whether participant `node` does so in round t."""
         return node in self.nodes and (self.rounds is None or t in self.rounds)
 
+    def __str__(self) -> str:
+        """As `parse_interval` reads it."""
+        strength = "" if self.strength == 1 else f":{self.strength!r}"
+        if self.rounds is None:
+            return f"{self.kind}:{','.join(map(str, self.nodes))}{strength}"
+        if self.rounds.step != 1 or not self.rounds:
+            raise ValueError(f"rounds of {self.kind} must follow one another; found {self.rounds}.")
+        last = "" if self.rounds.stop == sys.maxsize else self.rounds.stop - 1
+        return f"{self.kind}:{','.join(map(str, self.nodes))}{strength}@{self.rounds.start}-{last}"
+
 
 T = TypeVar("T", bound=Interval)
 

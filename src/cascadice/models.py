@@ -10,7 +10,7 @@ from functools import wraps
 from inspect import signature
 from itertools import pairwise
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -18,13 +18,57 @@ from torch import Tensor, nn
 
 from cascadice import seeds
 from cascadice.names import lookup
+from cascadice.references import reference_to
 
 Sizes = Sequence[int]
 Activation = Callable[[], nn.Module]
 ACTIVATIONS: dict[str, Activation] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
 POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 
+MADE = "cascadice_made"  # the attribute of a module that says what makes it again
+Options, Module = ParamSpec("Options"), TypeVar("Module", bound=nn.Module)
 
+
+class Made(NamedTuple):
+    """What makes a model again: its name, a reference to a function of the user's if it has a colon, and arguments."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def made_by(model: nn.Module) -> Made | None:
+    """What makes this model again, if it is known."""
+    return getattr(model, MADE, None)
+
+
+def make(function: Callable[[], nn.Module]) -> nn.Module:
+    """The model that a function of the user's makes; it knows which one did, if that can be found again."""
+    model = function()
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a function that makes a model must return an nn.Module; found {type(model).__name__}.")
+    if made_by(model) is None and (reference := reference_to(function)) is not None:
+        setattr(model, MADE, Made(reference))
+    return model
+
+
+def _named(function: Callable[Options, Module]) -> Callable[Options, Module]:
+    """Let models know what makes them again."""
+
+    @wraps(function)
+    def named(*given: Options.args, **options: Options.kwargs) -> Module:
+        told = dict(signature(function).bind(*given, **options).arguments)
+        model = function(*given, **options)
+        shape = told.pop("shape") if "shape" in told else (told.pop("context"),)
+        classes = told.pop("classes") if "classes" in told else told.pop("vocabulary")
+        setattr(model, MADE, Made(function.__name__, tuple(shape), classes, tuple(told.items())))
+        return model
+
+    return named
+
+
+@_named
 def mlp(shape: Sizes, classes: int, hidden: Sizes = (256, 256), activation: str = "relu") -> nn.Sequential:
     """A multilayer perceptron on the flattened input, by default with three linear layers.
 
@@ -38,6 +82,7 @@ def mlp(shape: Sizes, classes: int, hidden: Sizes = (256, 256), activation: str 
     return nn.Sequential(nn.Flatten(), *(layer for linear in inner for layer in (linear, act())), last)
 
 
+@_named
 def cnn(
     shape: Sizes, classes: int, channels: Sizes = (32, 64, 128), activation: str = "relu", pool: str = "max"
 ) -> nn.Sequential:
@@ -71,6 +116,7 @@ class Residual(nn.Module):
         return total
 
 
+@_named
 def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: str = "relu") -> nn.Sequential:
     """ResNet-18 for small images: 3×3 stem, no max pool, GroupNorm in place of BatchNorm.
 
@@ -136,6 +182,7 @@ class CausalAttention(nn.Module):
         return written
 
 
+@_named
 def transformer(
     vocabulary: int,
     context: int,

@@ -5,9 +5,10 @@
 """
 
 from collections.abc import Callable
+from functools import wraps
 from inspect import signature
 from math import log
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from cascadice.names import lookup
 State = dict[str, Tensor]
 Rows = Float[Tensor, "*rows d"]
 PerRow = Float[Tensor, "*rows"]
+Options = ParamSpec("Options")
 
 
 class Optimizer(NamedTuple):
@@ -42,8 +44,22 @@ class Optimizer(NamedTuple):
     """Whether `update` is linear in the gradient: its derivative is then the same at every gradient."""
     size: int | None = None
     """The number of parameters, where these are not treated alike."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """What builds it again: its name as "optimizer", its options, and "clip"; none for one of your own."""
 
 
+def _named(make: Callable[Options, Optimizer]) -> Callable[Options, Optimizer]:
+    """Let what `make` makes say how it was made."""
+
+    @wraps(make)
+    def named(*given: Options.args, **options: Options.kwargs) -> Optimizer:
+        told = signature(make).bind(*given, **options).arguments
+        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *told.items()))
+
+    return named
+
+
+@_named
 def sgd(weight_decay: float = 0.0) -> Optimizer:
     """Stochastic gradient descent: delta = −lr (g + weight_decay θ). It keeps no state."""
     _require_at_least_zero(weight_decay=weight_decay)
@@ -58,6 +74,7 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
     return Optimizer(lambda theta: {}, update, descend, linear=True)
 
 
+@_named
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
     """Heavy-ball momentum: delta = −lr b with b ← beta b + g + weight_decay θ, as torch.optim.SGD without dampening.
 
@@ -78,11 +95,13 @@ def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fals
     return Optimizer(init, update, linear=True)
 
 
+@_named
 def nesterov(beta: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
     """Nesterov momentum: delta = −lr (g + beta b) with b ← beta b + g."""
     return momentum(beta, weight_decay, nesterov=True)
 
 
+@_named
 def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
     """Adam (Kingma & Ba 2015), as torch.optim.Adam: the weight decay is added to the gradient.
 
@@ -113,6 +132,7 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
     return Optimizer(init, update)
 
 
+@_named
 def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019): Adam's delta − lr weight_decay θ."""
     _require_at_least_zero(weight_decay=weight_decay)
@@ -141,7 +161,10 @@ def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:
         factor = (max_norm / (norm + 1e-6)).clamp(max=1)
         return optimizer.update(gradient * factor, state, theta, lr)
 
-    return Optimizer(optimizer.init, update, size=optimizer.size)
+    again = dict(optimizer.settings)
+    known = again and "clip" not in again
+    made = (*again.items(), ("clip", float(max_norm))) if known else ()
+    return Optimizer(optimizer.init, update, size=optimizer.size, settings=made)
 
 
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {

@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="with --live: print the address only")
     flags.add_processes(parser)
     flags.add_question(parser, "influence, computed during training if any of these is given")
-    flags.add_settings(parser, tuple(field_types()))
+    flags.add_settings(parser, [name for name in field_types() if name != "saved"])
 
 
 def run(args: argparse.Namespace) -> None:

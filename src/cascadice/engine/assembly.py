@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cascadice import data as data_sets
-from cascadice import learning_rates, seeds, topology
+from cascadice import learning_rates, models, seeds, topology
 from cascadice.data import batches as batch_plans
 from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
@@ -262,7 +262,7 @@ def _made(model: Model, seed: int, node: int) -> nn.Module:
     """A freshly initialised model, drawn from (seed, node) alone; a module is copied and told to reset itself."""
     with seeds.initialisation(seed, "parameters", node):
         if not isinstance(model, nn.Module):
-            return model()
+            return models.make(model)
         fresh = deepcopy(model).to("cpu", torch.float32)
         before = flatten(fresh)
         for module in fresh.modules():

@@ -9,13 +9,13 @@ from typing import Any
 from cascadice import checksums, digests, files
 from cascadice.applications.reward.ledger import read_ledger
 from cascadice.applications.reward.seals import check_sealed
-from cascadice.data import load
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
 from cascadice.report.page.sections import audited
 from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
 from cascadice.runs.folder import CHAIN, CONFIG, MANIFEST, read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 
 READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted
@@ -116,7 +116,7 @@ def _area_of(name: str) -> str:
 
 
 def _check_data(area: Area, folder: Path, config: Config, data_root: str | None) -> None:
-    noted = area.attempt("read", lambda: load(config.data, data_root or config.data_root, quiet=True))
+    noted = area.attempt("read", lambda: data_of(folder, config, data_root))
     if noted is not None:
         area.attempt("digest", lambda: check_data(folder, noted))
     try:

@@ -11,6 +11,7 @@ from cascadice.engine.networks import Network
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.folder import MANIFEST, read_manifest, run_fingerprint
 from cascadice.runs.processes import World
+from cascadice.runs.saved import network_of
 
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
 
@@ -32,7 +33,10 @@ def build_recorded(
     run_fingerprint(folder, config)
     check_process(folder, None, world)
     place: dict[str, Any] = {} if world is None else {"processes": world.size, "rank": world.rank}
-    network = build(override(config, settings or {}), quiet=quiet, **place)
+    if config.saved is not None:
+        network = network_of(folder, config, settings)
+    else:
+        network = build(override(config, settings or {}), quiet=quiet, **place)
     check_process(folder, network, world)
     check_data(folder, network.data)
     return network

@@ -30,7 +30,7 @@ class Config:
     `hidden=[64]`, `activation=gelu`. A default is part of the file format: changing one changes what old files mean.
     """
 
-    data: str = _setting("digits", "data set")
+    data: str = _setting("digits", "data set, or package.module:make for your own")
     data_root: str | None = _setting(None, "folder to look for data in, before $CASCADICE_DATA and the cache")
     nodes: int | None = _setting(16, "number of participants")
     topology: str = _setting("exponential", "communication graph: who gossips with whom")
@@ -44,9 +44,9 @@ class Config:
     per_node: int | None = _setting(None, "samples per participant (none: all samples are used)")
     alpha: float = _setting(0.5, "skew of the dirichlet partition; smaller is more skewed")
     classes_per_node: int = _setting(2, "classes per participant in the by-class partition")
-    model: str = _setting("mlp", "model")
+    model: str = _setting("mlp", "model, or package.module:make for your own")
     model_options: tuple[str, ...] = _setting((), "options of the model, e.g. hidden=[64,64] activation=gelu")
-    loss: str = _setting("cross-entropy", "training loss: cross-entropy or mse")
+    loss: str = _setting("cross-entropy", "training loss: cross-entropy, mse or package.module:f for your own")
     init: str = _setting("shared", "initial parameters: shared by all, or own")
     batch_size: int = _setting(32, "samples per local step")
     local_steps: int = _setting(1, "local steps per round")
@@ -73,6 +73,7 @@ class Config:
     eval_every: int = _setting(10, "rounds between evaluations on the test data")
     record: str = _setting("none", "rounds to record on disk: none, all, last:N or FROM-TO")
     checkpoint_every: int | None = _setting(None, "rounds between checkpoints (none: one per minute)")
+    saved: str | None = _setting(None, "digest of a network that was built in Python, by cascadice.save")
 
     def __post_init__(self) -> None:
         for name, types in field_types().items():
@@ -151,34 +152,35 @@ def build(
 
     With several `processes`, it is the part of the one with number `rank`.
     """
-    import torch
-
-    from cascadice import data, learning_rates, losses, models
+    from cascadice import learning_rates
     from cascadice.data import corruption
     from cascadice.engine.assembly import network
     from cascadice.engine.behaviours import parse as parse_behaviour
     from cascadice.engine.parts import split
+    from cascadice.runs import sources
+
+    if config.saved is not None:
+        raise ValueError("this network was built in Python, and trains there. Train it again in Python, and save it.")
 
     mixing = schedule(config)
     each = per_participant(config, config.nodes or mixing(0).shape[0])
     corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
-    dataset = data.load(config.data, config.data_root, download, quiet)
+    dataset = sources.load_data(config.data, config.data_root, download, quiet)
     shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
     members = split(len(each), processes)[rank] if processes > 1 else ()
     here = [each[k] for k in members] or each
-    _check_memory(config, here, _build_named(models.count_parameters, config.model, shape, classes, **options))
+    _check_memory(config, here, sources.count_parameters(config.model, shape, classes, options))
     parts = divided(config, dataset, each)
-    loss, _ = lookup(losses.LOSSES, config.loss, "loss")
-    rounds = length(config, parts)
+    loss, rounds = sources.training_loss(config.loss), length(config, parts)
     return network(
-        # the engine seeds torch for each participant whose parameters are drawn; models seed themselves
-        lambda: _build_named(models.build, config.model, shape, classes, seed=torch.initial_seed(), **options),
+        # the engine seeds torch for each participant whose parameters are drawn
+        lambda: sources.make_model(config.model, shape, classes, options),
         dataset, mixing=mixing, partition=parts, loss=loss, init=config.init, corruptions=list(corruptions),
         behaviours=list(behaviours), seed=config.seed, device=config.device, dtype=config.dtype,
         strategy=config.strategy, members=members,
-        batch_size=_alike(each, lambda one: one.batch_size), local_steps=_alike(each, lambda one: one.local_steps),
-        optimizer=_alike(each, _optimizer),
-        lr=_alike(each, lambda one: learning_rates.parse(one.lr_schedule, one.lr, rounds)),
+        batch_size=alike(each, lambda one: one.batch_size), local_steps=alike(each, lambda one: one.local_steps),
+        optimizer=alike(each, optimizer_of),
+        lr=alike(each, lambda one: learning_rates.parse(one.lr_schedule, one.lr, rounds)),
     )  # fmt: skip
 
 
@@ -214,10 +216,10 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
 def sees_scale(config: Config, nodes: int) -> bool:
     """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
-    return all(_optimizer(one).linear for one in per_participant(config, nodes))
+    return all(optimizer_of(one).linear for one in per_participant(config, nodes))
 
 
-def _alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
+def alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
     """One value if all participants have the same settings, else a list with one for each."""
     return value(each[0]) if all(one == each[0] for one in each) else [value(one) for one in each]
 
@@ -227,6 +229,8 @@ def schedule(config: Config) -> "Schedule":
     from cascadice import topology
     from cascadice.runs import forecast, memory
 
+    if config.saved is not None:
+        raise ValueError("the network was built in Python: only recorded rounds have a known W.")
     if config.mixing is not None:
         W = topology.read_csv(config.mixing, normalize=config.normalize)
         if config.nodes not in (None, W.shape[0]):
@@ -266,29 +270,23 @@ def length_of(config: Config, network: "Network") -> int:
     return length(config, network.partition)
 
 
-def _build_named(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
-    """`build(name, …)`; an option of the wrong type is a mistake in the settings."""
-    try:
-        return build(name, *arguments, **options)
-    except TypeError as error:
-        raise ValueError(f"the options of {name} do not fit: {error}.") from error
-
-
 def _check_memory(config: Config, each: Sequence[Config], parameters: int) -> None:
     """Refuse a network that does not fit in memory, before it is made."""
     from cascadice.runs import forecast, memory
 
-    state = max(forecast.state_of(_optimizer(one)) for one in dict.fromkeys(each))
+    state = max(forecast.state_of(optimizer_of(one)) for one in dict.fromkeys(each))
     steps, batch = max(one.local_steps for one in each), max(one.batch_size for one in each)
     size = 8 if config.dtype == "float64" else 4
     parts = forecast.of_network(len(each), parameters, state, size, steps, batch, config.init == "own")
     memory.check("this network", parts, memory.device_named(config.device))
 
 
-def _optimizer(config: Config) -> "Optimizer":
+def optimizer_of(config: Config) -> "Optimizer":
+    """The optimizer that these settings describe."""
     from cascadice import optimizers
+    from cascadice.runs.sources import fitting
 
     decay = {} if config.weight_decay is None else {"weight_decay": config.weight_decay}
     options = read_options(config.optimizer_options) | decay
-    optimizer: Optimizer = _build_named(optimizers.build, config.optimizer, **options)
+    optimizer: Optimizer = fitting(optimizers.build, config.optimizer, **options)
     return optimizer if config.clip is None else optimizers.clip(optimizer, config.clip)

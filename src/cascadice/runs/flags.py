@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cascadice.runs.recording import Recording
     from cascadice.runs.whole_run import WholeRunQuestion
 
+OF_YOUR_OWN = ("model", "loss")
+DIFFERENT = ("device", "data_root", *OF_YOUR_OWN)  # settings in which a command may differ from the run
 NUMBERS = {
     "hops": "how many rounds to follow an update [1]",
     "points": "points of an integral; more are more accurate [2; for whole-run-shares 3]",
@@ -151,12 +153,15 @@ def add_recording(
     parser.add_argument("--device", metavar="TEXT", help=device, default=argparse.SUPPRESS)
     data = "folder that holds the data (default: the run's)"
     parser.add_argument("--data-root", metavar="DIR", help=data, default=argparse.SUPPRESS)
+    for name in OF_YOUR_OWN:
+        own = f"{name} of a network that was built in Python: package.module:name (default: the run's)"
+        parser.add_argument(f"--{name}", metavar="TEXT", help=own, default=argparse.SUPPRESS)
 
 
 def open_from(args: argparse.Namespace, world: "World | None" = None) -> "Recording":
     """Open the recorded run that was named; of several processes, what this one recorded."""
     from cascadice.runs.recording import open_recording
 
-    settings = {name: getattr(args, name) for name in ("device", "data_root") if hasattr(args, name)}
+    settings = {name: getattr(args, name) for name in DIFFERENT if hasattr(args, name)}
     folder = args.run if world is None else world.folder(args.run)
     return open_recording(folder, settings, quiet=args.quiet, world=world)

@@ -17,9 +17,10 @@ from cascadice.runs.config import Config, from_json, to_json
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
+NETWORK = "network.safetensors"  # of a network that was built in Python
 RUN_FILES = (
     CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, "rounds", INFLUENCE, WHOLE_RUN,
-    checksums.LIST,
+    NETWORK, checksums.LIST,
 )  # fmt: skip
 RESULTS = (
     "detect",

@@ -70,6 +70,7 @@ class Journal:
     status: str = "running"
     started: str = field(default_factory=_now)
     counted: tuple[int, int] = (0, 0)
+    timed: bool = True
 
     @property
     def layout(self) -> str:
@@ -134,7 +135,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     """Measure a round, record it if asked to, and save a checkpoint or update the live view if it is time."""
     to_keep = store.rounds_to_keep(journal.config.record)
     evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
-    test = evaluate(journal.network, round.after) if evaluated else None
+    test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
     if round.t in to_keep.rounds:
@@ -291,7 +292,7 @@ def _write_manifest(journal: Journal) -> None:
         "fingerprint": journal.fingerprint,
         "status": journal.status,
         "rounds": journal.t,
-        "seconds": round(journal.seconds, 3),
+        **({"seconds": round(journal.seconds, 3)} if journal.timed else {}),
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
         **circumstances(journal.network, journal.config, journal.data, journal.world),

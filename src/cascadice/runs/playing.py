@@ -1,8 +1,7 @@
 """A run to play again: from its settings alone, or from its recording where a rule chose who listens to whom."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from cascadice.runs.config import Config, length_of
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.processes import World
 from cascadice.runs.recording import RecordedRounds
+from cascadice.runs.saved import as_drawn
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,12 @@ def playable(folder: Path, config: Config, network: Network) -> Playable:
     if missing is None:
         recorded = RecordedRounds(folder, range(rounds), network, run_fingerprint(folder, config))
         averaged = recorded[-1].rule is None  # gossip in an order that a recording cannot repeat is read as a rule
-        return Playable(folder, config, _as_drawn(network, folder), rounds, recorded if averaged else None)
+        return Playable(folder, config, as_drawn(network, folder), rounds, recorded if averaged else None)
+    if config.saved is not None:
+        raise ValueError(
+            f"a network that was built in Python is played again from its rounds; {folder} lacks round {missing}. "
+            "Save it with all of them, from round 0 on."
+        )
     if config.rule is not None:
         raise ValueError(
             f"the rule {config.rule!r} chose who listens to whom as the run went, so every round must be recorded; "
@@ -98,12 +103,6 @@ def playable(folder: Path, config: Config, network: Network) -> Playable:
         )
     _check_draws(folder, network, max((t for t in saved if t < rounds), default=None))
     return Playable(folder, config, network, rounds, None)
-
-
-def _as_drawn(network: Network, folder: Path) -> Network:
-    """The network that draws what was recorded, whatever its settings say now."""
-    known = lru_cache(maxsize=4)(partial(store.load_draw, folder))
-    return replace(network, batches=lambda t: known(t).batch, mixing=lambda t: known(t).W, lr=lambda t: known(t).lr)
 
 
 def _check_draws(folder: Path, network: Network, t: int | None) -> None:

@@ -140,11 +140,22 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
     metadata |= {"run": run} if run else {}
     if isinstance(lr, Tensor):  # a learning rate for each participant
         metadata["lr"], tensors["lr"] = "tensor", lr
-    heard = W.shape[0] != len(round.loss)  # a part of a network, mixed with what came from others
-    if heard or not _equal(mix(W, round.half), round.after):  # a rule that does not average, or another order of sums
-        metadata["after"] = "heard" if heard else "stored"
+    if (how := _after(round)) is not None:
+        metadata["after"] = how
         tensors |= to_tensors("after.", round.after)
     write_tensors(_round_path(folder, t), tensors, metadata, durable=False)
+
+
+def _after(round: Round) -> str | None:
+    """Why `after` must be stored: gossip by W would not recompute it, bit for bit; None if it would."""
+    if round.W.shape[0] != len(round.loss):
+        return "heard"  # a part of a network, mixed with what came from others
+    again = mix(round.W, round.half)
+    if _equal(again, round.after):
+        return None
+    gap, size = (again.theta - round.after.theta).abs().max(), round.half.theta.abs().max()
+    rounding = bool(gap <= 100 * torch.finfo(gap.dtype).eps * size)
+    return "averaged" if round.rule is None and rounding else "stored"  # in another order of sums; or by a rule
 
 
 def _equal(one: Participants, other: Participants) -> bool:

@@ -35,6 +35,7 @@ from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
 from cascadice.runs import memory, store
 from cascadice.runs.binding import build_recorded
+from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
 from cascadice.runs.metrics import quality
@@ -96,7 +97,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 def _open(args: argparse.Namespace) -> Recording:
     """The run; it is trained again, so that its rounds need not be recorded."""
-    folder, settings = Path(args.run), {k: v for k, v in vars(args).items() if k in ("device", "data_root")}
+    folder, settings = Path(args.run), {k: v for k, v in vars(args).items() if k in DIFFERENT}
     config = read_run_config(folder)
     if config.rule is not None:
         raise ValueError(

@@ -44,7 +44,7 @@ def collect(folder: files.Folder) -> Json:
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_all_sections(places, run, notes)
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
-    scored = samples.samples(config, _final_first(summaries), notes, whole)
+    scored = samples.samples(config, _final_first(summaries), notes, whole, places[0])
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]

@@ -58,7 +58,10 @@ def _among(shown: Sequence[int], W: Tensor) -> Matrix:
 
 
 def _mixing_matrices(folder: Path, config: Config) -> Callable[[int], Tensor]:
-    planned, recorded = schedule(config), set(store.saved_rounds(folder))
+    recorded = set(store.saved_rounds(folder))
+    if config.saved is not None:
+        return lambda t: store.load_draw(folder, t).W
+    planned = schedule(config)
     if away := behaviours.absent([behaviours.parse(text) for text in config.behaviours]):
         planned = topology.presence(planned, topology.absences(away, planned(0).shape[0]))
 

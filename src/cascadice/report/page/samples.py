@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from cascadice.applications.plain import Json, data_uri, evenly
-from cascadice.data import DataSet, load
+from cascadice.data import DataSet
 from cascadice.data.batches import sizes
 from cascadice.data.corruption import corrupt, parse
 from cascadice.runs import store
 from cascadice.runs.config import Config
+from cascadice.runs.saved import data_of
 from cascadice.runs.summary import InfluenceSummary, SampleScore
 from cascadice.runs.words import caution
 
@@ -25,11 +26,16 @@ LABELS = 3  # most wrong labels of a sample
 
 
 def samples(
-    config: Config, summaries: Sequence[InfluenceSummary], notes: list[str], folder: Path | None = None
+    config: Config,
+    summaries: Sequence[InfluenceSummary],
+    notes: list[str],
+    folder: Path | None = None,
+    home: Path | None = None,
 ) -> Json | None:
     """The most helpful and the most harmful samples, by the most trusted estimator that scored samples.
 
-    Labels that injected faults put in place of the true ones are those of the rounds recorded in `folder`.
+    Labels that injected faults put in place of the true ones are those of the rounds recorded in `folder`;
+    `home` may hold the data.
     """
     summary = next((one for one in summaries if one.samples), None)
     if summary is None:
@@ -37,7 +43,7 @@ def samples(
     kind, scores = next(iter(summary.samples.items()))
     data = None
     try:
-        data = _load(config.data, config.data_root)
+        data = _load(home or Path(), config)
     except (ValueError, OSError) as error:
         notes.append(f"Samples are shown without pictures: {error}")
     low, high = scores[:MOST], scores[: -MOST - 1 : -1]
@@ -57,8 +63,8 @@ def samples(
 
 
 @lru_cache(maxsize=1)  # a live page asks every few seconds
-def _load(name: str, root: str | None) -> DataSet:
-    return load(name, root, quiet=True)
+def _load(folder: Path, config: Config) -> DataSet:
+    return data_of(folder, config)
 
 
 Became = dict[tuple[int, int], list[tuple[str, int]]]  # (participant, sample) -> other labels and their uses

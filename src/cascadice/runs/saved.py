@@ -1,0 +1,198 @@
+"""A network that was built in Python, in the folder of its run: its settings, and a file with what no setting says.
+
+    network.safetensors    the data, unless settings name them; who holds what; initial parameters; q
+Batches, W and learning rates are those of the recorded rounds. Model and loss are built again by their names, or by
+references to functions of your own, `package.module:name`; the first recorded round must then come out the same.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import torch
+from torch.utils._pytree import tree_map
+
+from cascadice import files, models, references
+from cascadice.data import corruption
+from cascadice.data.samples import DataSet, Samples
+from cascadice.engine.assembly import network as assemble
+from cascadice.engine.behaviours import parse as parse_behaviour
+from cascadice.engine.compression import COMPRESSIONS
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Draw
+from cascadice.files import Tensors
+from cascadice.influence.checks import check_recording
+from cascadice.losses import LOSSES
+from cascadice.names import lookup
+from cascadice.runs import sources, store
+from cascadice.runs.config import Config, alike, optimizer_of, override, per_participant
+from cascadice.runs.folder import NETWORK
+from cascadice.runs.options import read_options
+
+PARTS = ("x", "y", "mean", "std")
+
+_living: WeakValueDictionary[str, Network] = WeakValueDictionary()  # those that this process has saved, by digest
+
+
+class Kept(NamedTuple):
+    """What the file of a saved network holds."""
+
+    tensors: Tensors
+    facts: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all of it."""
+        digest = sha256(json.dumps(self.facts, sort_keys=True).encode())
+        for name, tensor in sorted(self.tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def kept_of(network: Network, with_data: bool) -> Kept:
+    """What to keep of a network that no setting says."""
+    if network.members or network.seeds:
+        raise ValueError("a network can be saved whole, and by itself; found a part of one, or several side by side.")
+    if network.compression is not None and network.compression not in COMPRESSIONS.values():
+        raise ValueError(f"a saved network must use one of the compressions {', '.join(COMPRESSIONS)}, or none.")
+    data, made = network.data, models.made_by(network.learner.training) or models.Made("")
+    tensors = {**store.to_tensors("initial.", network.initial), "q": network.q}
+    tensors |= {f"holds.{k}": part for k, part in enumerate(network.partition or ())}
+    tensors |= {} if network.sample_weights is None else {"sample_weights": network.sample_weights}
+    for name, samples in (("train", data.train), ("test", data.test)) if with_data else ():
+        parts = {part: getattr(samples, part) for part in PARTS}
+        tensors |= {f"{name}.{part}": value.clone() for part, value in parts.items() if value is not None}
+    compression = next((name for name, code in COMPRESSIONS.items() if code == network.compression), None)
+    facts = {"name": data.name, "classes": list(data.classes), "compression": compression}
+    return Kept(tensors, facts | {"shape": list(made.shape), "outputs": made.classes})
+
+
+def remember(digest: str, network: Network) -> None:
+    """As long as this network lives, commands in this process use it instead of building it again."""
+    _living[digest] = network
+
+
+def write(folder: Path, kept: Kept) -> None:
+    """Write the file of a saved network."""
+    files.write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps(kept.facts)})
+
+
+def read(folder: Path, config: Config) -> Kept:
+    """Read the file of a saved network, which must be the one that these settings are of."""
+    tensors, metadata = files.read_tensors(folder / NETWORK, None)
+    try:
+        kept = Kept(tensors, dict(files.parse_json(metadata["network"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
+    if kept.digest != config.saved:
+        raise ValueError(f"{folder / NETWORK} belongs to another run. Restore the one that was saved with it.")
+    return kept
+
+
+def data_of(folder: Path, config: Config, root: str | None = None) -> DataSet:
+    """The data of the run in a folder: saved with it, or found by their name."""
+    if config.saved is not None and not references.is_reference(config.data):
+        kept = read(folder, config)
+        if "train.x" in kept.tensors:
+            return _data_in(kept)
+    return sources.load_data(config.data, root or config.data_root)
+
+
+def _data_in(kept: Kept) -> DataSet:
+    def samples(name: str) -> Samples:
+        return Samples(*(kept.tensors.get(f"{name}.{part}") for part in PARTS))  # type: ignore[arg-type]
+
+    return DataSet(str(kept.facts["name"]), samples("train"), samples("test"), tuple(kept.facts["classes"]))
+
+
+def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None = None) -> Network:
+    """The network that was saved in a folder: the living one, if this process saved it, else built again.
+
+    Raises:
+        ValueError: If nothing says how to build its model or loss, or if the first round does not come out the same.
+    """
+    living = _living.get(config.saved or "")
+    if living is not None and not settings:
+        return as_drawn(living, folder)
+    changed = override(config, settings or {})
+    _check_known("model", changed.model, models.MODELS)
+    _check_known("loss", changed.loss, LOSSES)
+    kept, numbers = read(folder, config), store.saved_rounds(folder)
+    if not numbers:
+        raise ValueError(f"{folder} has no recorded rounds. Save it again, with its rounds.")
+    built = as_drawn(_assembled(folder, changed, kept, store.load_draw(folder, numbers[0])), folder)
+    layout = store.layout(built.learner.training)
+    check_recording(built, [store.load_round(folder, numbers[0], layout=layout, device=built.device)])
+    return built
+
+
+def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network:
+    """The network, its schedules at a standstill in this round."""
+    data, tensors, facts = data_of(folder, config), kept.tensors, kept.facts
+    shape, outputs = facts["shape"] or data.train.shape, facts["outputs"] or len(data.classes)
+    held = [tensors[f"holds.{k}"] for k in range(len(first.batch)) if f"holds.{k}" in tensors]
+    built = assemble(
+        lambda: sources.make_model(config.model, shape, outputs, read_options(config.model_options)),
+        data, mixing=lambda t: first.W, batches=lambda t: first.batch, lr=lambda t: first.lr, partition=held or None,
+        loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
+        optimizer=alike(per_participant(config, len(first.batch)), cache(optimizer_of)), dtype=config.dtype,
+        corruptions=[corruption.parse(text) for text in config.corruptions],
+        behaviours=[parse_behaviour(text) for text in config.behaviours],
+        compression=facts["compression"], strategy=config.strategy,
+    )  # fmt: skip
+    initial = tree_map(lambda tensor: tensor.to(built.device), store.from_tensors("initial.", tensors))
+    weights = tensors.get("sample_weights")
+    return replace(built, initial=initial, sample_weights=None if weights is None else weights.to(built.device))
+
+
+def _check_known(what: str, name: str, table: Mapping[str, Any]) -> None:
+    if name not in table and not references.is_reference(name):
+        raise ValueError(
+            f"the {what} {name!r} was built in Python, and nothing says how to build it again. Add --{what} "
+            f"package.module:name, a function that other processes can import; or say so in cascadice.save({what}=…)."
+        )
+
+
+def as_drawn(network: Network, folder: Path) -> Network:
+    """The network that draws what was recorded, whatever its settings say now."""
+    known: Callable[[int], Draw] = lru_cache(maxsize=4)(partial(_load_draw, folder))
+    return replace(network, batches=lambda t: known(t).batch, mixing=lambda t: known(t).W, lr=lambda t: known(t).lr)
+
+
+def _load_draw(folder: Path, t: int) -> Draw:
+    try:
+        return store.load_draw(folder, t)
+    except FileNotFoundError:
+        raise ValueError(f"round {t} must be recorded to be played again; {folder} lacks it.") from None
+
+
+def loss_name(network: Network, given: Any) -> str:
+    """The name, or the reference, of the loss: what was given, or what is known of it."""
+    loss = network.learner.loss
+    known = next((name for name, (function, _) in LOSSES.items() if function is loss), None)
+    return named("loss", given) or known or references.reference_to(loss) or getattr(loss, "__name__", "own")
+
+
+def named(what: str, given: Any) -> str | None:
+    """The name or reference that was given, or the reference to the function that was."""
+    if given is None or isinstance(given, str):
+        return given
+    reference = references.reference_to(given)
+    if reference is None:
+        raise ValueError(
+            f"{what} must be a function that other processes can import, or its name package.module:name; found "
+            f"{getattr(given, '__qualname__', given)!r}. Put it into a module."
+        )
+    return reference
+
+
+def check_table(name: str | None, table: Mapping[str, Any], what: str) -> None:
+    """A name that was given must be in the table, or a reference."""
+    if name is not None and not references.is_reference(name):
+        lookup(table, name, what)

@@ -1,0 +1,182 @@
+"""Write the run of a network that was built in Python, as `cascadice run --record all` would."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from cascadice import files, locks, models
+from cascadice.data import DATASETS
+from cascadice.data.batches import sizes
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.influence.checks import check_form, check_rounds
+from cascadice.losses import LOSSES
+from cascadice.optimizers import OPTIMIZERS
+from cascadice.runs import saved
+from cascadice.runs.config import Config, to_json
+from cascadice.runs.folder import CONFIG, check_folder, check_writable, clear
+from cascadice.runs.journal import begin, ending, enter, open_journal
+from cascadice.runs.progress import Console, track
+
+Source = str | Callable[..., Any] | None
+"""A name, a reference `package.module:name`, or a function that other processes can import; None: what is known"""
+GIVEN = "given"  # topology, partition and learning rates: as recorded
+
+
+def save(
+    network: Network,
+    rounds: Iterable[Round],
+    folder: files.Folder,
+    *,
+    model: Source = None,
+    data: Source = None,
+    loss: Source = None,
+    eval_every: int = 10,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> Path:
+    """Write a network and its rounds into a run's folder, on which every command works.
+
+    Commands in this process use the network itself. Those in another one build its model again: named models and
+    module-level functions that made it are found by themselves, others by what you give here. Nothing is pickled.
+
+    Args:
+        network: Of `cd.network`, or of a `Recorder`.
+        rounds: Its rounds in order, kept or as they come from `cd.simulate`; from round 0 on, for what is said about
+            the final models.
+        folder: Where the run goes.
+        model: The function that makes the model, if it is not the one that `cd.network` was given; "package.module:make".
+        data: The same for the data, or a name such as "mnist". Unless given, the data are saved in the folder.
+        loss: The function that is trained on, if it cannot be found by itself.
+        eval_every: Rounds between evaluations on the test data.
+        overwrite: Replace the run in the folder.
+        progress: Show a bar.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: If the rounds are not this network's, or do not follow one another; if the folder holds something.
+
+    Example:
+        >>> cd.save(network, cd.simulate(network, 100), "runs/mine", model="mymodels:make")  # doctest: +SKIP
+        >>> # then: cascadice report runs/mine
+    """
+    coming = iter(rounds)
+    if (first := next(coming, None)) is None:
+        raise ValueError("there must be at least one round to save; found none. Train first.")
+    check_form(network, first)
+    started = _started(network, first)
+    kept = saved.kept_of(started, with_data=data is None)
+    total = len(rounds) if isinstance(rounds, Sized) else 0
+    config = describe(started, first, model=model, data=data, loss=loss)
+    config = replace(config, eval_every=eval_every, saved=kept.digest, rounds=total or 1, epochs=None)
+    every = _marked(started, chain([first], coming))
+    shown = track(
+        every, total, Console(quiet=not (progress and total)), "saving", lambda one: f"saved round {one[0].t}"
+    )
+    place = _write(started, config, kept, shown, Path(folder), overwrite)
+    if started is network:
+        saved.remember(kept.digest, network)
+    return place
+
+
+def _write(
+    network: Network,
+    config: Config,
+    kept: saved.Kept,
+    rounds: Iterable[tuple[Round, bool]],
+    place: Path,
+    overwrite: bool,
+) -> Path:
+    check_writable(place, "a run")
+    with locks.writing(place):
+        check_folder(place, config, resume=False, overwrite=overwrite)
+        journal = open_journal(place, config, network, config.rounds or 1, resume=False)
+        journal.timed = False  # how long training took is not known
+        if overwrite:
+            clear(place)
+        begin(journal)
+        saved.write(place, kept)
+        with ending(journal):
+            for round, last in rounds:
+                enter(journal, round, last)
+        files.write_json(place / CONFIG, to_json(replace(config, rounds=journal.t)))
+    return place
+
+
+def _started(network: Network, first: Round) -> Network:
+    """The network with the initial parameters that these rounds had, if they are known."""
+    if first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before))):
+        return network
+    return replace(network, initial=first.before)
+
+
+def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
+    """Each round, and whether it is the last."""
+    earlier = None
+    for round in rounds:
+        check_form(network, round)
+        if earlier is not None:
+            check_rounds([earlier, round])
+            yield earlier, False
+        earlier = round
+    if earlier is not None:
+        yield earlier, True
+
+
+def describe(
+    network: Network, first: Round, *, model: Source = None, data: Source = None, loss: Source = None
+) -> Config:
+    """The settings of a network that was built in Python, as far as settings can say it."""
+    of_model, of_data = saved.named("model", model), saved.named("data", data)
+    for name, table, what in ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set")):
+        saved.check_table(name, table, what)
+    saved.check_table(saved.named("loss", loss), LOSSES, "loss")
+    training = network.learner.training
+    made = models.made_by(training) or models.Made(type(training).__name__)
+    each = [_settings(network, first, k) for k in range(network.nodes)]
+    own = dict(each[0])
+    texts = [_option(name, value) for name, value in own.items() if name not in NAMED]
+    return Config(
+        data=of_data or network.data.name or GIVEN, nodes=network.nodes, topology=GIVEN, partition=GIVEN,
+        model=of_model or made.name, model_options=() if of_model else tuple(_option(*one) for one in made.options),
+        loss=saved.loss_name(network, loss), optimizer=own["optimizer"], optimizer_options=tuple(texts),
+        clip=own.get("clip"), batch_size=own["batch_size"], local_steps=own["local_steps"],
+        participants=tuple(_differences(each)), lr=float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0]), lr_schedule=GIVEN,
+        corruptions=tuple(map(str, network.corruptions)), behaviours=tuple(map(str, network.behaviours)),
+        seed=network.seed, device=str(network.device), strategy=network.strategy, record="all",
+        dtype=str(network.learner.compute or network.initial.theta.dtype).removeprefix("torch."),
+    )  # fmt: skip
+
+
+NAMED = ("optimizer", "clip", "batch_size", "local_steps")  # what each participant has as a setting of its own
+
+
+def _option(name: str, value: Any) -> str:
+    return f"{name}={json.dumps(value)}"
+
+
+def _settings(network: Network, first: Round, k: int) -> tuple[tuple[str, Any], ...]:
+    """What participant k does: its optimizer with options, its batch size and local steps."""
+    group = next((group for group in network.groups if k in group.nodes), None)
+    optimizer = (network.learner if group is None else group.learner).optimizer
+    if not optimizer.settings:
+        known = ", ".join(OPTIMIZERS)
+        raise ValueError(f"a saved network must use optimizers that have a name: {known}; participant {k} does not.")
+    steps, size = sizes(first.draw.batch[k : k + 1])[0]
+    return (*optimizer.settings, ("batch_size", size), ("local_steps", steps))
+
+
+def _differences(each: list[tuple[tuple[str, Any], ...]]) -> Iterator[str]:
+    """What some participants do differently from the first, in the words of the setting `participants`."""
+    for settings in dict.fromkeys(each):
+        if settings != each[0]:
+            nodes = ",".join(str(k) for k, other in enumerate(each) if other == settings)
+            yield f"{nodes}:{','.join(_option(*one) for one in settings)}"
