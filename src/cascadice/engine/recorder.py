@@ -106,13 +106,15 @@ class Recorder:
 
     @property
     def network(self) -> Network:
-        """The participants as a network that has made these rounds: its data are their batches.
+        """The participants as a network that has made these rounds: its data are their batches, which they hold.
 
         Rows of data are used again when their round has left the window: read the network anew after each round.
         """
         if not self._kept:
             raise ValueError("no round has been watched yet. Train inside `with recorder.round(W) as step:`.")
-        return self._made({round_.t: round_.draw for round_ in self._kept})
+        made = self._made({round_.t: round_.draw for round_ in self._kept})
+        used = (torch.cat([round_.draw.batch[k].flatten() for round_ in self._kept]) for k in range(made.nodes))
+        return replace(made, partition=[numbers[numbers >= 0].unique() for numbers in used])
 
     @contextmanager
     def round(self, W: Any) -> Iterator[Callable[..., None]]:

@@ -51,7 +51,7 @@ def save(
         rounds: Its rounds in order, kept or as they come from `cd.simulate`; from round 0 on, for what is said about
             the final models.
         folder: Where the run goes.
-        model: The function that makes the model, if it is not the one that `cd.network` was given; "package.module:make".
+        model: The function that makes the model, if `cd.network` was not given one: itself, or "package.module:make".
         data: The same for the data, or a name such as "mnist". Unless given, the data are saved in the folder.
         loss: The function that is trained on, if it cannot be found by itself.
         eval_every: Rounds between evaluations on the test data.
@@ -142,14 +142,14 @@ def describe(
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
     each = [_settings(network, first, k) for k in range(network.nodes)]
-    own = dict(each[0])
+    own, rate = dict(each[0]), float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0])
     texts = [_option(name, value) for name, value in own.items() if name not in NAMED]
     return Config(
         data=of_data or network.data.name or GIVEN, nodes=network.nodes, topology=GIVEN, partition=GIVEN,
         model=of_model or made.name, model_options=() if of_model else tuple(_option(*one) for one in made.options),
         loss=saved.loss_name(network, loss), optimizer=own["optimizer"], optimizer_options=tuple(texts),
         clip=own.get("clip"), batch_size=own["batch_size"], local_steps=own["local_steps"],
-        participants=tuple(_differences(each)), lr=float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0]), lr_schedule=GIVEN,
+        participants=tuple(_differences(each)), lr=rate, lr_schedule=GIVEN,
         corruptions=tuple(map(str, network.corruptions)), behaviours=tuple(map(str, network.behaviours)),
         seed=network.seed, device=str(network.device), strategy=network.strategy, record="all",
         dtype=str(network.learner.compute or network.initial.theta.dtype).removeprefix("torch."),

@@ -142,7 +142,8 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
         metadata["lr"], tensors["lr"] = "tensor", lr
     if (how := _after(round)) is not None:
         metadata["after"] = how
-        tensors |= to_tensors("after.", round.after)
+        # copied: a recorder's state after gossip is the very tensor from before, which one file cannot hold twice
+        tensors |= {name: value.clone() for name, value in to_tensors("after.", round.after).items()}
     write_tensors(_round_path(folder, t), tensors, metadata, durable=False)
 
 
