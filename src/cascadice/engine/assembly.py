@@ -59,6 +59,7 @@ def network(
     dtype: str | torch.dtype = "float32",
     strategy: str = "auto",
     members: Sequence[int] = (),
+    **of_partition: Any,
 ) -> Network:
     """Participants that each hold part of the data, train copies of a model on it and gossip.
 
@@ -82,6 +83,8 @@ def network(
         strategy: How to run many participants at once: "auto", "loop", "vmap" or "compile".
         members: The participants of this process, where others have the rest; see `engine.parts`. No model but theirs
             is made.
+        **of_partition: Options of a named partition: `alpha` and `minimum` of "dirichlet", `classes_per_node` of
+            "by-class". What "dirichlet" gives everybody is at least a batch, unless `minimum` says otherwise.
 
     Returns:
         The network, checked on a first batch: from it, training is a pure replay.
@@ -103,7 +106,8 @@ def network(
         schedule = topology.presence(schedule, topology.absences(away, nodes))
     holdings = None  # unknown where only batches are given
     if partition is not None or batches is None:
-        scheme = "iid" if partition is None else partition
+        least = max(batch_size) if isinstance(batch_size, Sequence) else batch_size
+        scheme = _scheme("iid" if partition is None else partition, of_partition, least)
         holdings = partitions.resolve(scheme, data.train.y, nodes, per_node=per_node, seed=seed)
     plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
@@ -119,6 +123,20 @@ def network(
         tuple(behaviours), code,
     )  # fmt: skip
     return settled(narrowed(built, tuple(members)) if members else built, ways)
+
+
+def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:
+    """The partition with its options; what was given as a scheme or as index lists has none."""
+    if not isinstance(partition, str):
+        if options:
+            raise TypeError(f"{next(iter(options))!r} is an option of a named partition; found one that is not named.")
+        return partition
+    known = lookup(partitions.PARTITIONS, partition, "partition").options
+    if strange := next((name for name in options if name not in known), None):
+        raise TypeError(
+            f"network() got an unexpected argument {strange!r}; {partition!r} takes {list(known) or 'none'}."
+        )
+    return partitions.scheme(partition, **(({"minimum": least} if "minimum" in known else {}) | options))
 
 
 def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from html import escape
 from typing import Any, NamedTuple
 
 import torch
@@ -107,6 +108,11 @@ class Network:
             f"Network({self.nodes} participants, {self.learner.size:,} parameters each, {' and '.join(names)}, "
             f"{links}, strategy {self.strategy!r}, {self.device})"
         )
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        what, _, rest = repr(self).removesuffix(")").partition("(")
+        return f"<b>{what}</b>: {escape(rest)}; data: {escape(self.data.name)}"
 
     @property
     def nodes(self) -> int:

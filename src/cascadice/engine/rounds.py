@@ -52,6 +52,11 @@ class Round(NamedTuple):
     tape: Any = ()
     rule: MixingRule | None = None
 
+    def __repr__(self) -> str:
+        nodes, size = self.before.theta.shape
+        mean = float(self.loss.mean())
+        return f"Round({self.t}, {nodes} participants, {size:,} parameters each, mean training loss {mean:.4f})"
+
     @property
     def t(self) -> int:
         """The number of this round, from 0."""

@@ -47,6 +47,7 @@ def simulate(
     taped: bool = False,
     rule: MixingRule | None = None,
     operator: Operator | None = None,
+    progress: bool = False,
 ) -> Iterator[Round]:
     """Algorithm 1: train by gossip, and yield each round.
 
@@ -63,6 +64,7 @@ def simulate(
             activations of everybody's batch.
         rule: Chooses the mixing matrix of each round from what is sent in it.
         operator: The operator to use, where its exchange is not the one in memory.
+        progress: Show a bar, or without a terminal a few lines.
 
     Yields:
         The rounds from `start` up to, not including, `rounds`.
@@ -81,7 +83,8 @@ def simulate(
     unseen: list[tuple[int, Tensor]] = []
     sizes: dict[int, Tensor] = {}
     draws = (draw(network, t) for t in numbers)
-    for round_ in (operator or Operator(network)).train(draws, before, window, taped, rule):
+    trained = (operator or Operator(network)).train(draws, before, window, taped, rule)
+    for round_ in _shown(trained, start, rounds) if progress else trained:
         unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
         if len(unseen) >= LOOK_EVERY[network.device.type]:
             _check_finite(network, unseen, sizes)
@@ -89,6 +92,14 @@ def simulate(
             sizes[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
         yield round_
     _check_finite(network, unseen, sizes)
+
+
+def _shown(trained: Iterator[Round], start: int, rounds: int | None) -> Iterator[Round]:
+    from cascadice.console import Console, track
+
+    if rounds is None:
+        raise ValueError("progress needs to know where training stops. Give a number of rounds.")
+    return track(trained, rounds, Console(), "training", lambda round_: f"trained round {round_.t}", start=start)
 
 
 # To look at a loss on CUDA is to wait for it, and the next rounds could have been launched meanwhile.

@@ -2,90 +2,20 @@
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
-from time import monotonic
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
-from rich import console as rich_console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor
 
+from cascadice.console import Console, counting, say, track
 from cascadice.data import partition
 from cascadice.engine.networks import Network
-from cascadice.names import visible
 from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.topology import describe_schedule
 
-LINES = 10  # of progress where no bar can be drawn
-REDRAW = 0.1  # seconds; reading a loss on CUDA waits for it
+__all__ = ["Console", "counting", "latest", "print_closing", "print_opening", "say", "track"]
+
 FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
-
-Item = TypeVar("Item")
-
-
-class Console(rich_console.Console):
-    """Prints text as it is, in tables too: names come from files, and may look like markup or control a terminal."""
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """The text without markup and emoji, its control characters written out."""
-        return super().render_str(visible(text), **{**options, "markup": False, "emoji": False})
-
-    def doing(self, what: str) -> AbstractContextManager[Any]:
-        """Say what is being done inside a block, on a terminal; elsewhere no thread is started to draw it.
-
-        To start one where memory is short may never end (https://github.com/python/cpython/issues/140746).
-        """
-        return self.status(what) if self.is_terminal and not self.quiet else nullcontext()
-
-
-def say(console: Console, text: str) -> None:
-    """Print one plain line: no colours, no wrapping, no markup."""
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def track(
-    rounds: Iterable[Item], total: int, console: Console, doing: str, done: Callable[[Item], str], *,
-    start: int = 0, state: Callable[[], str] = str, unit: str = "rounds",
-) -> Generator[Item, None, None]:  # fmt: skip
-    """Yield the rounds and show progress: a bar named `doing`, or without a terminal up to ten lines `done(round)`.
-
-    `start` rounds were done before; `state()` says how things stand; `unit` is what is counted.
-    """
-    with counting(total, console, doing, start=start, state=state, unit=unit) as count:
-        for round in rounds:
-            yield round
-            count(partial(done, round))
-
-
-@contextmanager
-def counting(
-    total: int, console: Console, doing: str, *, start: int = 0, state: Callable[[], str] = str, unit: str = "rounds"
-) -> Iterator[Callable[[Callable[[], str]], None]]:
-    """Show progress, as `track` does, of what cannot be yielded: call what you are given after each round.
-
-    It takes what was done, in words.
-    """
-    every, began, redrawn, count = max(1, -(-total // LINES)), monotonic(), 0.0, start
-    counts = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))
-    columns = (*counts, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(doing, total=total, completed=start, speed="", state="")
-
-        def one_more(done: Callable[[], str]) -> None:
-            nonlocal count, redrawn
-            count, now = count + 1, monotonic()
-            if not console.is_terminal:
-                if count % every == 0 or count == total:
-                    console.print(f"{done()}, {count}/{total}{state()}", highlight=False)
-            elif now - redrawn >= REDRAW or count == total:
-                redrawn, speed = now, f"{(count - start) / max(now - began, 1e-9):.1f} {unit}/s"
-                bar.update(task, completed=count, speed=speed, state=state())
-
-        yield one_more
 
 
 def latest(metrics: Sequence[RoundMetrics]) -> str:
