@@ -19,18 +19,25 @@ if TYPE_CHECKING:
         network,
         simulate,
     )
+    from cascadice.report.from_python import report
     from cascadice.runs import store
+    from cascadice.runs.saving import save
+    from cascadice.runs.scores import score
 
 __version__ = "0.2.0"
 
 __all__ = [
     "Behaviour", "Corruption", "DivergedError", "Network", "Participants", "Recorder", "Round", "consensus", "data",
-    "evaluate", "influence", "learning_rates", "losses", "models", "module_of", "network", "optimizers", "simulate",
-    "store", "topology",
+    "evaluate", "influence", "learning_rates", "losses", "models", "module_of", "network", "optimizers", "report",
+    "save", "score", "simulate", "store", "topology",
 ]  # fmt: skip
 
-_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "topology")
-_HOMES = {"Corruption": "data.corruption"}  # the other names live in `engine`
+_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "report", "topology")
+_HOMES = {
+    "Corruption": "data.corruption",
+    "save": "runs.saving",
+    "score": "runs.scores",
+}  # the other names live in `engine`
 
 # names of version 0.1.0; those of `cascadice.influence` and of the applications are in CHANGELOG.md
 _RENAMED = {

@@ -26,7 +26,8 @@ ACTIVATIONS: dict[str, Activation] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": 
 POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 
 MADE = "cascadice_made"  # the attribute of a module that says what makes it again
-Options, Module = ParamSpec("Options"), TypeVar("Module", bound=nn.Module)
+Options = ParamSpec("Options")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Made(NamedTuple):

@@ -53,8 +53,9 @@ def _named(make: Callable[Options, Optimizer]) -> Callable[Options, Optimizer]:
 
     @wraps(make)
     def named(*given: Options.args, **options: Options.kwargs) -> Optimizer:
-        told = signature(make).bind(*given, **options).arguments
-        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *told.items()))
+        told = signature(make).bind(*given, **options)
+        told.apply_defaults()
+        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *told.arguments.items()))
 
     return named
 

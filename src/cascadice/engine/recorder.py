@@ -114,7 +114,7 @@ class Recorder:
             raise ValueError("no round has been watched yet. Train inside `with recorder.round(W) as step:`.")
         made = self._made({round_.t: round_.draw for round_ in self._kept})
         used = (torch.cat([round_.draw.batch[k].flatten() for round_ in self._kept]) for k in range(made.nodes))
-        return replace(made, partition=[numbers[numbers >= 0].unique() for numbers in used])
+        return replace(made, partition=[torch.unique(numbers[numbers >= 0]) for numbers in used])
 
     @contextmanager
     def round(self, W: Any) -> Iterator[Callable[..., None]]:

@@ -176,7 +176,7 @@ def loss_name(network: Network, given: Any) -> str:
     """The name, or the reference, of the loss: what was given, or what is known of it."""
     loss = network.learner.loss
     known = next((name for name, (function, _) in LOSSES.items() if function is loss), None)
-    return named("loss", given) or known or references.reference_to(loss) or getattr(loss, "__name__", "own")
+    return named("loss", given) or known or references.reference_to(loss) or str(getattr(loss, "__name__", "own"))
 
 
 def named(what: str, given: Any) -> str | None:

@@ -26,6 +26,8 @@ from cascadice.runs.progress import Console, track
 
 Source = str | Callable[..., Any] | None
 """A name, a reference `package.module:name`, or a function that other processes can import; None: what is known"""
+Settings = tuple[tuple[str, Any], ...]
+NAMED = ("optimizer", "clip", "batch_size", "local_steps")  # what each participant has as a setting of its own
 GIVEN = "given"  # topology, partition and learning rates: as recorded
 
 
@@ -142,28 +144,26 @@ def describe(
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
     each = [_settings(network, first, k) for k in range(network.nodes)]
-    own, rate = dict(each[0]), float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0])
+    usual = next((one for one in each if "clip" not in dict(one)), each[0])
+    own, rate = dict(usual), float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0])
     texts = [_option(name, value) for name, value in own.items() if name not in NAMED]
     return Config(
         data=of_data or network.data.name or GIVEN, nodes=network.nodes, topology=GIVEN, partition=GIVEN,
         model=of_model or made.name, model_options=() if of_model else tuple(_option(*one) for one in made.options),
         loss=saved.loss_name(network, loss), optimizer=own["optimizer"], optimizer_options=tuple(texts),
         clip=own.get("clip"), batch_size=own["batch_size"], local_steps=own["local_steps"],
-        participants=tuple(_differences(each)), lr=rate, lr_schedule=GIVEN,
+        participants=tuple(_differences(usual, each)), lr=rate, lr_schedule=GIVEN,
         corruptions=tuple(map(str, network.corruptions)), behaviours=tuple(map(str, network.behaviours)),
         seed=network.seed, device=str(network.device), strategy=network.strategy, record="all",
         dtype=str(network.learner.compute or network.initial.theta.dtype).removeprefix("torch."),
     )  # fmt: skip
 
 
-NAMED = ("optimizer", "clip", "batch_size", "local_steps")  # what each participant has as a setting of its own
-
-
 def _option(name: str, value: Any) -> str:
     return f"{name}={json.dumps(value)}"
 
 
-def _settings(network: Network, first: Round, k: int) -> tuple[tuple[str, Any], ...]:
+def _settings(network: Network, first: Round, k: int) -> Settings:
     """What participant k does: its optimizer with options, its batch size and local steps."""
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
@@ -174,9 +174,9 @@ def _settings(network: Network, first: Round, k: int) -> tuple[tuple[str, Any], 
     return (*optimizer.settings, ("batch_size", size), ("local_steps", steps))
 
 
-def _differences(each: list[tuple[tuple[str, Any], ...]]) -> Iterator[str]:
-    """What some participants do differently from the first, in the words of the setting `participants`."""
+def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:
+    """What some participants do differently, in the words of the setting `participants`, which cannot take clip back."""
     for settings in dict.fromkeys(each):
-        if settings != each[0]:
+        if settings != usual:
             nodes = ",".join(str(k) for k, other in enumerate(each) if other == settings)
             yield f"{nodes}:{','.join(_option(*one) for one in settings)}"

@@ -1,0 +1,76 @@
+"""A network and its rounds, from Python to a page: saved as a run, asked, and written as HTML."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.files import Folder
+from cascadice.names import lookup
+from cascadice.report.page import write
+from cascadice.runs import store
+from cascadice.runs.ask import Question, ask
+from cascadice.runs.folder import writing
+from cascadice.runs.saving import save
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
+
+APPLICATIONS = ("detect", "choose")  # those that need no more than the run
+
+
+def report(
+    network: Network,
+    rounds: Iterable[Round],
+    folder: Folder = "runs/network",
+    *,
+    hops: int = 1,
+    samples: bool = False,
+    applications: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: bool = False,
+    **sources: Any,
+) -> Path:
+    """Write the page of a network and its rounds, with who helped the final models and whom each update helped.
+
+    The run in the folder is one like any other: every command works on it, and adds to the page.
+
+    Args:
+        network: Of `cd.network`, or of a `Recorder`.
+        rounds: Its rounds in order; from round 0 on, or the page says nothing about the final models.
+        folder: Where the run and its page go.
+        hops: How many rounds to follow each update.
+        samples: Score training samples too.
+        applications: What else to compute: "detect", "choose".
+        overwrite: Replace the run in the folder.
+        progress: Show bars.
+        **sources: `model`, `data` and `loss` for other processes, `eval_every`: see `cd.save`.
+
+    Returns:
+        The page, one HTML file that needs no network.
+
+    Example:
+        >>> cd.report(network, cd.simulate(network, 100), "runs/mine")  # doctest: +SKIP
+    """
+    for name in applications:
+        lookup(dict.fromkeys(APPLICATIONS), name, "application")
+    kept = network  # alive, so that nothing has to be built again
+    run = save(kept, rounds, folder, overwrite=overwrite, progress=progress, **sources)
+    quiet = not progress
+    if len(kept.data.test):
+        ask(run, Question(hops=hops, samples=samples), quiet=quiet)
+        if store.saved_rounds(run)[0] == 0:
+            ask_whole_run(run, WholeRunQuestion(kinds=("whole-run",), samples=samples), quiet=quiet)
+    for name in applications:
+        _apply(name, run, quiet)
+    return write(run)[0]
+
+
+def _apply(name: str, run: Path, quiet: bool) -> None:
+    """Do what the command of this name does."""
+    parser = argparse.ArgumentParser()
+    import_module(f"cascadice.applications.{name}.command").add(parser)
+    arguments = parser.parse_args([str(run), *(["--quiet"] if quiet else [])])
+    with writing(run / name):
+        import_module(f"cascadice.applications.{name}.findings").run(arguments)

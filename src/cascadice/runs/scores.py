@@ -1,0 +1,274 @@
+"""One call to numbers: who helped, from a network and its rounds, as tables to look at, plot and take away."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cascadice.console import Console, counting
+from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.engine.networks import Network
+from cascadice.engine.rounds import Round
+from cascadice.engine.simulation import simulate
+from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, RoundInfluence, score_rounds, table
+from cascadice.influence.tables import Table, concatenate, table_of_drawn, table_of_participants
+from cascadice.influence.uncertainty import bounds_of_totals, signs
+from cascadice.influence.whole_run import whole_run
+from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.names import lookup
+from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
+
+if TYPE_CHECKING:
+    import pandas
+
+SHOWN = 8  # rows that are printed of each end of a table
+VERDICTS = {-1: "helped", 1: "harmed", 0: "within noise"}
+QUESTIONS = {
+    "whole-run": "the final models: how their test loss moves as somebody's data counts more or less",
+    "whole-run-shares": "the final models: everybody's part of what training did to their test loss",
+    "truth": "each round: what its updates did to everybody's test loss {hops} later, by replay without them",
+    "first-order": "each round: what its updates did to everybody's test loss {hops} later, to first order",
+    "path-integrated": "each round: what its updates did to everybody's test loss {hops} later, integrated",
+    "shares": "each round: everybody's part of what it did to everybody's test loss {hops} later",
+}
+FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
+
+
+def _text(cell: Any) -> str:
+    return f"{cell:+.4f}" if isinstance(cell, float) else str(cell)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreTable:
+    """A small table: columns of one length, in the order in which they are shown."""
+
+    question: str
+    columns: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["influence"])
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        return lookup(self.columns, column, "column")
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """As a data frame; `attrs["question"]` says what the numbers are."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
+        frame = pd.DataFrame(self.columns)
+        frame.attrs["question"] = self.question
+        return frame
+
+    def _shown(self) -> list[list[str]]:
+        """The cells of the first and the last rows, as text; all of them, if they are few."""
+        few = len(self) <= 2 * SHOWN
+        places = [*range(len(self))] if few else [*range(SHOWN), *range(len(self) - SHOWN, len(self))]
+        rows = [[_text(column[place]) for column in self.columns.values()] for place in places]
+        between = [] if few else [["…"] * len(self.columns)]
+        return [*rows[:SHOWN], *between, *rows[SHOWN:]]
+
+    def __repr__(self) -> str:
+        lines = [list(self.columns), *self._shown()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = ("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+        return "\n".join(text.rstrip() for text in texts)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._shown())
+        return f"<p>{escape(self.question)}</p><table><tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Who helped: a table of participants and, apart from it, one of samples. Negative helped, positive harmed.
+
+    Attributes:
+        kind: The estimator, a name of `cascadice list kinds`.
+        question: What the numbers are about: the final models, or each round and the hops after it.
+        participants: `participant`, `influence`, the `low` and `high` end of its 95 % interval (by how much it varies
+            between rounds), and a `verdict`: helped, harmed or within noise. The most helpful first.
+        updates: `[rounds, n]`: the influence of each participant's update in each round.
+    """
+
+    kind: str
+    question: str
+    participants: ScoreTable
+    updates: NDArray[np.float64]
+    of_samples: ScoreTable | None = None
+
+    @property
+    def samples(self) -> ScoreTable:
+        """`participant`, `sample` (its number in the training data), `uses`, `influence`; the most helpful first.
+
+        Raises:
+            ValueError: If samples were not asked for.
+        """
+        if self.of_samples is None:
+            raise ValueError("samples were not scored. Ask for them: score(…, samples=True).")
+        return self.of_samples
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The participants as a data frame; those of samples are `scores.samples.to_pandas()`, and never mixed in."""
+        return self.participants.to_pandas()
+
+    def plot(self, ax: Any = None) -> Any:
+        """Each participant's influence with its interval; returns the Axes, `ax` if given."""
+        from cascadice.pictures.scores import plot
+
+        return plot(self.participants.columns, self.question, ax)
+
+    def __repr__(self) -> str:
+        rounds, nodes = self.updates.shape
+        samples = "" if self.of_samples is None else f", {len(self.of_samples):,} samples in .samples"
+        about = f"Scores of {nodes} participants over {rounds} rounds, {self.kind}{samples}"
+        return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<b>Scores</b> ({escape(self.kind)}; negative helped){self.participants._repr_html_()}"
+
+
+def score(
+    network: Network,
+    rounds: int | Iterable[Round],
+    hops: int | None = None,
+    samples: bool = False,
+    *,
+    kind: str | None = None,
+    evaluation: Evaluation | None = None,
+    at: float = 1.0,
+    points: int | None = None,
+    progress: bool = False,
+) -> Scores:
+    """Who helped, in one call. Without `hops` it is about the final models, with `hops` about each round.
+
+    These are two questions, with different answers. What predicts training again without somebody is the first, by
+    whole-run influence. The second says what updates did in the rounds in which they travelled, summed over rounds; it
+    predicts retraining no better than chance.
+
+    Args:
+        network: Of `cd.network`, or of a `Recorder`.
+        rounds: Its rounds, or how many to train.
+        hops: How many rounds to follow each update; None: to the final models.
+        samples: Score training samples too.
+        kind: The estimator. About the final models: "whole-run" (unless given) or "whole-run-shares"; about rounds:
+            "shares" (unless given), "truth", "first-order" or "path-integrated".
+        evaluation: What is measured; the loss on the test data unless given.
+        at: The weight of all updates in the run at which "whole-run" takes the slope: to predict runs that keep a part
+            of the participants or samples, that part.
+        points: Points of integrals.
+        progress: Show a bar, or without a terminal a few lines.
+
+    Returns:
+        The scores: `.participants`, `.samples`, `.to_pandas()`, `.plot()`.
+
+    Raises:
+        ValueError: If the kind does not go with `hops`, or there are fewer rounds than hops.
+
+    Example:
+        >>> scores = score(network, cd.simulate(network, 100))
+        >>> scores.participants["verdict"]
+    """
+    kinds = WHOLE_RUN if hops is None else ESTIMATORS
+    kind = (FINAL if hops is None else ROUND) if kind is None else kind
+    if kind not in kinds and kind in (*WHOLE_RUN, *ESTIMATORS):
+        told = "is about rounds: give hops" if hops is None else "is about the final models: leave out hops"
+        raise ValueError(f"kind {kind!r} {told}.")
+    lookup(kinds, kind, "kind")
+    kept = rounds if isinstance(rounds, int) else list(rounds)
+    if not kept:
+        raise ValueError("there must be at least one round to score; found none. Train first.")
+    measured = evaluate_on(network) if evaluation is None else evaluation
+    if hops is None:
+        rows = _of_run(network, kept, measured, kind, samples, at, points, progress)
+    else:
+        rows = _of_rounds(network, kept, measured, kind, hops, samples, points, progress)
+    far = "" if hops is None else f"{hops} hop{'' if hops == 1 else 's'}"
+    return _scores(summarise(rows, network.nodes, injected=injected_faults(network)), kind, far, network)
+
+
+def _of_run(
+    network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, samples: bool, at: float,
+    points: int | None, progress: bool,
+) -> Table:  # fmt: skip
+    """The rows of every round, by what it did to the final models."""
+    length = rounds if isinstance(rounds, int) else len(rounds)
+    weights = 1 if kind == "whole-run" else points or 3
+    passes = 1 if weights == 1 and at == 1 and not isinstance(rounds, int) else 2
+    with _bar(passes * weights * length, "whole-run influence", progress) as played:
+        more: dict[str, Any] = {"samples": samples, "played": played}
+        if kind == "whole-run":
+            found = whole_run(network, rounds, evaluation, at=at, **more)
+        else:
+            found = whole_run_shares(network, rounds, evaluation, points=points or 3, **more)
+    each = range(len(found.by_round))
+    of_participants = [table_of_participants(kind, found.first + t, found.by_round[t]) for t in each]
+    of_samples = [table_of_drawn(kind, found.first + t, found.drawn[t], found.samples[t]) for t in each if samples]
+    return concatenate([*of_participants, *of_samples])
+
+
+def _of_rounds(
+    network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, hops: int, samples: bool,
+    points: int | None, progress: bool,
+) -> Table:  # fmt: skip
+    """The rows of every round that has enough rounds after it, by what its updates did up to there."""
+    length = rounds if isinstance(rounds, int) else len(rounds)
+    coming = simulate(network, rounds, window=hops, taped=samples) if isinstance(rounds, int) else rounds
+    results = score_rounds(network, coming, evaluation, hops=hops, kinds=(kind,), samples=samples, points=points or 2)
+    with _bar(max(1, length - max(1, hops) + 1), "scoring rounds", progress) as played:
+        return concatenate([_counted(result, played) for result in results])
+
+
+def _counted(result: RoundInfluence, played: Callable[[], None] | None) -> Table:
+    if played is not None:
+        played()
+    return table(result)
+
+
+@contextmanager
+def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None] | None]:
+    if not progress:
+        yield None
+        return
+    with counting(total, Console(), doing) as count:
+        yield lambda: count(lambda: doing)
+
+
+def _scores(summary: InfluenceSummary, kind: str, hops: str, network: Network) -> Scores:
+    question = QUESTIONS[kind].format(hops=hops)
+    (updates,) = summary.updates.values()
+    totals, bounds = updates.sum(0), bounds_of_totals(updates)
+    order = np.argsort(totals, kind="stable")
+    verdict = np.array([VERDICTS[int(sign)] for sign in signs(totals, bounds)], dtype=object)
+    verdict[totals == 0] = "no influence"
+    columns = {"participant": np.arange(len(totals)), "influence": totals, "low": bounds.low, "high": bounds.high}
+    columns |= {"verdict": verdict}
+    if summary.injected:
+        columns["injected"] = np.array([summary.injected.get(k, "") for k in range(len(totals))], dtype=object)
+    participants = ScoreTable(question, {name: column[order] for name, column in columns.items()})
+    return Scores(kind, question, participants, updates, _samples(summary, question, network))
+
+
+def _samples(summary: InfluenceSummary, question: str, network: Network) -> ScoreTable | None:
+    if not summary.samples:
+        return None
+    (scores,) = summary.samples.values()
+    columns: Sequence[tuple[str, list[Any], type]] = (
+        ("participant", [one.node for one in scores], int),
+        ("sample", [one.sample for one in scores], int),
+        ("uses", [one.uses for one in scores], int),
+        ("influence", [one.value for one in scores], float),
+    )
+    found: dict[str, NDArray[Any]] = {name: np.array(values, dtype=kind) for name, values, kind in columns}
+    data = network.data
+    if data.classes and data.train.y.dim() == 1:
+        labels = data.train.y.cpu()[torch.from_numpy(found["sample"])]
+        found["label"] = np.array([data.classes[int(label)] for label in labels], dtype=object)
+    return ScoreTable(question, found)
