@@ -8,7 +8,7 @@ references to functions of your own, `package.module:name`; the first recorded r
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,16 +160,13 @@ def _check_known(what: str, name: str, table: Mapping[str, Any]) -> None:
 
 
 def as_drawn(network: Network, folder: Path) -> Network:
-    """The network that draws what was recorded, whatever its settings say now."""
-    known: Callable[[int], Draw] = lru_cache(maxsize=4)(partial(_load_draw, folder))
+    """The network that draws what was recorded, whatever its settings say now.
+
+    Before the first recorded round it draws as there: forecasts look at round 0, and `playable` refuses to start there.
+    """
+    first = next(iter(store.saved_rounds(folder)), 0)
+    known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))
     return replace(network, batches=lambda t: known(t).batch, mixing=lambda t: known(t).W, lr=lambda t: known(t).lr)
-
-
-def _load_draw(folder: Path, t: int) -> Draw:
-    try:
-        return store.load_draw(folder, t)
-    except FileNotFoundError:
-        raise ValueError(f"round {t} must be recorded to be played again; {folder} lacks it.") from None
 
 
 def loss_name(network: Network, given: Any) -> str:

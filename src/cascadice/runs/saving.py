@@ -175,7 +175,7 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
 
 
 def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:
-    """What some participants do differently, in the words of the setting `participants`, which cannot take clip back."""
+    """What some participants do differently, in the words of the setting `participants`."""
     for settings in dict.fromkeys(each):
         if settings != usual:
             nodes = ",".join(str(k) for k, other in enumerate(each) if other == settings)

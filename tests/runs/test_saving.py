@@ -1,0 +1,251 @@
+"""Networks that were built in Python, as runs: every command works on them, here and in another process."""
+
+import json
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from influence.own_loops import Loop
+from torch import nn
+
+import cascadice as cd
+from cascadice import files
+from cascadice.cli import main
+from cascadice.runs import saved, store
+from cascadice.runs.binding import build_recorded
+from cascadice.runs.config import Config, build
+from cascadice.runs.folder import NETWORK, read_config
+from cascadice.runs.recording import open_recording
+from cascadice.runs.train import run
+
+COMMANDS = (
+    "influence RUN --hops 2 --samples",
+    "influence RUN --kind whole-run",
+    "detect RUN",
+    "choose RUN",
+    "reward RUN --budget 100",
+    "forget RUN --participant 1",
+    "validate RUN --subsets 5",
+    "report RUN",
+    "check RUN",
+)
+
+AT_HOME = """
+import torch
+from torch import nn
+from cascadice.data import from_tensors
+from {tests} import smoothed
+
+def model(shape, classes): return nn.Linear(shape[0], classes)
+def data():
+    x = torch.arange(80.0).sin().view(40, 2)
+    return from_tensors(x, (x[:, 0] > 0).long(), x, (x[:, 1] > 0).long())
+def number(): return 3
+def many(a, b, c): pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_figures(monkeypatch):
+    """Drawing takes longer than training."""
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+    monkeypatch.setattr("cascadice.pictures.panels.save", lambda *_, **__: None)
+    for place in ("influence", "topology"):
+        monkeypatch.setattr(f"cascadice.pictures.{place}.save", lambda *_, **__: None, raising=False)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """As in another process: no network is known that was saved here."""
+    monkeypatch.setattr(saved, "_living", {})
+    monkeypatch.setattr(saved, "remember", lambda digest, network: None)
+
+
+def mine():
+    x = torch.randn(96, 5, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(1) > 0).long() + (x[:, 0] > 1).long()
+    return cd.data.from_tensors(x[:72], y[:72], x[72:], y[72:], name="mine")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return mine()
+
+
+def make():
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def smoothed(outputs, targets):
+    return F.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
+def own(data, **more):
+    options = {"nodes": 4, "mixing": "ring", "batch_size": 4, "lr": 0.2, "loss": smoothed}
+    return cd.network(make, data, **(options | more))
+
+
+def commands(folder, lines=COMMANDS):
+    return {line: main([*line.replace("RUN", str(folder)).split(), "--quiet"]) for line in lines}
+
+
+def test_a_saved_network_has_the_bits_of_a_run(tmp_path):
+    config = Config(
+        data=f"{__name__}:mine",
+        nodes=3,
+        model_options=("hidden=[4]",),
+        batch_size=4,
+        epochs=None,
+        rounds=3,
+        record="all",
+    )
+    run(config, tmp_path / "run", quiet=True)
+    network = build(config)
+    cd.save(network, cd.simulate(network, 3), tmp_path / "saved")
+    for t in range(3):
+        one, other = (store.load_round(tmp_path / name, t) for name in ("run", "saved"))
+        assert torch.equal(one.half.theta, other.half.theta)
+        assert torch.equal(one.draw.batch, other.draw.batch)
+    metrics = [store.read_metrics(tmp_path / name)[-1].test.loss for name in ("run", "saved")]
+    assert torch.equal(*metrics)
+    made = read_config(tmp_path / "saved")
+    assert (made.model, made.model_options, made.data, made.rounds) == ("mlp", ("hidden=[4]",), "mine", 3)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_every_command_works_in_another_process(data, tmp_path):
+    network = own(
+        data, corruptions=[cd.Corruption("flip-labels", (1,), range(2), 0.5)], partition="dirichlet", alpha=0.5
+    )
+    cd.save(network, list(cd.simulate(network, 4)), tmp_path / "run")
+    assert set(commands(tmp_path / "run").values()) == {0}
+    config = read_config(tmp_path / "run")
+    assert (config.model, config.loss) == (f"{__name__}:make", f"{__name__}:smoothed")
+    assert config.corruptions == ("flip-labels:1:0.5@0-1",)
+
+
+def test_commands_work_on_what_a_recorder_watched(data, tmp_path):
+    loop = Loop(own(data), torch.optim.SGD, lr=0.1, momentum=0.5)
+    recorder = loop.recorder()
+    for t in range(4):
+        loop.round(recorder, t)
+    network = recorder.network
+    cd.save(network, recorder.rounds, tmp_path / "run")  # its models and gossip are of nobody's module
+    assert set(commands(tmp_path / "run", COMMANDS[:3]).values()) == {0}
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_it_is_built_again_as_it_was(data, tmp_path):
+    clipped = cd.optimizers.clip(cd.optimizers.adam((0.8, 0.99)), 0.5)
+    ways = [clipped, "sgd", cd.optimizers.momentum(0.5), "momentum"]
+    noisy = cd.Behaviour("noise-sender", (1,), range(1, sys.maxsize), 0.1)
+    network = own(
+        data, optimizer=ways, lr=[0.01, 0.1, 0.1, 0.1], batch_size=[4, 8, 4, 4], local_steps=[1, 1, 2, 1],
+        q=[0.1, 0.2, 0.3, 0.4], compression="8-bit", behaviours=[noisy],
+    )  # fmt: skip
+    rounds = list(cd.simulate(network, 3))
+    cd.save(network, rounds, tmp_path / "run")
+    recording = open_recording(tmp_path / "run")
+    again = recording.network
+    assert again is not network
+    evaluations = [cd.influence.evaluate_on(each) for each in (network, again)]
+    truths = [
+        cd.influence.truth(*one).total
+        for one in zip((network, again), (rounds, list(recording.load_rounds())), evaluations, strict=True)
+    ]
+    torch.testing.assert_close(*truths, rtol=1e-4, atol=1e-7)
+    assert [group.nodes for group in again.groups] == [group.nodes for group in network.groups]
+
+
+def test_here_the_network_itself_is_used(data, tmp_path):
+    network = own(data, loss=lambda outputs, targets: smoothed(outputs, targets))
+    cd.save(network, cd.simulate(network, 2), tmp_path / "run")
+    found = build_recorded(tmp_path / "run", read_config(tmp_path / "run"))
+    assert found.learner is network.learner
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_what_nothing_can_build_again_is_said(data, tmp_path, capsys):
+    network = cd.network(make(), data, nodes=4, mixing="ring", batch_size=4)
+    cd.save(network, cd.simulate(network, 2), tmp_path / "run")
+    assert main(["influence", str(tmp_path / "run")]) == 2
+    assert (
+        "the model 'Sequential' was built in Python, and nothing says how to build it again" in capsys.readouterr().err
+    )
+    assert main(["influence", str(tmp_path / "run"), "--model", f"{__name__}:make", "--quiet"]) == 0
+    assert main(["influence", str(tmp_path / "run"), "--loss", "mse", "--model", f"{__name__}:make"]) == 2
+    assert "in round 0, made again, must end where it did" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_file_of_another_network_is_refused(data, tmp_path):
+    for name, nodes in (("one", 4), ("other", 3)):
+        network = own(data, nodes=nodes)
+        cd.save(network, cd.simulate(network, 2), tmp_path / name)
+    tensors, metadata = files.read_tensors(tmp_path / "other" / NETWORK, None)
+    files.write_tensors(tmp_path / "one" / NETWORK, tensors, {"network": metadata["network"]})
+    with pytest.raises(ValueError, match="belongs to another run"):
+        open_recording(tmp_path / "one")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_rounds_that_are_missing_are_named(data, tmp_path, capsys):
+    network = own(data)
+    cd.save(network, list(cd.simulate(network, 4))[2:], tmp_path / "run")
+    assert main(["influence", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["influence", str(tmp_path / "run"), "--kind", "whole-run"]) == 2
+    assert "lacks round 0. Save it with all of them" in capsys.readouterr().err
+    assert main(["run", "--resume", "--out", str(tmp_path / "run")]) == 2
+    assert "this network was built in Python, and trains there" in capsys.readouterr().err
+
+
+def test_what_cannot_be_saved_is_refused(data, tmp_path):
+    network = own(data)
+    rounds = list(cd.simulate(network, 3))
+    for wrong, reason in ((rounds[::2], "must follow one another"), ([], "at least one round")):
+        with pytest.raises(ValueError, match=reason):
+            cd.save(network, wrong, tmp_path / reason[:4])
+    with pytest.raises(ValueError, match="must be of this network"):
+        cd.save(own(data, nodes=3), rounds, tmp_path / "other")
+    with pytest.raises(ValueError, match="a function that other processes can import"):
+        cd.save(network, rounds, tmp_path / "lambda", model=lambda: None)
+    plain = cd.optimizers.sgd()
+    strange = own(data, optimizer=cd.optimizers.Optimizer(plain.init, plain.update))
+    with pytest.raises(ValueError, match="optimizers that have a name"):
+        cd.save(strange, cd.simulate(strange, 1), tmp_path / "strange")
+
+
+def test_a_page_from_python(data, tmp_path):
+    network = own(data, loss=lambda outputs, targets: smoothed(outputs, targets))
+    page = cd.report(network, cd.simulate(network, 3), tmp_path / "run", samples=True, applications=["detect"])
+    text = page.read_text()
+    told = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert told["influence"] is not None
+    assert told["final"] is not None
+    assert told["samples"]["count"] > 0
+    assert [section["name"] for section in told["sections"]] == ["detect"]
+    assert told["notes"] == []
+
+
+def test_own_models_and_data_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "at_home.py").write_text(AT_HOME.format(tests=__name__))
+    own = ["--model", "at_home:model", "--data", "at_home:data", "--loss", "at_home:smoothed"]
+    size = ["--nodes", "2", "--batch-size", "4", "--quiet"]
+    assert main(["run", "--out", "run", "--rounds", "2", "--record", "all", *own, *size]) == 0
+    assert main(["run", "--out", "whole", "--rounds", "4", "--record", "all", *own, *size]) == 0
+    assert main(["run", "--out", "run", "--rounds", "4", "--resume", "--quiet"]) == 0
+    final = [store.load_checkpoint(name).participants.theta for name in ("run", "whole")]
+    assert torch.equal(*final)
+    assert main(["influence", "run", "--kind", "whole-run", "--quiet"]) == 0
+    for given, reason in {
+        ("--model", "at_home:number"): "must return an nn.Module; it returned int",
+        ("--model", "at_home:many"): "must take nothing, or (shape, classes); it needs a, b, c",
+        ("--data", "at_home:number"): "the data at_home:number cannot be used: data must be a DataSet",
+        ("--loss", "at_home:nothing"): "the loss at_home:nothing must exist",
+        ("--model", "at_home:model", "--model-options", "a=1"): "options are for named models",
+    }.items():
+        assert main(["run", "--out", "wrong", *own, *given]) == 2
+        assert reason in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""One call to numbers: two questions that cannot be confused, and two tables that are never mixed."""
+
+import numpy as np
+import pytest
+import torch
+
+import cascadice as cd
+from cascadice.runs.scores import Scores, ScoreTable
+
+
+@pytest.fixture(scope="module")
+def network():
+    x = torch.randn(96, 5, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(1) > 0).long()
+    data = cd.data.from_tensors(x[:72], y[:72], x[72:], y[72:])
+    liar, rider = cd.Corruption("mirror-labels", (1,)), cd.Behaviour("free-rider", (2,))
+    model = cd.models.build("mlp", (5,), 2, hidden=(4,), activation="tanh")
+    return cd.network(model, data, nodes=4, mixing="ring", batch_size=6, corruptions=[liar], behaviours=[rider])
+
+
+@pytest.fixture(scope="module")
+def rounds(network):
+    return list(cd.simulate(network, 8))
+
+
+def of_participants(scores):
+    values = scores.participants
+    return values["influence"][np.argsort(values["participant"])]
+
+
+def test_by_default_it_is_about_the_final_models(network, rounds):
+    scores = cd.score(network, rounds)
+    wanted = cd.influence.whole_run(network, rounds, cd.influence.evaluate_on(network), samples=False)
+    np.testing.assert_allclose(of_participants(scores), wanted.participants)
+    assert scores.kind == "whole-run"
+    assert "final models" in scores.question
+    verdicts = dict(zip(scores.participants["participant"], scores.participants["verdict"], strict=True))
+    assert (verdicts[0], verdicts[1], verdicts[2]) == ("helped", "harmed", "no influence")
+
+
+def test_with_hops_it_is_about_rounds(network, rounds):
+    scores = cd.score(network, rounds, hops=2, kind="truth")
+    windows = [rounds[t : t + 2] for t in range(7)]
+    evaluation = cd.influence.evaluate_on(network)
+    wanted = sum(cd.influence.truth(network, window, evaluation).total for window in windows)
+    np.testing.assert_allclose(of_participants(scores), wanted, rtol=1e-5, atol=1e-8)
+    assert "each round" in scores.question
+    assert "2 hops later" in scores.question
+    assert cd.score(network, 3, 2).kind == "shares"
+
+
+def test_samples_have_a_table_of_their_own(network, rounds):
+    scores = cd.score(network, rounds, samples=True)
+    assert len(scores.participants) == len(scores.to_pandas()) == 4
+    frame = scores.samples.to_pandas()
+    assert list(frame.columns) == ["participant", "sample", "uses", "influence", "label"]
+    assert frame.uses.sum() == 8 * 4 * 6
+    totals = frame.groupby("participant").influence.sum()
+    np.testing.assert_allclose(totals, of_participants(scores), atol=1e-6)
+    with pytest.raises(ValueError, match="samples were not scored"):
+        _ = cd.score(network, rounds).samples
+
+
+def test_what_is_within_noise_is_neither_help_nor_harm():
+    updates = np.array([[-1.0, 1.0, 0.5], [-1.1, 1.2, -0.6], [-0.9, 1.1, 0.4], [-1.0, 0.9, -0.2]])
+    from cascadice.runs.scores import _scores
+    from cascadice.runs.summary import InfluenceSummary
+
+    class Bare:
+        data = None
+
+    summary = InfluenceSummary((0, 1, 2, 3), {"whole-run": updates}, {}, {}, {}, {}, {})
+    table = _scores(summary, "whole-run", "", Bare()).participants
+    assert list(table["participant"]) == [0, 2, 1]
+    assert list(table["verdict"]) == ["helped", "within noise", "harmed"]
+    assert table["low"][1] < 0 < table["high"][1]
+
+
+def test_they_are_short_in_print(network, rounds):
+    scores = cd.score(network, rounds, samples=True)
+    assert isinstance(scores, Scores)
+    assert repr(scores).count("\n") == 6
+    assert "negative helped" in repr(scores)
+    assert repr(scores.samples).count("\n") == 17  # eight of each end
+    assert "<td>mirror-labels</td>" in scores._repr_html_()
+    assert len(repr(network)) < 200
+    assert len(repr(rounds[0])) < 200
+    assert "data: tensors" in network._repr_html_()
+    table = ScoreTable("a < b", {"influence": np.array([1.0])})
+    assert "<p>a &lt; b</p>" in table._repr_html_()
+
+
+def test_they_can_be_plotted(network, rounds):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    assert cd.score(network, rounds).plot(axes) is axes
+    assert len(axes.patches) == 4
+    assert "the final models" in axes.get_title()
+
+
+def test_progress_is_shown(network, capsys):
+    rounds = list(cd.simulate(network, 3, progress=True))
+    assert "trained round 2, 3/3" in capsys.readouterr().out
+    cd.score(network, rounds, progress=True)
+    cd.score(network, rounds, hops=2, progress=True)
+    printed = capsys.readouterr().out
+    assert "whole-run influence, 3/3" in printed
+    assert "scoring rounds, 2/2" in printed
+    with pytest.raises(ValueError, match="progress needs to know where training stops"):
+        next(iter(cd.simulate(network, progress=True)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"kind": "truth"}, "kind 'truth' is about rounds: give hops"),
+        ({"kind": "whole-run", "hops": 2}, "kind 'whole-run' is about the final models: leave out hops"),
+        ({"kind": "trut", "hops": 1}, "Did you mean 'truth'"),
+        ({"hops": 99}, "99 hops need 99 rounds"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(network, rounds, asked, reason):
+    with pytest.raises(ValueError, match=reason):
+        cd.score(network, rounds, **asked)
