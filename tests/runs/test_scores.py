@@ -81,7 +81,7 @@ def test_they_are_short_in_print(network, rounds):
     assert isinstance(scores, Scores)
     assert repr(scores).count("\n") == 6
     assert "negative helped" in repr(scores)
-    assert repr(scores.samples).count("\n") == 17  # eight of each end
+    assert repr(scores.samples).count("\n") == 9  # four of each end
     assert "<td>mirror-labels</td>" in scores._repr_html_()
     assert len(repr(network)) < 200
     assert len(repr(rounds[0])) < 200

@@ -26,7 +26,7 @@ from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
 if TYPE_CHECKING:
     import pandas
 
-SHOWN = 8  # rows that are printed of each end of a table
+SHOWN = 4  # rows that are printed of each end of a table
 VERDICTS = {-1: "helped", 1: "harmed", 0: "within noise"}
 QUESTIONS = {
     "whole-run": "the final models: how their test loss moves as somebody's data counts more or less",
@@ -127,8 +127,10 @@ class Scores:
 
     def __repr__(self) -> str:
         rounds, nodes = self.updates.shape
-        samples = "" if self.of_samples is None else f", {len(self.of_samples):,} samples in .samples"
-        about = f"Scores of {nodes} participants over {rounds} rounds, {self.kind}{samples}"
+        verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
+        told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+        more = f"; {samples:,} samples in .samples" if samples else ""
+        about = f"Scores by {self.kind} of {nodes} participants over {rounds} rounds: {told}{more}"
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}"
 
     def _repr_html_(self) -> str:
