@@ -102,6 +102,8 @@ def field_types() -> Mapping[str, tuple[type, ...]]:
     return {name: (tuple,) if hint == tuple[str, ...] else get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
+OWN = "own"  # an optimizer that was built in Python, and has no name
+
 # Giving one of these settings resets the ones that it replaces or that belong to its old value.
 RESETS: Mapping[str, Mapping[str, Any]] = {
     "rounds": {"epochs": None},
@@ -216,7 +218,7 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
 def sees_scale(config: Config, nodes: int) -> bool:
     """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
-    return all(optimizer_of(one).linear for one in per_participant(config, nodes))
+    return config.optimizer != OWN and all(optimizer_of(one).linear for one in per_participant(config, nodes))
 
 
 def alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:

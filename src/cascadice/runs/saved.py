@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
-from cascadice import files, models, references
+from cascadice import files, jsonl, models, references
 from cascadice.data import corruption
 from cascadice.data.samples import DataSet, Samples
 from cascadice.engine.assembly import network as assemble
@@ -30,11 +31,11 @@ from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
 from cascadice.runs import sources, store
-from cascadice.runs.config import Config, alike, optimizer_of, override, per_participant
+from cascadice.runs.config import OWN, Config, alike, optimizer_of, override, per_participant
 from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
-PARTS = ("x", "y", "mean", "std")
+PARTS = ("y", "mean", "std")
 
 _living: WeakValueDictionary[str, Network] = WeakValueDictionary()  # those that this process has saved, by digest
 
@@ -65,12 +66,23 @@ def kept_of(network: Network, with_data: bool) -> Kept:
     tensors = {**store.to_tensors("initial.", network.initial), "q": network.q}
     tensors |= {f"holds.{k}": part for k, part in enumerate(network.partition or ())}
     tensors |= {} if network.sample_weights is None else {"sample_weights": network.sample_weights}
+    tensors |= {f"frozen.{name}": p for name, p in network.learner.training.named_parameters() if not p.requires_grad}
     for name, samples in (("train", data.train), ("test", data.test)) if with_data else ():
-        parts = {part: getattr(samples, part) for part in PARTS}
+        parts = {part: getattr(samples, part) for part in PARTS} | _inputs(samples)
         tensors |= {f"{name}.{part}": value.clone() for part, value in parts.items() if value is not None}
     compression = next((name for name, code in COMPRESSIONS.items() if code == network.compression), None)
-    facts = {"name": data.name, "classes": list(data.classes), "compression": compression}
-    return Kept(tensors, facts | {"shape": list(made.shape), "outputs": made.classes})
+    facts: dict[str, Any] = {"name": data.name, "classes": list(data.classes), "compression": compression}
+    facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
+    facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
+    return Kept(tensors, facts)
+
+
+def _inputs(samples: Samples) -> Tensors:
+    """The inputs of samples by name: one tensor, or those of a dictionary or a tuple."""
+    if isinstance(samples.x, torch.Tensor):
+        return {"x": samples.x}
+    named = samples.x.items() if isinstance(samples.x, dict) else enumerate(samples.x)
+    return {f"x.{name}": value for name, value in named}
 
 
 def remember(digest: str, network: Network) -> None:
@@ -87,7 +99,7 @@ def read(folder: Path, config: Config) -> Kept:
     """Read the file of a saved network, which must be the one that these settings are of."""
     tensors, metadata = files.read_tensors(folder / NETWORK, None)
     try:
-        kept = Kept(tensors, dict(files.parse_json(metadata["network"])))
+        kept = Kept(tensors, dict(jsonl.parse(metadata["network"])))
     except (KeyError, TypeError, ValueError) as error:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
     if kept.digest != config.saved:
@@ -99,14 +111,17 @@ def data_of(folder: Path, config: Config, root: str | None = None) -> DataSet:
     """The data of the run in a folder: saved with it, or found by their name."""
     if config.saved is not None and not references.is_reference(config.data):
         kept = read(folder, config)
-        if "train.x" in kept.tensors:
+        if "train.y" in kept.tensors:
             return _data_in(kept)
     return sources.load_data(config.data, root or config.data_root)
 
 
 def _data_in(kept: Kept) -> DataSet:
     def samples(name: str) -> Samples:
-        return Samples(*(kept.tensors.get(f"{name}.{part}") for part in PARTS))  # type: ignore[arg-type]
+        inputs = {key.removeprefix(f"{name}.x."): x for key, x in kept.tensors.items() if key.startswith(f"{name}.x.")}
+        x: Any = tuple(inputs.values()) if kept.facts["inputs"] == "tuple" else inputs
+        y, mean, std = (kept.tensors.get(f"{name}.{part}") for part in PARTS)
+        return Samples(kept.tensors.get(f"{name}.x", x), y, mean, std)  # type: ignore[arg-type]
 
     return DataSet(str(kept.facts["name"]), samples("train"), samples("test"), tuple(kept.facts["classes"]))
 
@@ -123,6 +138,8 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     changed = override(config, settings or {})
     _check_known("model", changed.model, models.MODELS)
     _check_known("loss", changed.loss, LOSSES)
+    if config.optimizer == OWN:
+        raise ValueError("the optimizer was built in Python, so commands work in the process that saved the network.")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Save it again, with its rounds.")
@@ -137,9 +154,10 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     data, tensors, facts = data_of(folder, config), kept.tensors, kept.facts
     shape, outputs = facts["shape"] or data.train.shape, facts["outputs"] or len(data.classes)
     held = [tensors[f"holds.{k}"] for k in range(len(first.batch)) if f"holds.{k}" in tensors]
+    batch = first.batch.clamp(min=0) if facts["uneven"] else first.batch  # in which nobody is missing
     built = assemble(
-        lambda: sources.make_model(config.model, shape, outputs, read_options(config.model_options)),
-        data, mixing=lambda t: first.W, batches=lambda t: first.batch, lr=lambda t: first.lr, partition=held or None,
+        lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
+        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr, partition=held or None,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
         optimizer=alike(per_participant(config, len(first.batch)), cache(optimizer_of)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],
@@ -148,7 +166,19 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     )  # fmt: skip
     initial = tree_map(lambda tensor: tensor.to(built.device), store.from_tensors("initial.", tensors))
     weights = tensors.get("sample_weights")
-    return replace(built, initial=initial, sample_weights=None if weights is None else weights.to(built.device))
+    built = replace(built, initial=initial, sample_weights=None if weights is None else weights.to(built.device))
+    if facts["autocast"]:
+        built = replace(built, learner=replace(built.learner, autocast=getattr(torch, facts["autocast"])))
+    return replace(built, uneven=True, groups=()) if facts["uneven"] else built
+
+
+def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
+    """The model with the parameters that nobody trained."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if (value := tensors.get(f"frozen.{name}")) is not None and value.shape == parameter.shape:
+                parameter.copy_(value)
+    return model
 
 
 def _check_known(what: str, name: str, table: Mapping[str, Any]) -> None:
@@ -166,7 +196,10 @@ def as_drawn(network: Network, folder: Path) -> Network:
     """
     first = next(iter(store.saved_rounds(folder)), 0)
     known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))
-    return replace(network, batches=lambda t: known(t).batch, mixing=lambda t: known(t).W, lr=lambda t: known(t).lr)
+    drawn: dict[str, Any] = {"batches": lambda t: known(t).batch, "mixing": lambda t: known(t).W}
+    if known(first).generators:
+        drawn["generators"] = lambda t: known(t).generators
+    return replace(network, **drawn, lr=lambda t: known(t).lr)
 
 
 def loss_name(network: Network, given: Any) -> str:

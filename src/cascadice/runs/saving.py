@@ -17,9 +17,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.influence.checks import check_form, check_rounds
 from cascadice.losses import LOSSES
-from cascadice.optimizers import OPTIMIZERS
 from cascadice.runs import saved
-from cascadice.runs.config import Config, to_json
+from cascadice.runs.config import OWN, Config, to_json
 from cascadice.runs.folder import CONFIG, check_folder, check_writable, clear
 from cascadice.runs.journal import begin, ending, enter, open_journal
 from cascadice.runs.progress import Console, track
@@ -98,7 +97,7 @@ def _write(
     overwrite: bool,
 ) -> Path:
     check_writable(place, "a run")
-    with locks.writing(place):
+    with locks.locked(place):
         check_folder(place, config, resume=False, overwrite=overwrite)
         journal = open_journal(place, config, network, config.rounds or 1, resume=False)
         journal.timed = False  # how long training took is not known
@@ -144,6 +143,8 @@ def describe(
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
     each = [_settings(network, first, k) for k in range(network.nodes)]
+    if any(("optimizer", OWN) in one for one in each):
+        each = each[:1]  # one that has no name cannot be one of several
     usual = next((one for one in each if "clip" not in dict(one)), each[0])
     own, rate = dict(usual), float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0])
     texts = [_option(name, value) for name, value in own.items() if name not in NAMED]
@@ -167,11 +168,9 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
     """What participant k does: its optimizer with options, its batch size and local steps."""
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
-    if not optimizer.settings:
-        known = ", ".join(OPTIMIZERS)
-        raise ValueError(f"a saved network must use optimizers that have a name: {known}; participant {k} does not.")
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
-    return (*optimizer.settings, ("batch_size", size), ("local_steps", steps))
+    named = optimizer.settings or (("optimizer", OWN),)
+    return (*named, ("batch_size", max(1, size)), ("local_steps", max(1, steps)))
 
 
 def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:

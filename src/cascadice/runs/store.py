@@ -29,29 +29,10 @@ from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_m
 from cascadice.topology.matrices import from_links
 
 __all__ = [
-    "CHECKPOINT",
-    "EARLIER",
-    "METRICS",
-    "Checkpoint",
-    "RoundMetrics",
-    "RoundsToKeep",
-    "check_rounds",
-    "delete_rounds",
-    "flush_rounds",
-    "from_tensors",
-    "layout",
-    "load_checkpoint",
-    "load_draw",
-    "load_round",
-    "load_rounds",
-    "metrics_so_far",
-    "read_metrics",
-    "rounds_to_keep",
-    "save_checkpoint",
-    "save_round",
-    "saved_rounds",
-    "to_tensors",
-    "write_metrics",
+    "CHECKPOINT", "EARLIER", "METRICS", "Checkpoint", "RoundMetrics", "RoundsToKeep", "check_rounds",
+    "delete_rounds", "flush_rounds", "from_tensors", "layout", "load_checkpoint", "load_draw", "load_round",
+    "load_rounds", "metrics_so_far", "read_metrics", "rounds_to_keep", "save_checkpoint", "save_round",
+    "saved_rounds", "to_tensors", "write_metrics",
 ]  # fmt: skip
 
 CHECKPOINT = "checkpoint.safetensors"
