@@ -1,11 +1,13 @@
 """Your own training loop, with your own modules, optimizers and gossip, and whose data helped whom in it.
 
 The loop is plain PyTorch; a recorder watches it. It takes three lines: one to make it, one around a round, one after
-each optimizer step. Participant 3 has wrong labels. Prints each participant's share of what the last rounds did to the
-test loss (negative helped), and participant 3's most harmful sample.
+each optimizer step. Participant 3 has wrong labels. Prints who helped the final models and participant 3's most harmful
+sample, and saves a run on which every command works.
 """
 
 from copy import deepcopy
+from pathlib import Path
+from tempfile import mkdtemp
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +32,7 @@ optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5) for mode
 schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * ROUNDS) for optimizer in optimizers]
 
 test = cd.data.Samples(digits.test.take(torch.arange(len(digits.test)))[0].flatten(1), digits.test.y)
-recorder = cd.Recorder(models, optimizers, F.cross_entropy, test=test, window=3)
+recorder = cd.Recorder(models, optimizers, F.cross_entropy, test=test)
 for _ in range(ROUNDS):
     with recorder.round(W) as step:
         for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -47,9 +49,10 @@ for _ in range(ROUNDS):
                     parameter.copy_(mean)
 
 network, rounds = recorder.network, recorder.rounds
-evaluation = cd.influence.evaluate_on(network)
-for k, share in enumerate(cd.influence.shares(network, rounds, evaluation).tolist()):
-    print(f"participant {k}: {share:+.5f}")
-samples = cd.influence.by_sample(network, rounds[0], cd.influence.reverse_gossip(network, rounds, evaluation))
-worst = int(rounds[0].draw.batch[3, 0, samples[3].argmax()])
+scores = cd.score(network, rounds, samples=True)
+print(scores)
+of_liar = scores.samples["participant"] == 3
+worst = int(scores.samples["sample"][of_liar][-1])
 print(f"Most harmful sample of participant 3: number {worst % 160} of its own, called {y[3, worst % 160]}.")
+folder = cd.save(network, rounds, Path(mkdtemp()) / "run")
+print(f"cascadice report, detect, choose, reward and forget work on the run in {folder.name}/, given --model.")

@@ -33,6 +33,10 @@ PROMISES = {
         r".* by [+-](0\.\d+), on code by -(0\.\d+)\n[\s\S]*helped most by",
         [(4.4, 4.8), (2.5, 3.5), (0.01, 0.05), (0, 0.006), (0, 0.006), (0.01, 0.05)],
     ),
+    "lenet_fashion": (
+        r"7 helped, 1 harmed[\s\S]*\n +5 +\+(0\.\d+) .* harmed\n.*accuracy: (0\.\d+)",
+        [(0.01, 0.5), (0.4, 1)],
+    ),
     "own_data": (
         r"spirals: mean accuracy (\d\.\d+)\ncurve, alone: .* (\d\.\d+)\ncurve, complete: .* (\d\.\d+)\n",
         [(0.95, 1), (0.5, 9), (0, 0.05)],
@@ -55,7 +59,10 @@ PROMISES = {
         r"participant 0: loss (\d\.\d+), influence [+-](0\.\d+)\n[\s\S]*participant 7: .*\nProcess 0 sent 0.0 MB",
         [(0.01, 1.0), (0, 0.1)],
     ),
-    "watch_your_own_loop": (r"participant 2: (-0\.\d+)\nparticipant 3: \+(0\.\d+)\n", [(-0.05, 0), (0.02, 0.2)]),
+    "watch_your_own_loop": (
+        r"7 helped, 1 harmed[\s\S]*\n +3 +\+(0\.\d+) .* harmed\nMost harmful sample",
+        [(0.02, 0.4)],
+    ),
 }
 
 
