@@ -53,6 +53,4 @@ rounds = list(cd.simulate(network, 25))
 print(cd.score(network, rounds))
 print(f"mean test accuracy: {cd.evaluate(network, rounds[-1].after).accuracy.mean():.3f}")
 folder = cd.save(network, rounds, Path(mkdtemp()) / "run")
-print(
-    f"cascadice report, detect, choose, reward and forget work on the run in {folder.name}/ (--model lenet_fashion:LeNet)."
-)
+print(f"cascadice report, detect, choose, reward, forget work on {folder.name}/ (--model lenet_fashion:LeNet).")
