@@ -120,10 +120,13 @@ class Scores:
         return self.participants.to_pandas()
 
     def plot(self, ax: Any = None) -> Any:
-        """Each participant's influence with its interval; returns the Axes, `ax` if given."""
-        from cascadice.pictures.scores import plot
+        """Each participant's influence with its interval; returns the Matplotlib axes, `ax` if given."""
+        from cascadice.pictures.figures import contributions
 
-        return plot(self.participants.columns, self.question, ax)
+        table = self.participants.columns
+        injected = dict(zip(table["participant"].tolist(), table.get("injected", ()), strict=False))
+        faulty = {node: kind for node, kind in injected.items() if kind}
+        return contributions(self.updates, kind=self.kind, injected=faulty, ax=ax)
 
     def __repr__(self) -> str:
         rounds, nodes = self.updates.shape
