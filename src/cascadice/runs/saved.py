@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from cascadice import files, jsonl, models, references
 from cascadice.data import corruption
 from cascadice.data.samples import DataSet, Samples
+from cascadice.engine.assembly import DTYPES
 from cascadice.engine.assembly import network as assemble
 from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
@@ -36,6 +37,7 @@ from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
 PARTS = ("y", "mean", "std")
+FACTS = {"name", "classes", "compression", "shape", "outputs", "inputs", "autocast", "uneven"}
 
 _living: WeakValueDictionary[str, Network] = WeakValueDictionary()  # those that this process has saved, by digest
 
@@ -102,6 +104,8 @@ def read(folder: Path, config: Config) -> Kept:
         kept = Kept(tensors, dict(jsonl.parse(metadata["network"])))
     except (KeyError, TypeError, ValueError) as error:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
+    if lacking := ({"q", "initial.theta"} - set(tensors)) | (FACTS - set(kept.facts)):
+        raise files.damaged(folder / NETWORK, f"it lacks {', '.join(sorted(lacking))}")
     if kept.digest != config.saved:
         raise ValueError(f"{folder / NETWORK} belongs to another run. Restore the one that was saved with it.")
     return kept
@@ -168,7 +172,12 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     weights = tensors.get("sample_weights")
     built = replace(built, initial=initial, sample_weights=None if weights is None else weights.to(built.device))
     if facts["autocast"]:
-        built = replace(built, learner=replace(built.learner, autocast=getattr(torch, facts["autocast"])))
+        built = replace(
+            built,
+            learner=replace(
+                built.learner, autocast=lookup({**DTYPES, "float16": torch.float16}, facts["autocast"], "dtype")
+            ),
+        )
     return replace(built, uneven=True, groups=()) if facts["uneven"] else built
 
 
