@@ -48,7 +48,9 @@ data = cd.data.from_tensors(x[:held], labels, x[held:], y[held:], name="clothes"
 trust = nx.DiGraph([(j, (j + 1) % NODES, {"weight": 0.4}) for j in range(NODES)])
 trust.add_weighted_edges_from((j, (j + 3) % NODES, 0.1 + 0.02 * j) for j in range(NODES))  # the rest is for oneself
 
-network = cd.network(LeNet, data, mixing=trust, partition=list(torch.arange(held).split(EACH)), batch_size=20, lr=0.1)
+network = cd.network(
+    LeNet, data, mixing=trust, partition=list(torch.split(torch.arange(held), EACH)), batch_size=20, lr=0.1
+)
 rounds = list(cd.simulate(network, 25))
 print(cd.score(network, rounds))
 print(f"mean test accuracy: {cd.evaluate(network, rounds[-1].after).accuracy.mean():.3f}")
