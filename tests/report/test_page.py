@@ -12,6 +12,7 @@ from report.pages import CONFIG, HOSTILE, train, write_section
 
 from cascadice import files
 from cascadice.cli import main
+from cascadice.data import pydoc
 from cascadice.engine import simulate
 from cascadice.engine.networks import load
 from cascadice.influence.cascade import Cascade
@@ -126,7 +127,7 @@ def test_only_pictures_are_drawn(x, shape):
 
 
 def test_texts_are_shown_as_they_begin():
-    data = samples._load("pydoc", None)
+    data = pydoc()
     shown = samples._sample(samples.SampleScore(0, 3, 1, -0.5), data)
     assert shown["picture"] is None
     assert len(shown["text"]) == samples.LETTERS
