@@ -1,98 +1,40 @@
 """Several processes train one network into folders of their own: what one process trains, to rounding.
 
-Processes are threads here, each with a process group of its own; tests/test_torchrun.py starts real ones.
+Processes are threads here; tests/test_torchrun.py starts real ones.
 """
 
 import json
-import threading
 from dataclasses import replace
-from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
 from cascadice.applications.detect.between import looking
 from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.detect.idea import detect
 from cascadice.cli import main
 from cascadice.influence.tables import read_table
-from cascadice.pictures import influence
 from cascadice.report.page import collect, page
-from cascadice.runs import binding, journal, processes, store, train
+from cascadice.runs import rendezvous, store, train
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.config import Config, build
-from cascadice.runs.processes import World, folder_name, joined
+from cascadice.runs.processes import folder_name, joined
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
-CONFIG = Config(
-    nodes=5, per_node=40, rounds=6, epochs=None, batch_size=8, dtype="float64", eval_every=2, checkpoint_every=2,
-    model_options=("hidden=[8]",), record="all",
-)  # fmt: skip
-
-
-LOCK = threading.Lock()
-
-
-def together(count, work, timeout=20.0):
-    """`work(world)` in threads; the results by rank, and the errors."""
-    home, results, errors = dist.HashStore(), [None] * count, [None] * count
-
-    def runs(rank):
-        try:
-            group = dist.ProcessGroupGloo(dist.PrefixStore("group", home), rank, count, timedelta(seconds=timeout))
-            world = World(rank, count, group, home, timeout)
-            try:
-                results[rank] = work(world)
-            except BaseException as error:
-                world.fail(str(error))
-                raise
-        except Exception as error:
-            errors[rank] = error
-
-    threads = [threading.Thread(target=runs, args=(rank,)) for rank in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results, errors
-
-
-def trained(out, config=CONFIG, count=2, **options):
-    _, errors = together(count, lambda world: train.run(config, out, quiet=True, world=world, **options))
-    if any(errors):
-        raise next(error for error in errors if error)
-
-
-def one_by_one(config, **options):
-    """`build` for threads: to make a model, torch's one generator is seeded."""
-    with LOCK:
-        return build(config, **options)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fit_for_threads():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(train, "build", one_by_one)
-        patched.setattr(binding, "build", one_by_one)
-        patched.setattr(journal, "plot", lambda journal: None)  # takes as long as the rest
-        patched.setattr(influence, "plot", lambda path, **what: None)
-        yield
+assert fit_for_threads  # a fixture
+pytestmark = pytest.mark.usefixtures("fit_for_threads")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, fit_for_threads):
     home = tmp_path_factory.mktemp("runs")
     train.run(CONFIG, home / "one", quiet=True)
     trained(home / "two")
     return home
-
-
-def parameters(out):
-    return torch.cat([store.load_checkpoint(part).participants.theta for part in sorted(out.glob("rank-*"))])
 
 
 def test_each_process_trains_its_participants_as_one_process_would(runs):
@@ -202,7 +144,7 @@ def test_without_torchrun_there_is_no_world(monkeypatch):
     started(monkeypatch, WORLD_SIZE="1")
     with joined() as world:
         assert world is None
-    with pytest.raises(ValueError, match="--interface and --timeout are for processes"), joined(interface="lo"):
+    with pytest.raises(ValueError, match="--interface, --policy: only for processes"), joined("lo", policy="stop"):
         pass
 
 
@@ -235,7 +177,7 @@ def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
 
 def test_an_unknown_interface_is_said(monkeypatch):
     with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
-        processes._group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
+        rendezvous.make_group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
 
 
 def asked(runs, question, ask, name):

@@ -13,13 +13,14 @@ from cascadice import checksums, files, locks
 from cascadice.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
+from cascadice.runs.departures import DEPARTURES
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
 RUN_FILES = (
-    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, "rounds", INFLUENCE, WHOLE_RUN,
-    checksums.LIST,
+    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, DEPARTURES, "rounds", INFLUENCE,
+    WHOLE_RUN, checksums.LIST,
 )  # fmt: skip
 RESULTS = (
     "detect",

@@ -18,6 +18,7 @@ from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
+from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.processes import World
 from cascadice.runs.recording import RecordedRounds
@@ -85,6 +86,11 @@ def open_playable(
 def playable(folder: Path, config: Config, network: Network) -> Playable:
     """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
     _check_rule(config, folder)
+    if away := read_departures(folder).away:
+        raise ValueError(
+            f"a run can be played again only if every process took part in every round; that of {folder} was away in "
+            f"round {away[0]}. Ask about rounds that all of them recorded: --kind first-order,shares."
+        )
     rounds, saved = _rounds(folder, config, network), set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:
@@ -103,7 +109,8 @@ def playable(folder: Path, config: Config, network: Network) -> Playable:
 def _as_drawn(network: Network, folder: Path) -> Network:
     """The network that draws what was recorded, whatever its settings say now."""
     known = lru_cache(maxsize=4)(partial(store.load_draw, folder))
-    return replace(network, batches=lambda t: known(t).batch, mixing=lambda t: known(t).W, lr=lambda t: known(t).lr)
+    mixing = network.mixing if network.members else lambda t: known(t).W  # a process recorded its own rows alone
+    return replace(network, batches=lambda t: known(t).batch, mixing=mixing, lr=lambda t: known(t).lr)
 
 
 def _check_draws(folder: Path, network: Network, t: int | None) -> None:

@@ -31,7 +31,7 @@ __all__ = ["Joined", "Messages", "PeerError"]
 
 
 EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
-TRAILING = 3  # times that others were ahead, before rounds are left out
+TRAILING = 6  # times in a row that others were ahead, before rounds are left out; on a busy machine some are chance
 SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
 
 
@@ -65,6 +65,7 @@ class Messages:
     Attributes:
         post: What was sent, received and refused.
         attendance: Which messages were missing, and who is not waited for.
+        incomplete: Whether messages were missing in the round that was applied last.
 
     Example:
         >>> exchange = Messages(part_of(network, parts[rank]), parts, rank, dist.group.WORLD)
@@ -83,7 +84,7 @@ class Messages:
         self._own, self._dtype, self._network = self._parts[rank], network.initial.theta.dtype, network
         self._columns = network.learner.size + sum(_width(buffer) for buffer in _real(network.initial).values())
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
-        self._step, self._trailing, self._mixed = 0, 0, torch.empty(0)
+        self._step, self._trailing, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -107,8 +108,8 @@ class Messages:
         for frame in self._frames(MODEL, round_.t, [p for p in self._peers if _any(mine[:, self._parts[p]])]):
             mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
             came[frame.nodes] = True
-        self._mixed = round_.W
-        if _any(mine[:, ~came]):
+        self._mixed, self.incomplete = round_.W, _any(mine[:, ~came])
+        if self.incomplete:
             self._check_complete(round_.t)
             self._mixed = W.index_copy(0, self._own, renormalised(mine, came, self._own))
             mixed = _rescaled(mixed, rows, mine, came)
