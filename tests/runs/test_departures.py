@@ -1,4 +1,4 @@
-"""Runs in which messages were missing or a process was away: what was really mixed is known, and looked back through."""
+"""Runs in which messages were missing or a process was away: what was really mixed is known and used."""
 
 import time
 from dataclasses import replace

@@ -52,8 +52,11 @@ class Playable:
 
     def before_and_after(self, evaluation: Evaluation, on: str | int = "all") -> tuple[float, float]:
         """f(0) and f(1): the loss of models that only gossip, and of the final models."""
-        untrained = measured_at(self.network, self.rounds, evaluation, 0.0, on=on)
-        return untrained, measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, on=on)
+        how: dict[str, Any] = {"on": on, "exchange": self.exchange}
+        untrained = measured_at(self.network, self.rounds, evaluation, 0.0, **how)
+        losses = untrained, measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how)
+        told = [losses] if self.world is None else self.world.tell(losses)
+        return sum(before for before, _ in told), sum(after for _, after in told)
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
         """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""

@@ -120,7 +120,7 @@ def open_recording(
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        world: The processes that trained it together, of which each opens its own folder.
+        world: The processes that trained it together, of which each opens its own folder: rounds that all have.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
@@ -128,6 +128,8 @@ def open_recording(
     """
     folder = Path(run)
     config, numbers = read_run_config(folder), tuple(store.saved_rounds(folder))
+    if world is not None:
+        numbers = tuple(sorted(set(numbers).intersection(*world.tell(numbers))))
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
     return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world), numbers)
