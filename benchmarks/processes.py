@@ -16,6 +16,7 @@ import torch
 
 from cascadice import Network, data, models, network
 from cascadice.applications.detect.between import updates_of_neighbours
+from cascadice.applications.forget.idea import Removal, forget
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.influence import reverse_gossip
 from cascadice.influence.whole_run import whole_run
@@ -104,6 +105,12 @@ def traffic(world: World) -> dict[str, float]:
         count("whole-run influence, played again in memory, a round", 8)
         whole_run(mine, 64, evaluate_on(mine), samples=False, length=8, exchange=exchange)
         count("whole-run influence, played again from √T checkpoints, a round", 64)
+        forget(mine, rounds, Removal((0,)), operator=operator)
+        count("forgetting by replay, a round", 8)
+        forget(mine, rounds, Removal((0,)), "first-order", operator=operator)
+        count("forgetting to first order, a round", 8)
+        forget(mine, rounds, Removal((0,)), "path-integrated", points=1, operator=operator)
+        count("forgetting along a path, a round and point", 8)
     return found
 
 

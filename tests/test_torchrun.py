@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from cascadice.runs import journal, store, train
@@ -44,3 +45,14 @@ def test_processes_of_which_one_is_killed_train_as_one_that_is_not(tmp_path, mon
     losses = [torch.cat([m.train_loss for m in store.read_metrics(place)]) for place in (tmp_path / "one", *places)]
     assert [len(each) for each in losses] == [18, 12, 6]
     assert all(store.saved_rounds(place) == list(range(6)) for place in places)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_several_participants_and_processes_share_a_gpu(processes):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(Path(train.__file__).parents[2]), str(here)])
+    command = [sys.executable, *torchrun, str(here / "several_per_device.py"), "cuda"]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True, timeout=300)

@@ -4,6 +4,7 @@ Processes are threads here; tests/test_torchrun.py starts real ones.
 """
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from cascadice.applications.detect.idea import detect
 from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
-from cascadice.runs import rendezvous, store, train
+from cascadice.runs import processes, rendezvous, store, train
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.processes import folder_name, joined
 from cascadice.runs.recording import open_recording
@@ -277,3 +278,74 @@ def test_detection_from_what_processes_receive_is_that_in_one(runs):
         assert torch.equal(verdict.heard[:, own], expected.heard[:, own])
         assert verdict.heard.sum() == expected.heard[:, own].sum()
         torch.testing.assert_close(verdict.deviation[:, :, own], expected.deviation[:, :, own], rtol=0, atol=1e-9)
+
+
+def test_processes_of_another_version_or_network_are_refused(runs):
+    _, errors = together(2, lambda world: world.agree({"the version of torch": f"2.{world.rank}"}))
+    assert {str(error) for error in errors} == {
+        "all processes must agree; the version of torch is '2.1' in process 1, '2.0' in process 0. Start them all alike."
+    }
+    with pytest.raises(ValueError, match="must keep its settings; nodes is 5 in"):
+        trained(runs / "two", replace(CONFIG, nodes=6), resume=True)
+
+
+def arrived(lasting, policies, timeout=5.0, alone=False):
+    """Processes that come at the same time, each with a policy."""
+
+    def work(rank):
+        try:
+            return rendezvous.arrive(lasting, rank, len(policies), timeout, policies[rank], alone)
+        except (ValueError, ConnectionError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(policies)) as threads:
+        return list(threads.map(work, range(len(policies))))
+
+
+def test_processes_that_are_started_again_meet_under_another_name_and_resume_if_all_had_begun():
+    store = dist.HashStore()
+    assert arrived(store, ["restart"] * 3) == [("1.1.1", False, False)] * 3
+    store.set(rendezvous.begun_key(0), b"")
+    store.add("came/2", 1)  # one that died before the others came
+    assert arrived(store, ["restart"] * 3) == [("2.2.3", True, False)] * 3
+    for rank in (1, 2):
+        store.set(rendezvous.begun_key(rank), b"")
+    assert arrived(store, ["restart"] * 3) == [("3.3.4", True, True)] * 3
+
+
+def test_where_others_carry_on_nobody_waits_for_them():
+    store = dist.HashStore()
+    assert arrived(store, ["carry-on"] * 2, alone=True) == [("all", False, False)] * 2
+    store.set(rendezvous.begun_key(1), b"")
+    assert rendezvous.arrive(store, 1, 2, 0.2, "carry-on", True) == ("all", True, True)
+
+
+def test_processes_with_different_policies_or_missing_ones_are_named():
+    assert set(arrived(dist.HashStore(), ["stop", "stop", "restart"])) <= {
+        "all processes must agree; --policy is 'restart' in process 2, 'stop' in process 0. Start them all alike.",
+        "all processes must agree; --policy is 'restart' in process 2, 'stop' in process 1. Start them all alike.",
+        "all processes must agree; --policy is 'stop' in process 0, 'restart' in process 2. Start them all alike.",
+        "all processes must agree; --policy is 'stop' in process 1, 'restart' in process 2. Start them all alike.",
+    }
+    with pytest.raises(ConnectionError, match=r"process 1 did not come within 0.1 s"):
+        rendezvous.arrive(dist.HashStore(), 0, 2, 0.1, "stop", False)
+
+
+def test_processes_that_are_to_stop_are_not_started_again(monkeypatch):
+    store = dist.HashStore()
+    started(monkeypatch, WORLD_SIZE="1")
+    monkeypatch.setattr(processes, "connect", lambda *where: store)
+    assert not processes._joined("lo", 1.0, "carry-on", 0.5).again
+    with pytest.raises(ValueError, match="Use --policy restart to go on from the last checkpoint"):
+        processes._joined("lo", 1.0, "stop", None)
+    with pytest.raises(ValueError, match="--patience above 0"):
+        processes._joined("lo", 1.0, "stop", 0.0)
+    with pytest.raises(ValueError, match="policy 'hope'"):
+        processes._joined("lo", 1.0, "hope", None)
+
+
+def test_questions_during_training_need_every_round(tmp_path):
+    _, errors = together(
+        2, lambda world: train.run(CONFIG, tmp_path, question=Question(), quiet=True, world=world), policy="restart"
+    )
+    assert all("--policy restart may lose some" in str(error) for error in errors)

@@ -71,8 +71,8 @@ def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajec
     half, tangent = push(operator, round_, part, at, trajectory, _places(reached))
     exchange = operator.exchange(round_)
     if operator.network.members:
-        at = None if trajectory.alpha == 1 else exchange.apply(round_, half)
-        return trajectory._replace(at=at, tangent=_averaged(exchange, round_, tangent), reached=reached)
+        here = None if trajectory.alpha == 1 else exchange.apply(round_, half)
+        return trajectory._replace(at=here, tangent=_averaged(exchange, round_, tangent), reached=reached)
     nodes = reached.nonzero().flatten().to(tangent.theta.device)
     sent = Perturbation(nodes, torch.zeros_like(nodes), *rows_of(tangent, nodes)[:2])
     change = exchange.push(round_, None, None, sent)

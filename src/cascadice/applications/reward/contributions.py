@@ -69,7 +69,7 @@ def by_whole_run(
 def entries_of(shares: WholeRun, samples: bool, nodes: tuple[int, ...] = ()) -> list[Entry]:
     """Whole-run shares as an entry for each round, with those of samples if asked for."""
     return [
-        Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else (None, None)), nodes)
+        Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))._replace(nodes=nodes)
         for t, row in enumerate(shares.by_round)
     ]
 
@@ -130,5 +130,5 @@ def by_horizon(
 
     for scored in full_horizon(network, noted(), evaluation, operator=Operator(network, exchange)):
         batch = batches.pop()
-        drawn = (scored.samples, batch) if samples else (None, None)
-        yield Entry(scored.t, scored.participants, *drawn, network.members)
+        entry = Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))
+        yield entry._replace(nodes=network.members)
