@@ -283,7 +283,8 @@ def test_detection_from_what_processes_receive_is_that_in_one(runs):
 def test_processes_of_another_version_or_network_are_refused(runs):
     _, errors = together(2, lambda world: world.agree({"the version of torch": f"2.{world.rank}"}))
     assert {str(error) for error in errors} == {
-        "all processes must agree; the version of torch is '2.1' in process 1, '2.0' in process 0. Start them all alike."
+        "all processes must agree; the version of torch is '2.1' in process 1, '2.0' in process 0. "
+        "Start them all alike."
     }
     with pytest.raises(ValueError, match="must keep its settings; nodes is 5 in"):
         trained(runs / "two", replace(CONFIG, nodes=6), resume=True)
