@@ -1,4 +1,4 @@
-"""A real `torchrun` of two processes, of which one is killed on the way, trains what one process does, to rounding."""
+"""Two real processes, of which one is killed on the way and all are started again, train what one process does."""
 
 import os
 import subprocess
@@ -21,14 +21,20 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def test_processes_of_which_one_is_killed_train_as_one_that_is_not(tmp_path, monkeypatch):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    command = [sys.executable, *torchrun, "-m", "chaos.dying", "run", *FLAGS, "--out", str(tmp_path / "two")]
+STARTERS = {
+    "forked": [],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"],
+}
+
+
+@pytest.mark.parametrize("starter", ["forked", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_processes_of_which_one_is_killed_train_as_one_that_is_not(tmp_path, monkeypatch, starter):
+    dying = ["-m", "chaos.dying", "run", *FLAGS, "--out", str(tmp_path / "two")]
     path = os.pathsep.join([str(Path(train.__file__).parents[2]), str(Path(__file__).parent)])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "MPLBACKEND": "agg"}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as started:
+        [sys.executable, *STARTERS[starter], *dying], env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as started:  # fmt: skip
         monkeypatch.setattr(journal, "plot", lambda journal: None)
         train.run(CONFIG, tmp_path / "one", quiet=True)
         try:
@@ -36,7 +42,6 @@ def test_processes_of_which_one_is_killed_train_as_one_that_is_not(tmp_path, mon
         finally:
             started.kill()
     assert started.returncode == 0, said
-    assert "SIGKILL" in said or "-9" in said, said
     assert said.count("3 participants (2 of them in this process)") == 2  # one speaks for all, each time
     places = [tmp_path / "two" / rank for rank in ("rank-000", "rank-001")]
     thetas = [store.load_checkpoint(place).participants.theta for place in places]

@@ -18,7 +18,7 @@ from chaos.verify import Fault, faults, lost_rounds, read
 from chaos.worker import ALL, FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
 
 EVERY = 6  # rounds from one fault to the next
-QUIET, CALM = 15, 90  # rounds without faults, at the start and at the end: who died last must have time to come back
+QUIET, CALM = 15, 60  # rounds without faults, at the start and at the end: who died last must have time to come back
 LONGEST = 270  # seconds
 
 
