@@ -10,6 +10,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+import torch
+
+from cascadice import data
 from cascadice.cli import main
 from cascadice.runs import journal, store
 from chaos.__main__ import serve, start
@@ -26,6 +29,8 @@ def killed(folder: Any, t: int, *rest: Any, **more: Any) -> None:
 
 def restarting() -> int:
     """Start the processes, and all again when one dies; how many times they were started."""
+    data.digits()  # imports more, as does a first derivative
+    torch.func.vmap(torch.func.grad(torch.sum))(torch.ones(2, 2))
     port, keeper = serve()
     agent = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     os.environ |= agent | {"WORLD_SIZE": str(PROCESSES)}
