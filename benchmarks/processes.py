@@ -10,25 +10,44 @@ import os
 import time
 from collections.abc import Iterable
 from statistics import median
+from typing import NamedTuple
 
 import torch
 
 from cascadice import Network, data, models, network
 from cascadice.applications.detect.between import updates_of_neighbours
+from cascadice.applications.forget.idea import Removal, forget
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.influence import reverse_gossip
 from cascadice.influence.whole_run import whole_run
 from cascadice.runs.processes import World, joined
 from cascadice.topology import links
 
-NODES, ROUNDS, PAIRS = 16, 10, 5
-MODELS = {"9,000 parameters": (64, 64), "85,000 parameters": (256, 256), "1,100,000 parameters": (1000, 1000)}
+ROUNDS, PAIRS = 10, 5
 
 
-def built(hidden: tuple[int, ...], nodes: int, members: tuple[int, ...] = ()) -> Network:
+class Case(NamedTuple):
+    """A network: the layers of its model, its participants, the samples of a local step, and steps a round."""
+
+    hidden: tuple[int, ...]
+    nodes: int
+    batch: int
+    steps: int = 1
+
+
+CASES = {
+    "9,000 parameters, 16 participants, batches of 32": Case((64, 64), 16, 32),
+    "85,000 parameters, 16 participants, batches of 32": Case((256, 256), 16, 32),
+    "870,000 parameters, 8 participants, batches of 128": Case((640, 640, 640), 8, 128),
+    "870,000 parameters, 8 participants, 4 steps of 128": Case((640, 640, 640), 8, 128, 4),
+}
+SMALL = Case((64, 64), 4, 32)
+
+
+def built(case: Case, members: tuple[int, ...] = ()) -> Network:
     return network(
-        lambda: models.mlp((64,), 10, hidden=hidden), data.digits(), nodes=nodes, batch_size=32, lr=0.05,
-        strategy="vmap", members=members,
+        lambda: models.mlp((64,), 10, hidden=case.hidden), data.digits(), nodes=case.nodes, batch_size=case.batch,
+        local_steps=case.steps, lr=0.05, strategy="vmap", members=members,
     )  # fmt: skip
 
 
@@ -43,11 +62,11 @@ def seconds(train: Iterable[object]) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - cpu
 
 
-def times(world: World, hidden: tuple[int, ...]) -> tuple[Times, Times]:
+def times(world: World, case: Case) -> tuple[Times, Times]:
     """Seconds of the simulator and of the processes in each pair."""
     cores = len(os.sched_getaffinity(0))
-    whole = built(hidden, NODES) if world.rank == 0 else None
-    mine, alone, together = built(hidden, NODES, world.members(NODES)), Times(), Times()
+    whole = built(case) if world.rank == 0 else None
+    mine, alone, together = built(case, world.members(case.nodes)), Times(), Times()
     with world.exchange(mine) as exchange:
         operator = Operator(mine, exchange)
         for _ in range(PAIRS + 1):  # the first pair is a rehearsal
@@ -61,9 +80,9 @@ def times(world: World, hidden: tuple[int, ...]) -> tuple[Times, Times]:
     return alone[1:], together[1:]
 
 
-def traffic(world: World, hidden: tuple[int, ...]) -> dict[str, float]:
+def traffic(world: World) -> dict[str, float]:
     """Bytes an edge, with one participant in each process."""
-    mine = built(hidden, world.size, world.members(world.size))
+    mine = built(SMALL._replace(nodes=world.size), world.members(world.size))
     receivers, sources, _ = links(mine.mixing(0))
     edges, found = int((receivers != sources).sum()), {}
     with world.exchange(mine) as exchange:
@@ -86,6 +105,12 @@ def traffic(world: World, hidden: tuple[int, ...]) -> dict[str, float]:
         count("whole-run influence, played again in memory, a round", 8)
         whole_run(mine, 64, evaluate_on(mine), samples=False, length=8, exchange=exchange)
         count("whole-run influence, played again from √T checkpoints, a round", 64)
+        forget(mine, rounds, Removal((0,)), operator=operator)
+        count("forgetting by replay, a round", 8)
+        forget(mine, rounds, Removal((0,)), "first-order", operator=operator)
+        count("forgetting to first order, a round", 8)
+        forget(mine, rounds, Removal((0,)), "path-integrated", points=1, operator=operator)
+        count("forgetting along a path, a round and point", 8)
     return found
 
 
@@ -93,19 +118,19 @@ def main() -> None:
     with joined() as world:
         if world is None:
             raise SystemExit("start it with torchrun --nproc-per-node 4 benchmarks/processes.py")
-        rows = {name: times(world, hidden) for name, hidden in MODELS.items()}
-        sizes = traffic(world, MODELS["9,000 parameters"])
+        rows = {name: times(world, case) for name, case in CASES.items()}
+        sizes = traffic(world)
         if world.rank:
             return
         cores = len(os.sched_getaffinity(0))
-        print(f"{NODES} participants, {ROUNDS} rounds, {cores} cores\n")
-        print("| model | seconds | simulator | processes | ratio |\n|---|---|---|---|---|")
+        print(f"{ROUNDS} rounds, {cores} cores\n")
+        print("| network | seconds | simulator | processes | ratio |\n|---|---|---|---|---|")
         for name, (alone, together) in rows.items():
             for place, what in enumerate(("by the clock", "of processor time")):
                 one, other = ([pair[place] for pair in pairs] for pairs in (alone, together))
                 ratio = median(b / a for a, b in zip(one, other, strict=True))
                 print(f"| {name} | {what} | {median(one):.2f} | {median(other):.2f} | {ratio:.2f} |")
-        print(f"\n{MODELS['9,000 parameters']} float32\n\n| mode | bytes an edge |\n|---|---|")
+        print(f"\n{SMALL.hidden} float32\n\n| mode | bytes an edge |\n|---|---|")
         for mode, size in sizes.items():
             print(f"| {mode} | {size:,.0f} |")
 

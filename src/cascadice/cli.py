@@ -118,8 +118,8 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
             return
         if started():
             raise ValueError(
-                f"{name} compares everybody's models in one place, which no process has. Under torchrun, use run, "
-                "influence and detect."
+                f"{name} trains many networks in one place, each in one process. Under torchrun, use run, influence, "
+                "detect, choose, reward and forget."
             )
         with writing(*(Path(vars(args)[flag] or args.run) for flag in ("out", "ledger") if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)

@@ -2,7 +2,6 @@
 
 import math
 import struct
-import zlib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.engine.exchange.frames import HEADER, MODEL
+from cascadice.engine.exchange.frames import HEADER, MODEL, checksum
 
 LONG = timedelta(days=1)
 MAGIC, FORMAT, KIND, STEP, ROUND, ROWS, COLUMNS, TYPE, CHECKSUM = range(9)
@@ -22,7 +21,7 @@ def _changed(data: bytes, fields: Mapping[int, int], tail: bytes = b"") -> bytes
     body = body[: len(body) - len(tail)] + tail
     for field, change in fields.items():
         header[field] += change
-    header[CHECKSUM] = zlib.crc32(body)
+    header[CHECKSUM] = checksum(torch.frombuffer(bytearray(body), dtype=torch.uint8))
     return HEADER.pack(*header) + body
 
 

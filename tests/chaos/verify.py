@@ -13,7 +13,7 @@ from cascadice.engine.operator import Operator
 from chaos.worker import NODES, PARTS, PROCESS_FAULTS, RANKS, lines, tensor, whole
 
 CLOSE = 1e-10
-LATER = 6  # rounds until a process notices that it was held up
+LATER = 9  # rounds until a process notices that it was held up
 AFTER = 3  # rounds in which a fault can cost time
 
 
@@ -39,9 +39,9 @@ def read(folder: Path) -> list[list[dict[str, Any]]]:
     return [list(lines(folder / f"{rank}.jsonl")) for rank in range(RANKS)]
 
 
-def verified(logs: list[list[dict[str, Any]]], rounds: int) -> list[float]:
+def verified(logs: list[list[dict[str, Any]]], rounds: int, graph: str) -> list[float]:
     """How far processes were from the simulator in each round, at most."""
-    net, operator = whole(), Operator(whole())
+    net, operator = whole(graph), Operator(whole(graph))
     here, gaps = net.initial, []
     by_round = [{line["t"]: line for line in log if "rows" in line} for log in logs]
     for t in range(rounds):
@@ -78,9 +78,9 @@ def _renew(after: Participants, initial: Participants, part: list[int], W: torch
             after.theta[k] = initial.theta[k]
 
 
-def faults(logs: list[list[dict[str, Any]]], rounds: int) -> list[Fault]:
+def faults(logs: list[list[dict[str, Any]]], rounds: int, graph: str) -> list[Fault]:
     """Every fault that happened, with what it cost."""
-    gaps, lost, spent = verified(logs, rounds), lost_rounds(logs, rounds), _seconds(logs)
+    gaps, lost, spent = verified(logs, rounds, graph), lost_rounds(logs, rounds), _seconds(logs)
     events = sorted(
         {(line["t"], rank, line["fault"]) for rank, log in enumerate(logs) for line in log if "fault" in line}
     )

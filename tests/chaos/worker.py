@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cascadice import data, models, network
+from cascadice import data, models, network, topology
 from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.exchange.pairs import Pairs
@@ -30,6 +30,7 @@ SLOW = 1.5  # seconds by which somebody is slow
 DISK_FULL = 3  # exit code
 
 PROCESS_FAULTS = ("killed at rest", "killed while sending", "killed before writing", "stopped", "slow", "disk full")
+ALL = "all"
 FAULTS = (*MESSAGE_FAULTS, *OF_SEVERAL, *PROCESS_FAULTS)
 
 
@@ -40,6 +41,8 @@ class Job(NamedTuple):
         plan: What happens to it, by round.
         port: Of the store.
         host, interface: Where the store is, and the interface to listen on.
+        pace: Seconds that a round takes at least.
+        graph: Who hears whom: a topology, or everybody everybody.
     """
 
     rank: int
@@ -50,15 +53,15 @@ class Job(NamedTuple):
     host: str = "127.0.0.1"
     interface: str = "lo"
     pace: float = PACE
+    graph: str = ALL
 
 
 @cache
-def whole() -> Network:
-    """The network of everybody; momentum is lost where a process dies.
-
-    Everybody hears everybody, with other weights: who shares no living neighbour cannot stay in step.
-    """
+def whole(graph: str = ALL) -> Network:
+    """The network of everybody; momentum is lost where a process dies. No two weights are the same."""
     W = torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+    if graph != ALL:
+        W = W * (topology.build(graph, NODES)(0).to_dense() != 0)
     model = models.mlp((64,), 10, hidden=(4,), activation="gelu")
     return network(
         model, data.digits(), nodes=NODES, batch_size=4, lr=0.03, optimizer="momentum", dtype="float64",
@@ -83,7 +86,7 @@ class Log:
 
 def work(job: Job, joining: bool) -> int:
     """Train until the last round; the exit code."""
-    log, mine = Log(job.folder / f"{job.rank}.jsonl"), part_of(whole(), PARTS[job.rank])
+    log, mine = Log(job.folder / f"{job.rank}.jsonl"), part_of(whole(job.graph), PARTS[job.rank])
     noted: list[int] = []
 
     def note(t: int, fault: str) -> None:

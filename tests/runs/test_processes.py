@@ -1,98 +1,41 @@
 """Several processes train one network into folders of their own: what one process trains, to rounding.
 
-Processes are threads here, each with a process group of its own; tests/test_torchrun.py starts real ones.
+Processes are threads here; tests/test_torchrun.py starts real ones.
 """
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
 from cascadice.applications.detect.between import looking
 from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.detect.idea import detect
 from cascadice.cli import main
 from cascadice.influence.tables import read_table
-from cascadice.pictures import influence
 from cascadice.report.page import collect, page
-from cascadice.runs import binding, journal, processes, store, train
+from cascadice.runs import processes, rendezvous, store, train
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.config import Config, build
-from cascadice.runs.processes import World, folder_name, joined
+from cascadice.runs.processes import folder_name, joined
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
-CONFIG = Config(
-    nodes=5, per_node=40, rounds=6, epochs=None, batch_size=8, dtype="float64", eval_every=2, checkpoint_every=2,
-    model_options=("hidden=[8]",), record="all",
-)  # fmt: skip
-
-
-LOCK = threading.Lock()
-
-
-def together(count, work, timeout=20.0):
-    """`work(world)` in threads; the results by rank, and the errors."""
-    home, results, errors = dist.HashStore(), [None] * count, [None] * count
-
-    def runs(rank):
-        try:
-            group = dist.ProcessGroupGloo(dist.PrefixStore("group", home), rank, count, timedelta(seconds=timeout))
-            world = World(rank, count, group, home, timeout)
-            try:
-                results[rank] = work(world)
-            except BaseException as error:
-                world.fail(str(error))
-                raise
-        except Exception as error:
-            errors[rank] = error
-
-    threads = [threading.Thread(target=runs, args=(rank,)) for rank in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results, errors
-
-
-def trained(out, config=CONFIG, count=2, **options):
-    _, errors = together(count, lambda world: train.run(config, out, quiet=True, world=world, **options))
-    if any(errors):
-        raise next(error for error in errors if error)
-
-
-def one_by_one(config, **options):
-    """`build` for threads: to make a model, torch's one generator is seeded."""
-    with LOCK:
-        return build(config, **options)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fit_for_threads():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(train, "build", one_by_one)
-        patched.setattr(binding, "build", one_by_one)
-        patched.setattr(journal, "plot", lambda journal: None)  # takes as long as the rest
-        patched.setattr(influence, "plot", lambda path, **what: None)
-        yield
+assert fit_for_threads  # a fixture
+pytestmark = pytest.mark.usefixtures("fit_for_threads")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, fit_for_threads):
     home = tmp_path_factory.mktemp("runs")
     train.run(CONFIG, home / "one", quiet=True)
     trained(home / "two")
     return home
-
-
-def parameters(out):
-    return torch.cat([store.load_checkpoint(part).participants.theta for part in sorted(out.glob("rank-*"))])
 
 
 def test_each_process_trains_its_participants_as_one_process_would(runs):
@@ -202,7 +145,7 @@ def test_without_torchrun_there_is_no_world(monkeypatch):
     started(monkeypatch, WORLD_SIZE="1")
     with joined() as world:
         assert world is None
-    with pytest.raises(ValueError, match="--interface and --timeout are for processes"), joined(interface="lo"):
+    with pytest.raises(ValueError, match="--interface, --policy: only for processes"), joined("lo", policy="stop"):
         pass
 
 
@@ -235,7 +178,7 @@ def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
 
 def test_an_unknown_interface_is_said(monkeypatch):
     with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
-        processes._group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
+        rendezvous.make_group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
 
 
 def asked(runs, question, ask, name):
@@ -335,3 +278,75 @@ def test_detection_from_what_processes_receive_is_that_in_one(runs):
         assert torch.equal(verdict.heard[:, own], expected.heard[:, own])
         assert verdict.heard.sum() == expected.heard[:, own].sum()
         torch.testing.assert_close(verdict.deviation[:, :, own], expected.deviation[:, :, own], rtol=0, atol=1e-9)
+
+
+def test_processes_of_another_version_or_network_are_refused(runs):
+    _, errors = together(2, lambda world: world.agree({"the version of torch": f"2.{world.rank}"}))
+    assert {str(error) for error in errors} == {
+        "all processes must agree; the version of torch is '2.1' in process 1, '2.0' in process 0. "
+        "Start them all alike."
+    }
+    with pytest.raises(ValueError, match="must keep its settings; nodes is 5 in"):
+        trained(runs / "two", replace(CONFIG, nodes=6), resume=True)
+
+
+def arrived(lasting, policies, timeout=5.0, alone=False):
+    """Processes that come at the same time, each with a policy."""
+
+    def work(rank):
+        try:
+            return rendezvous.arrive(lasting, rank, len(policies), timeout, policies[rank], alone)
+        except (ValueError, ConnectionError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(policies)) as threads:
+        return list(threads.map(work, range(len(policies))))
+
+
+def test_processes_that_are_started_again_meet_under_another_name_and_resume_if_all_had_begun():
+    store = dist.HashStore()
+    assert arrived(store, ["restart"] * 3) == [("1.1.1", False, False)] * 3
+    store.set(rendezvous.begun_key(0), b"")
+    store.add("came/2", 1)  # one that died before the others came
+    assert arrived(store, ["restart"] * 3) == [("2.2.3", True, False)] * 3
+    for rank in (1, 2):
+        store.set(rendezvous.begun_key(rank), b"")
+    assert arrived(store, ["restart"] * 3) == [("3.3.4", True, True)] * 3
+
+
+def test_where_others_carry_on_nobody_waits_for_them():
+    store = dist.HashStore()
+    assert arrived(store, ["carry-on"] * 2, alone=True) == [("all", False, False)] * 2
+    store.set(rendezvous.begun_key(1), b"")
+    assert rendezvous.arrive(store, 1, 2, 0.2, "carry-on", True) == ("all", True, True)
+
+
+def test_processes_with_different_policies_or_missing_ones_are_named():
+    assert set(arrived(dist.HashStore(), ["stop", "stop", "restart"])) <= {
+        "all processes must agree; --policy is 'restart' in process 2, 'stop' in process 0. Start them all alike.",
+        "all processes must agree; --policy is 'restart' in process 2, 'stop' in process 1. Start them all alike.",
+        "all processes must agree; --policy is 'stop' in process 0, 'restart' in process 2. Start them all alike.",
+        "all processes must agree; --policy is 'stop' in process 1, 'restart' in process 2. Start them all alike.",
+    }
+    with pytest.raises(ConnectionError, match=r"process 1 did not come within 0.1 s"):
+        rendezvous.arrive(dist.HashStore(), 0, 2, 0.1, "stop", False)
+
+
+def test_processes_that_are_to_stop_are_not_started_again(monkeypatch):
+    store = dist.HashStore()
+    started(monkeypatch, WORLD_SIZE="1")
+    monkeypatch.setattr(processes, "connect", lambda *where: store)
+    assert not processes._joined("lo", 1.0, "carry-on", 0.5).again
+    with pytest.raises(ValueError, match="Use --policy restart to go on from the last checkpoint"):
+        processes._joined("lo", 1.0, "stop", None)
+    with pytest.raises(ValueError, match="--patience above 0"):
+        processes._joined("lo", 1.0, "stop", 0.0)
+    with pytest.raises(ValueError, match="policy 'hope'"):
+        processes._joined("lo", 1.0, "hope", None)
+
+
+def test_questions_during_training_need_every_round(tmp_path):
+    _, errors = together(
+        2, lambda world: train.run(CONFIG, tmp_path, question=Question(), quiet=True, world=world), policy="restart"
+    )
+    assert all("--policy restart may lose some" in str(error) for error in errors)

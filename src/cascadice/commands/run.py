@@ -33,6 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
     parser.add_argument("--no-browser", action="store_true", help="with --live: print the address only")
     flags.add_processes(parser)
+    flags.add_policy(parser)
     flags.add_question(parser, "influence, computed during training if any of these is given")
     flags.add_settings(parser, [name for name in field_types() if name != "saved"])
 
@@ -40,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from cascadice.runs.processes import joined
 
-    with joined(args.interface, args.timeout) as world:
+    with joined(args.interface, args.timeout, args.policy, args.patience) as world:
         _run(args, world)
 
 

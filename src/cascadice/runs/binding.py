@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import cascadice
 from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs.config import Config, build, override
+from cascadice.runs.departures import read_departures, really
 from cascadice.runs.folder import MANIFEST, read_manifest, run_fingerprint
 from cascadice.runs.processes import World
 from cascadice.runs.saved import network_of
@@ -21,6 +23,8 @@ def build_recorded(
     world: World | None = None,
 ) -> Network:  # fmt: skip
     """Build the network of a run in a folder, after a check that settings and data are those it was trained with.
+
+    Of several processes, W is what really happened, in everybody's rows.
 
     Args:
         settings: Settings that may differ: `device`, `data_root`.
@@ -39,7 +43,10 @@ def build_recorded(
         network = build(override(config, settings or {}), quiet=quiet, **place)
     check_process(folder, network, world)
     check_data(folder, network.data)
-    return network
+    if world is None:
+        return network
+    told = world.tell(read_departures(folder).rows)
+    return replace(network, mixing=really(network.mixing, told))
 
 
 def process_of(network: Network, world: World) -> dict[str, Any]:

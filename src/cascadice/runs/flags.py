@@ -73,6 +73,15 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to wait for one another [60]")
 
 
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what several processes do when one of them is missing."""
+    group = parser.add_argument_group("when a process fails")
+    text = "stop; carry-on: the others go on, and it may come back; restart: with torchrun --max-restarts [stop]"
+    group.add_argument("--policy", metavar="stop|carry-on|restart", help=text)
+    text = "how long to wait for the messages of a round [with carry-on 2, else --timeout]"
+    group.add_argument("--patience", type=float, metavar="SECONDS", help=text)
+
+
 def add_question(parser: argparse.ArgumentParser, title: str) -> None:
     """Add the flags of a question; flags that are not given stay absent."""
     group = parser.add_argument_group(title)

@@ -13,14 +13,15 @@ from cascadice import checksums, files, locks
 from cascadice.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
+from cascadice.runs.departures import DEPARTURES
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
 NETWORK = "network.safetensors"  # of a network that was built in Python
 RUN_FILES = (
-    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, "rounds", INFLUENCE, WHOLE_RUN,
-    NETWORK, checksums.LIST,
+    CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, DEPARTURES, "rounds", INFLUENCE,
+    WHOLE_RUN, NETWORK, checksums.LIST,
 )  # fmt: skip
 RESULTS = (
     "detect",

@@ -22,6 +22,7 @@ from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.binding import check_data, check_process, check_version
 from cascadice.runs.config import Config, to_json
+from cascadice.runs.departures import Departures, read_departures, write_departures
 from cascadice.runs.folder import (
     BELOW,
     CONFIG,
@@ -71,6 +72,7 @@ class Journal:
     started: str = field(default_factory=_now)
     counted: tuple[int, int] = (0, 0)
     timed: bool = True
+    departures: Departures = field(default_factory=Departures)
 
     @property
     def layout(self) -> str:
@@ -102,6 +104,7 @@ def open_journal(
         journal.t = journal.checkpointed = checkpoint.t
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
         journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
+        journal.departures = read_departures(folder).before(checkpoint.t)
         manifest = read_manifest(folder)
         journal.earlier_seconds = manifest.get("seconds", 0.0)
         journal.started = manifest.get("started", journal.started)
@@ -112,11 +115,11 @@ def open_journal(
 
 
 def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
-    """The last checkpoint of this process; with others, the last that all have."""
+    """The last checkpoint of this process; with others that wait for one another, the last that all have."""
     names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
     whose = {"run": journal.fingerprint, "layout": journal.layout}
     there = [store.load_checkpoint(journal.folder, **whose, name=name) for name in names]
-    if journal.world is None:
+    if journal.world is None or journal.world.carries_on:
         return there[0] if there else None
     known = journal.world.tell([checkpoint.t for checkpoint in there])
     common = set(known[0]).intersection(*known[1:])
@@ -142,6 +145,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
         store.save_round(journal.folder, round, run=journal.fingerprint, layout=journal.layout)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
+    _note_departures(journal, round)
     journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test, _traffic(journal)))
     journal.t, journal.participants = round.t + 1, round.after
     every, start = journal.every, monotonic()
@@ -150,6 +154,15 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
         _write(journal)
         journal.next_update = monotonic() + pause_after(monotonic() - start)
+
+
+def _note_departures(journal: Journal, round: Round) -> None:
+    """Note the rounds that were left out before this one, and what was missing in it."""
+    journal.departures.away += range(journal.t, round.t)
+    if journal.exchange is not None and journal.exchange.incomplete:
+        own = list(journal.network.members)
+        planned = journal.network.mixing(round.t).to_dense()[own]
+        journal.departures.note(round.t, own, round.W.to_dense()[own], planned)
 
 
 def _traffic(journal: Journal) -> tuple[int, int] | None:
@@ -175,6 +188,7 @@ def save(journal: Journal) -> None:
     if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
+        write_departures(journal.folder, journal.departures)
         identity = {"run": journal.fingerprint, "layout": journal.layout}
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
         journal.checkpointed = journal.t
@@ -184,7 +198,7 @@ def save(journal: Journal) -> None:
 
 def _keep_earlier(journal: Journal) -> None:
     """Keep the checkpoint that is about to be replaced, once all processes have it: some may die before the next."""
-    if journal.world is None or journal.t == journal.checkpointed:
+    if journal.world is None or journal.world.carries_on or journal.t == journal.checkpointed:
         return
     journal.world.tell(journal.checkpointed)
     if (journal.folder / store.CHECKPOINT).exists():
@@ -206,6 +220,8 @@ def begin(journal: Journal) -> None:
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
     files.write_json(journal.folder / CONFIG, to_json(journal.config))
+    if journal.world is not None:
+        journal.world.begin()
 
 
 @contextlib.contextmanager
@@ -234,6 +250,7 @@ def end(journal: Journal, status: str) -> None:
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     _delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
+    write_departures(journal.folder, journal.departures)
     _write(journal)
     plot(journal)
 

@@ -17,6 +17,7 @@ from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
+from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.processes import World
 from cascadice.runs.recording import RecordedRounds
@@ -51,8 +52,11 @@ class Playable:
 
     def before_and_after(self, evaluation: Evaluation, on: str | int = "all") -> tuple[float, float]:
         """f(0) and f(1): the loss of models that only gossip, and of the final models."""
-        untrained = measured_at(self.network, self.rounds, evaluation, 0.0, on=on)
-        return untrained, measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, on=on)
+        how: dict[str, Any] = {"on": on, "exchange": self.exchange}
+        untrained = measured_at(self.network, self.rounds, evaluation, 0.0, **how)
+        losses = untrained, measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how)
+        told = [losses] if self.world is None else self.world.tell(losses)
+        return sum(before for before, _ in told), sum(after for _, after in told)
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
         """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
@@ -85,6 +89,11 @@ def open_playable(
 def playable(folder: Path, config: Config, network: Network) -> Playable:
     """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
     _check_rule(config, folder)
+    if away := read_departures(folder).away:
+        raise ValueError(
+            f"a run can be played again only if every process took part in every round; that of {folder} was away in "
+            f"round {away[0]}. Ask about rounds that all of them recorded: --kind first-order,shares."
+        )
     rounds, saved = _rounds(folder, config, network), set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:

@@ -7,13 +7,11 @@ JSON; parameters and adjoints go from process to process, by gloo. Nothing is un
 import json
 import os
 import platform
-import socket
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,12 @@ import torch.distributed
 import cascadice
 from cascadice import jsonl
 from cascadice.engine.exchange.messages import Messages
+from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder
-from cascadice.names import visible
+from cascadice.names import lookup, visible
+from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
 
 dist: Any = torch.distributed  # its types leave out what is needed here
 
@@ -36,7 +36,13 @@ LOOPBACK = "lo"
 STARTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells those it starts
 LARGEST = 2**24  # bytes of a fact that is told
 HURRY = 0.5  # seconds to say goodbye after an error
-PAUSE = 0.01  # seconds between looks at the store
+CARRY_ON, RESTART = "carry-on", "restart"
+POLICIES: Mapping[str, str] = {
+    "stop": "all stop",
+    CARRY_ON: "the others go on without it; it comes back when it is started again",
+    RESTART: "all are started again by torchrun --max-restarts, and go on from the last checkpoint",
+}
+"""What happens when a process is missing."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,15 @@ class World:
     Attributes:
         rank: The number of this process.
         size: How many there are.
-        group: Sends and receives tensors.
+        group: Sends and receives tensors; None where processes may come and go.
         store: Holds what processes tell one another.
         timeout: Seconds to wait for the others.
+        policy: What happens when one is missing, a name of `POLICIES`.
+        patience: Seconds to wait for the messages of a round (None: 2 where the others go on, else `timeout`).
+        interface: The network interface to talk over.
+        again: Whether this process, or another one unless the others go on, was started before.
+        begun: Whether it, or all of them, had begun to write the run then.
+        lasting: The part of the store that processes find again when they are started again.
     """
 
     rank: int
@@ -56,7 +68,18 @@ class World:
     group: Any
     store: Any
     timeout: float = TIMEOUT
+    policy: str = "stop"
+    patience: float | None = None
+    interface: str = LOOPBACK
+    again: bool = False
+    begun: bool = False
+    lasting: Any = None
     _told: Iterator[int] = field(default_factory=count)
+
+    @property
+    def carries_on(self) -> bool:
+        """Whether processes go on without one that is missing, and so must not wait for all."""
+        return self.policy == CARRY_ON
 
     def folder(self, run: Folder) -> Path:
         """The folder of this process in that of a run."""
@@ -69,7 +92,10 @@ class World:
     @contextmanager
     def exchange(self, network: Network) -> Iterator[Messages]:
         """The exchange between the parts of a network, of which this process has one; it ends with a goodbye."""
-        messages = Messages(network, split(network.whole, self.size), self.rank, self.group, patience=self.timeout)
+        group: Any = Pairs(self.store, self.rank, self.interface) if self.carries_on else self.group
+        patience = self.patience or (None if self.carries_on else self.timeout)
+        policy = "carry on" if self.carries_on else "stop"
+        messages = Messages(network, split(network.whole, self.size), self.rank, group, policy, patience)
         try:
             yield messages
         except BaseException:
@@ -101,7 +127,7 @@ class World:
                 time.sleep(PAUSE)
             data = self.store.get(key)
         except (dist.DistError, RuntimeError) as error:
-            raise ConnectionError(f"the store of the processes is gone: {_first_line(error)}") from None
+            raise ConnectionError(f"the store of the processes is gone: {first_line(error)}") from None
         if len(data) > LARGEST:
             raise ConnectionError(f"process {rank} told {len(data)} bytes; at most {LARGEST} were expected.")
         return jsonl.parse(data)
@@ -120,6 +146,11 @@ class World:
                         f"all processes must agree; {name} is {theirs.get(name)!r} in process {rank}, "
                         f"{first.get(name)!r} in process 0. Start them all alike."
                     )
+
+    def begin(self) -> None:
+        """Note that this process writes the run: if it is started again, it goes on."""
+        if self.lasting is not None:
+            self.lasting.set(begun_key(self.rank), b"")
 
     def fail(self, why: str) -> None:
         """Tell those that wait for this process that they wait in vain."""
@@ -148,12 +179,16 @@ def started() -> bool:
 
 
 @contextmanager
-def joined(interface: str | None = None, timeout: float | None = None) -> Iterator[World | None]:
+def joined(
+    interface: str | None = None, timeout: float | None = None, policy: str | None = None, patience: float | None = None
+) -> Iterator[World | None]:
     """Be one of the processes that torchrun started, inside this block; None if it did not start this one.
 
     Args:
         interface: The network interface to talk over (None: $GLOO_SOCKET_IFNAME, or the loopback interface).
         timeout: Seconds to wait for other processes (None: 60).
+        policy: What happens when one is missing (None: "stop"); see `POLICIES`.
+        patience: Seconds to wait for the messages of a round (None: 2 with "carry-on", else `timeout`).
 
     Raises:
         ValueError: If processes have different versions, or torchrun's variables make no sense.
@@ -165,11 +200,12 @@ def joined(interface: str | None = None, timeout: float | None = None) -> Iterat
         one process
     """
     if not started():
-        if interface is not None or timeout is not None:
-            raise ValueError("--interface and --timeout are for processes that torchrun started. Leave them out.")
+        given = {"interface": interface, "timeout": timeout, "policy": policy, "patience": patience}
+        if flags := [f"--{name}" for name, value in given.items() if value is not None]:
+            raise ValueError(f"{', '.join(flags)}: only for processes that torchrun started. Leave it out.")
         yield None
         return
-    world = _joined(interface, TIMEOUT if timeout is None else timeout)
+    world = _joined(interface, TIMEOUT if timeout is None else timeout, policy or "stop", patience)
     shown = warnings.formatwarning
     warnings.formatwarning = lambda *what, **more: f"process {world.rank}: {shown(*what, **more)}"
     try:
@@ -184,66 +220,27 @@ def joined(interface: str | None = None, timeout: float | None = None) -> Iterat
         world.leave()
 
 
-def _joined(interface: str | None, timeout: float) -> World:
+def _joined(interface: str | None, timeout: float, policy: str, patience: float | None) -> World:
+    lookup(POLICIES, policy, "policy")
     try:
         rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     except ValueError:
         found = ", ".join(f"{name}={os.environ[name]!r}" for name in STARTED)
         raise ValueError(f"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers; found {found}.") from None
-    if not 0 <= rank < size or timeout <= 0:
-        raise ValueError(f"RANK must be below WORLD_SIZE, and --timeout above 0; found {rank}, {size}, {timeout:g}.")
-    store = _store(os.environ["MASTER_ADDR"], port, rank, size, timeout)
-    # a restarted process must not find the addresses of those that died
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"cascadice/{attempt}", store)
-    name = interface or os.environ.get("GLOO_SOCKET_IFNAME") or LOOPBACK
-    return World(rank, size, _group(store, rank, size, name, timeout), store, timeout)
-
-
-def _store(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
-    """The store at this address; process 0 keeps it, unless torchrun's agent does."""
-    wait = timedelta(seconds=timeout)
-    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return dist.TCPStore(
-            host, port, size, True, wait, wait_for_workers=False, master_listen_fd=_listening(host, port)
+    if not 0 <= rank < size or timeout <= 0 or (patience is not None and patience <= 0):
+        found = f"{rank}, {size}, {timeout:g}, {patience}"
+        raise ValueError(f"RANK must be below WORLD_SIZE, --timeout and --patience above 0; found {found}.")
+    store = connect(os.environ["MASTER_ADDR"], port, rank, size, timeout)
+    lasting = dist.PrefixStore("cascadice/lasting", store)
+    arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
+    if arrival.again and policy == "stop":
+        raise ValueError(
+            "processes were started again, and the policy is to stop. Use --policy restart to go on from the last "
+            "checkpoint, or leave out --max-restarts."
         )
-    end = time.monotonic() + timeout
-    while True:
-        try:
-            socket.create_connection((host, port), max(0.1, end - time.monotonic())).close()
-            return dist.TCPStore(host, port, size, False, wait, wait_for_workers=False)
-        except (OSError, dist.DistError) as error:
-            if time.monotonic() >= end:
-                raise ConnectionError(
-                    f"process {rank} could not reach the others at {host}:{port} within {timeout:g} s: "
-                    f"{_first_line(error)}. Is process 0 running, and MASTER_ADDR its address?"
-                ) from None
-            time.sleep(10 * PAUSE)
-
-
-def _listening(host: str, port: int) -> int:
-    """A socket that listens at this address alone; the store closes it."""
-    try:
-        return socket.create_server((host, port), backlog=128).detach()
-    except OSError as error:
-        raise ConnectionError(
-            f"process 0 cannot listen at {host}:{port}: {error.strerror or error}. Choose another port with "
-            "MASTER_PORT (torchrun --master-port), or another address with MASTER_ADDR."
-        ) from None
-
-
-def _group(store: Any, rank: int, size: int, interface: str, timeout: float) -> Any:
-    try:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(interface=interface)]
-        options._timeout = timedelta(seconds=timeout)
-        return dist.ProcessGroupGloo(store, rank, size, options)
-    except RuntimeError as error:
-        raise ConnectionError(
-            f"process {rank} could not connect with the others over the interface {interface!r}: {_first_line(error)}. "
-            "Processes on several machines need --interface, e.g. eth0."
-        ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
+    name = interface or os.environ.get("GLOO_SOCKET_IFNAME") or LOOPBACK
+    # a process that is started again must not find the addresses of those that died
+    home = dist.PrefixStore(f"cascadice/{arrival.name}", store)
+    group = None if policy == CARRY_ON else make_group(home, rank, size, name, timeout)
+    more = (policy, patience, name, arrival.again, arrival.begun, lasting)
+    return World(rank, size, group, home, timeout, *more)

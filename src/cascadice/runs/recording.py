@@ -36,9 +36,16 @@ class RecordedRounds(Sequence[Round]):
     def __getitem__(self, place: int | slice) -> "Round | RecordedRounds":
         if isinstance(place, slice):
             return replace(self, numbers=self.numbers[place])
-        layout = store.layout(self.network.learner.training)
-        whose = {"run": self.run, "layout": layout}
-        return store.load_round(self.folder, self.numbers[place], **whose, device=self.network.device)
+        return load_round(self.folder, self.numbers[place], self.network, self.run)
+
+
+def load_round(folder: Path, t: int, network: Network, run: str | None) -> Round:
+    """Load a round of this network; a process wrote down its own rows of W alone, but `network` knows all."""
+    layout = store.layout(network.learner.training)
+    round_ = store.load_round(folder, t, run=run, layout=layout, device=network.device)
+    if not network.members:
+        return round_
+    return round_._replace(draw=round_.draw._replace(W=network.mixing(t)))
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,9 @@ class Recording:
         """Load these rounds (None: all that were recorded, of which none may be missing), one at a time."""
         if numbers is None:
             store.check_rounds(self.folder)
-        whose = {"run": self.fingerprint, "layout": store.layout(self.network.learner.training)}
+        run = self.fingerprint
         for t in self.round_numbers if numbers is None else numbers:
-            yield store.load_round(self.folder, t, **whose, device=self.network.device)
+            yield load_round(self.folder, t, self.network, run)
 
     def all_rounds(self) -> RecordedRounds:
         """All recorded rounds as a sequence, of which none may be missing; one is in memory at a time."""
@@ -113,7 +120,7 @@ def open_recording(
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        world: The processes that trained it together, of which each opens its own folder.
+        world: The processes that trained it together, of which each opens its own folder: rounds that all have.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
@@ -121,6 +128,8 @@ def open_recording(
     """
     folder = Path(run)
     config, numbers = read_run_config(folder), tuple(store.saved_rounds(folder))
+    if world is not None:
+        numbers = tuple(sorted(set(numbers).intersection(*world.tell(numbers))))
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
     return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world), numbers)

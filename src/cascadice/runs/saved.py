@@ -205,7 +205,9 @@ def as_drawn(network: Network, folder: Path) -> Network:
     """
     first = next(iter(store.saved_rounds(folder)), 0)
     known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))
-    drawn: dict[str, Any] = {"batches": lambda t: known(t).batch, "mixing": lambda t: known(t).W}
+    drawn: dict[str, Any] = {"batches": lambda t: known(t).batch}
+    if not network.members:  # a process recorded its own rows of W alone
+        drawn["mixing"] = lambda t: known(t).W
     if known(first).generators:
         drawn["generators"] = lambda t: known(t).generators
     return replace(network, **drawn, lr=lambda t: known(t).lr)

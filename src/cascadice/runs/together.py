@@ -16,6 +16,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
+from cascadice.runs.journal import Journal
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World
@@ -35,6 +36,11 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if live is not None:
         raise ValueError("--live shows a run in one process. Leave it out, and use cascadice report.")
+    if question is not None and world.policy != "stop":
+        raise ValueError(
+            f"influence during training needs every round of every process; --policy {world.policy} may lose some. "
+            "Train with --record all, then use cascadice influence."
+        )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
     facts = {name: value for name, value in to_json(config).items() if name not in OWN}
@@ -115,14 +121,41 @@ def speaks(world: World | None) -> bool:
 
 
 def everybody(world: World | None, metrics: RoundMetrics) -> RoundMetrics:
-    """What all processes measured in a round; the consensus distance, which takes all models, is NaN."""
-    if world is None:
+    """What all processes measured in a round; the consensus distance, which takes all models, is NaN.
+
+    Where some may be missing, it is what this one measured.
+    """
+    if world is None or world.carries_on:
         return metrics
     rows = (metrics.train_loss, *(metrics.test or ()))
     told = world.tell([row.tolist() for row in rows])
     loss, *test = (torch.cat([torch.tensor(part).double() for part in row]) for row in zip(*told, strict=True))
     consensus = torch.full_like(metrics.consensus, torch.nan)
     return metrics._replace(train_loss=loss, consensus=consensus, test=Metrics(*test) if test else None)
+
+
+def come_in(world: World | None, journal: Journal, rounds: int) -> None:
+    """Before training: wait until all are there; or, where the others have been training, start from what they have.
+
+    Raises:
+        ConnectionError: Where they are not there, or have finished.
+    """
+    if world is None or not world.carries_on:
+        return
+    assert journal.exchange is not None
+    if not world.again:
+        start = max(world.tell(journal.t))  # who has fewer rounds was away in the others
+        journal.departures.away += range(journal.t, start)
+        journal.t = start
+        if not journal.exchange.post.meet(world.timeout):
+            raise ConnectionError(f"some processes did not come within {world.timeout:g} s. Were all started?")
+        return
+    here = journal.participants or journal.network.initial
+    heard = journal.exchange.listen(here, world.timeout)
+    if heard is None or heard.start >= rounds:
+        raise ConnectionError("the others train no more. To go on from checkpoints, start all with --resume.")
+    journal.departures.away += range(journal.t, heard.start)
+    journal.t, journal.participants = heard.start, heard.participants
 
 
 def named(network: Network, error: DivergedError) -> DivergedError:

@@ -2,12 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascadice import files, locks
+from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
@@ -74,6 +75,8 @@ def run(
     _check_rule(config, resume, question)
     if world is not None:
         together.check(world, config, folder, question, live, resume=resume, overwrite=overwrite)
+        if world.begun:  # it was started again, and goes on with what it wrote
+            resume, overwrite = True, False
         folder, place = world.folder(out), {"processes": world.size, "rank": world.rank}
     check_writable(folder, "a run")
     with locks.locked(folder):
@@ -95,6 +98,7 @@ def _run(journal: Journal, rounds: int, console: Console, question: Question | N
     """Train into a folder that is free for it, and say what was done."""
     folder, network = journal.folder, journal.network
     begin(journal)
+    together.come_in(journal.world, journal, rounds)
     if not console.quiet:
         print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
     with ending(journal):
@@ -125,13 +129,20 @@ def _rounds(journal: Journal, rounds: int, window: int = 0, taped: bool = False)
     """The rounds, each entered into the journal before it is passed on."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
     options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
-    options["operator"] = Operator(journal.network, journal.exchange)
     try:
-        for round in simulate(journal.network, rounds, start=journal.t, **options):
+        for round in _simulated(journal, rounds, options):
             enter(journal, round, last=round.t + 1 == rounds)
             yield round
     except DivergedError as error:
         raise together.named(journal.network, error) from None
+
+
+def _simulated(journal: Journal, rounds: int, options: dict[str, Any]) -> Iterator[Round]:
+    if journal.world is None or not journal.world.carries_on:
+        options["operator"] = Operator(journal.network, journal.exchange)
+        return simulate(journal.network, rounds, start=journal.t, **options)
+    assert journal.exchange is not None
+    return carry_on(journal.network, rounds, journal.exchange, start=journal.t, **options)
 
 
 def _check_rule(config: Config, resume: bool, question: Question | None) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from cascadice.runs.flags import add_recording
+from cascadice.runs.flags import add_processes, add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,3 +15,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--degree", type=int, metavar="N", help="greatest number of neighbours in the suggested W")
     text = "suggest links that the run did not have, where they would help more"
     parser.add_argument("--new-links", action="store_true", help=text)
+    text = "judge only those whom one hears; among several processes it is always so"
+    parser.add_argument("--heard", action="store_true", help=text)
+    add_processes(parser)

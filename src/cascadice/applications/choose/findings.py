@@ -1,23 +1,28 @@
 """What `cascadice choose` computes, writes and says."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from cascadice.applications.choose import contributors, picture
 from cascadice.applications.choose.balance import Advice, advise
+from cascadice.applications.choose.between import observe_here
 from cascadice.applications.choose.charts import charts
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
 from cascadice.applications.detect.evidence import LEAST
 from cascadice.applications.detect.findings import own_samples
+from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import store, together
 from cascadice.runs.flags import open_from
+from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
 from cascadice.topology import write_csv
@@ -40,20 +45,23 @@ SECTION = Section(
 def run(args: argparse.Namespace) -> None:
     """Advise as the flags ask."""
     if lookup({"exchange": False, "contribution": True}, args.by, "criterion"):
-        contributors.run(args)
+        run_in_step(args, "contribution", contributors.run)
         return
+    run_in_step(args, "choose", _run)
+
+
+def _run(args: argparse.Namespace, world: World | None) -> None:
     if args.on is not None:
         raise ValueError("--on is for contributions. Use --by contribution, or leave it out.")
     if args.degree is not None and args.degree < 1:
         raise ValueError(f"--degree must be at least 1; found {args.degree}.")
-    recording = open_from(args)
+    recording = open_from(args, world)
     network = recording.network
-    if args.groups is not None and not 1 <= args.groups <= network.nodes:
-        raise ValueError(f"--groups must be in 1..{network.nodes}, the participants; found {args.groups}.")
+    if args.groups is not None and not 1 <= args.groups <= network.whole:
+        raise ValueError(f"--groups must be in 1..{network.whole}, the participants; found {args.groups}.")
     writer = open_writer(args, recording, "choose", MIXING)
     with writer.console.doing("measuring what everyone did for everyone"):
-        (evaluation, samples), every = own_samples(network), -(-len(recording.round_numbers) // TIMES)
-        observed = observe(network, recording.load_rounds(), evaluation, samples=samples, every=every)
+        observed = _observed(recording, args.heard, world)
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
@@ -66,6 +74,27 @@ def run(args: argparse.Namespace) -> None:
     writer.print(SIGNS)
     writer.print_files()
     writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
+
+
+def _observed(recording: Recording, heard: bool, world: World | None) -> Observed:
+    """What the recorded rounds show; of several processes, to each what it hears, and then the scores to all."""
+    network, rounds = recording.network, recording.load_rounds()
+    (evaluation, samples), every = own_samples(network, None, world), -(-len(recording.round_numbers) // TIMES)
+    options: dict[str, Any] = {"samples": samples, "every": every}
+    if world is None and not heard:
+        return observe(network, rounds, evaluation, **options)
+    options["hears"] = torch.stack([neighbours(W) for W in _mixing_of(recording)]).any(0)
+    if world is None:
+        return observe(network, rounds, evaluation, **options)
+    with together.exchange(world, network) as exchange:
+        assert exchange is not None
+        return observe_here(network, rounds, evaluation, world, exchange, **options)
+
+
+def _mixing_of(recording: Recording) -> Iterator[Tensor]:
+    """W of every recorded round; of several processes, in everybody's rows as it really was."""
+    for t in recording.round_numbers:
+        yield recording.network.mixing(t) if recording.network.members else store.load_draw(recording.folder, t).W
 
 
 def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:
@@ -128,7 +157,7 @@ def _accuracy(recording: Recording) -> list[str]:
     """How good the run's models were in the end, where that was measured."""
     metrics = store.metrics_so_far(recording.folder)
     accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)
-    if accuracy is None or bool(accuracy.isnan().any()):
+    if accuracy is None or bool(accuracy.isnan().any()) or recording.network.members:
         return []
     spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
     return [f"The run's test accuracy was {accuracy.mean():.3f} on average ({spread})."]

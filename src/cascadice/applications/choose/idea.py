@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cascadice.applications.choose.balance import Balance, balance_over_time
@@ -26,8 +26,9 @@ class Observed(NamedTuple):
 
 
 def observe(
-    network: Network, rounds: Iterable[Round], evaluation: Evaluation, *, samples: int, every: int = 1
-) -> Observed:
+    network: Network, rounds: Iterable[Round], evaluation: Evaluation, *, samples: int, every: int = 1,
+    hears: Bool[Tensor, "n n"] | None = None,
+) -> Observed:  # fmt: skip
     """What every participant could have learnt about every other, had all updates been sent to all.
 
     Args:
@@ -35,6 +36,7 @@ def observe(
         evaluation: Samples of each participant's own: `evaluate_on(network, own_data(network, size))`.
         samples: How many of these to use in a round; they take turns.
         every: Keep the balance after every so many rounds.
+        hears: `[k, j]`: whether j's updates are sent to k; to everybody unless given.
 
     Example:
         >>> own = evaluate_on(network, own_data(network, 128))
@@ -42,20 +44,25 @@ def observe(
         >>> suggest_mixing(seen.trust, seen.W)
     """
     count, trust = 0, cosine_trust.initial_trust(network.initial.theta)
-    fading, everyone = cosine_trust.epoch_fading(network), ~torch.eye(network.nodes, dtype=torch.bool)
+    fading, received = cosine_trust.epoch_fading(network), ~torch.eye(network.nodes, dtype=torch.bool)
+    received = received if hears is None else hears
     total = torch.zeros(network.nodes, network.nodes, dtype=torch.float64)
 
     def proximities() -> Iterator[Proximity]:
         nonlocal trust, count
         for round_ in rounds:
-            trust, count = cosine_trust.learn(trust, round_.update, everyone, fading), count + 1
+            trust, count = cosine_trust.learn(trust, round_.update, received, fading), count + 1
             total.add_(round_.W.to_dense().cpu())
             yield proximity(network, round_, in_turn(evaluation, round_.t, samples))
 
     balance = balance_over_time(proximities(), every)
+    return Observed(well_known(trust), balance, total / count)
+
+
+def well_known(trust: Trust) -> Trust:
+    """Without what k has learnt about those of whom it knows too little."""
     enough = trust.weight >= LITTLE * trust.weight.max()
-    well_known = trust._replace(total=trust.total * enough, weight=trust.weight * enough)
-    return Observed(well_known, balance, total / count)
+    return trust._replace(total=trust.total * enough, weight=trust.weight * enough)
 
 
 def suggest_mixing(

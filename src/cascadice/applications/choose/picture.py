@@ -36,7 +36,10 @@ def plot(results: Mapping[str, Any], path: Folder) -> None:
 def plot_contributions(results: Mapping[str, Any], path: Folder) -> None:
     """Plot how much each participant lowered the loss of the final models, over the whole run, as PNG or SVG."""
     lowered, (figure, axes) = -np.array(results["contributions"]), panels(1, (6.4, 4.8))
-    axes.barh(range(len(lowered)), lowered, color=[HELPED if value > 0 else HARMED for value in lowered])
+    nodes = range(len(lowered))
+    if "members" in results:  # of one process among several
+        axes.set_yticks(nodes, [str(k) for k in results["members"]])
+    axes.barh(nodes, lowered, color=[HELPED if value > 0 else HARMED for value in lowered])
     axes.axvline(0, color="0.2", linewidth=0.8)
     axes.invert_yaxis()
     axes.set(title=results["title"], xlabel="harmed  <  loss lowered by  >  helped", ylabel="participant")

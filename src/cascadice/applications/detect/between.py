@@ -46,21 +46,24 @@ def receive(network: Network, round_: Round, evaluation: Evaluation, exchange: E
     return ReceivedHere(neighbours(round_.W).T.cpu() & here, inner, torch.where(held, cosine, 0.0))
 
 
-def updates_of_neighbours(network: Network, round_: Round, exchange: Exchange) -> dict[int, Tensor]:
-    """Δ_j of own participants, and of everybody they hear, by number.
+def updates_of_neighbours(
+    network: Network, round_: Round, exchange: Exchange, hears: Bool[Tensor, "n n"] | None = None
+) -> dict[int, Tensor]:
+    """Δ_j of own participants, and of everybody they hear, by number; `hears[k, j]` unless it is by W.
 
     A mixing matrix that gives weight 1 to one neighbour each is an exchange of plain messages.
     """
     found = dict(zip(network.members, round_.update, strict=True))
     sent = Participants(round_.update, {}, round_.half.buffers)
-    hears = [row.nonzero().flatten().tolist() for row in neighbours(round_.W).cpu()]
-    for turn in range(max(map(len, hears))):
+    heard = neighbours(round_.W) if hears is None else hears
+    lists = [row.nonzero().flatten().tolist() for row in heard.cpu()]
+    for turn in range(max(map(len, lists))):
         W = torch.zeros(network.whole, network.whole, dtype=torch.float64)
-        for k, sources in enumerate(hears):
+        for k, sources in enumerate(lists):
             W[k, sources[turn : turn + 1]] = 1
         one = round_._replace(draw=round_.draw._replace(W=W))
         came = exchange.apply(one, sent).theta
-        found |= {hears[k][turn]: row for k, row in zip(network.members, came, strict=True) if turn < len(hears[k])}
+        found |= {lists[k][turn]: row for k, row in zip(network.members, came, strict=True) if turn < len(lists[k])}
     return found
 
 

@@ -14,14 +14,14 @@ from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
+from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
 from cascadice.engine import Evaluation, Network, evaluate_on
 from cascadice.influence import own_data
 from cascadice.runs import together
 from cascadice.runs.flags import open_from
-from cascadice.runs.folder import read_run_config, writing
-from cascadice.runs.processes import World, joined
+from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
@@ -41,33 +41,19 @@ SECTION = Section(
 def run(args: argparse.Namespace) -> None:
     """Detect as the flags ask."""
     check(args.rate, args.allowance, args.memory)
-    with joined(args.interface, args.timeout) as world:
-        if world is None:
-            _run(args, None)
-        else:
-            _run_together(args, world)
-
-
-def _run_together(args: argparse.Namespace, world: World) -> None:
-    """The same in one of several processes: by its own participants, with an allowance that nobody has to measure."""
-    folder, out = together.places(world, args.run, args.out, "detect")
-    args.allowance = ALLOWANCE if args.allowance is None else args.allowance
-    asked = {name: vars(args)[name] for name in ("rate", "allowance", "memory", "samples", "unlike")}
-    together.agree(world, asked, None, args.overwrite)
-    args.out, args.quiet = out, args.quiet or not together.speaks(world)
-    read_run_config(folder)
-    with writing(out):
-        _run(args, world)
+    run_in_step(args, "detect", _run)
 
 
 def _run(args: argparse.Namespace, world: World | None) -> None:
+    if world is not None and args.allowance is None:
+        args.allowance = ALLOWANCE  # nobody can measure how all of them differ
     recording = open_from(args, world)
     network = recording.network
     evaluation, samples = own_samples(network, args.samples, world)
     writer = open_writer(args, recording, "detect")
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
-    rounds = recording.load_rounds(together.common(world, recording.round_numbers) if world else None)
+    rounds = recording.load_rounds()
     with writer.console.doing("looking at what everyone heard"), together.exchange(world, network) as exchange:
         verdicts = detect(network, rounds, evaluation, **options, look=looking(exchange))
         shares = [votes(verdict := each) for each in verdicts]

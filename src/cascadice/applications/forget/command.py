@@ -2,7 +2,7 @@
 
 import argparse
 
-from cascadice.runs.flags import add_recording
+from cascadice.runs.flags import add_processes, add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,3 +19,4 @@ def add(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--points", type=int, default=2, metavar="N", help="quadrature points of path-integrated [2]")
     how.add_argument("--repair", type=int, default=0, metavar="N", help="then train N rounds without it [0]")
     how.add_argument("--check", action="store_true", help="replay too, and measure the error of an estimate")
+    add_processes(parser)

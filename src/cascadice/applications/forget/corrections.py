@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from cascadice.applications.forget.removals import Part
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights, rates, taken
-from cascadice.engine.operator import Operator
+from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
 
@@ -64,12 +64,15 @@ def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Cor
 
 def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajectory, push: Push) -> _Trajectory:
     """The trajectory a round later: local work, then gossip."""
-    reached = trajectory.reached | part.nodes
+    reached = _concerned(operator, trajectory.reached | part.nodes)
     if not bool(reached.any()):
         return trajectory
     at = round_.before if trajectory.at is None else trajectory.at
     half, tangent = push(operator, round_, part, at, trajectory, _places(reached))
     exchange = operator.exchange(round_)
+    if operator.network.members:
+        here = None if trajectory.alpha == 1 else exchange.apply(round_, half)
+        return trajectory._replace(at=here, tangent=_averaged(exchange, round_, tangent), reached=reached)
     nodes = reached.nonzero().flatten().to(tangent.theta.device)
     sent = Perturbation(nodes, torch.zeros_like(nodes), *rows_of(tangent, nodes)[:2])
     change = exchange.push(round_, None, None, sent)
@@ -80,6 +83,17 @@ def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajec
         ),
         reached=torch.zeros_like(reached).index_fill_(0, change.nodes.cpu(), True),
     )
+
+
+def _concerned(operator: Operator, reached: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Whose work is done again: between processes everybody's, because nobody knows whom a change has reached."""
+    return torch.ones_like(reached) if operator.network.members else reached
+
+
+def _averaged(exchange: Exchange, round_: Round, tangent: Participants) -> Participants:
+    """dθ/dα after gossip, which is linear: it is sent as parameters are, and state stays."""
+    still = {name: torch.zeros_like(buffer) for name, buffer in round_.half.buffers.items()}
+    return tangent._replace(theta=exchange.apply(round_, Participants(tangent.theta, {}, still)).theta)
 
 
 def pushed(
@@ -143,11 +157,11 @@ def replayed(operator: Operator, parts: Parts, points: int) -> Participants:
     now, reached = operator.network.initial, torch.zeros(operator.network.nodes, dtype=torch.bool)
     for round_, part in parts:
         at = now if bool(reached.any()) else round_.before
-        reached = reached | part.nodes
+        reached = _concerned(operator, reached | part.nodes)
         if bool(reached.any()):
             half = work_without(operator, round_.draw, at, part, _places(reached), round_.half)
             now = operator.exchange(round_).apply(round_, half)
-            reached = _heard(round_.W, reached, bool(now.state))
+            reached = reached if operator.network.members else _heard(round_.W, reached, bool(now.state))
         else:
             now = round_.after
     return now

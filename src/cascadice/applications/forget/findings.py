@@ -6,22 +6,28 @@ It is no proof that every trace is gone; `proved` says what the record shows and
 import argparse
 import re
 from collections.abc import Sequence
+from functools import partial
 from math import isfinite, nan
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cascadice.applications.forget import picture
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.forget.charts import charts
-from cascadice.applications.forget.idea import LEVELS, Corrected, forget, repair
+from cascadice.applications.forget.idea import LEVELS, Corrected, forget, nothing_to_forget, repair
 from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
+from cascadice.applications.in_step import run_in_step
+from cascadice.applications.plain import plain
 from cascadice.applications.writer import Section, comma_separated, open_writer
+from cascadice.engine.operator import Exchange, Operator
 from cascadice.names import lookup
-from cascadice.runs import store
+from cascadice.runs import store, together
 from cascadice.runs.flags import open_from
+from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
@@ -60,12 +66,18 @@ class _Measured(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     """Forget as the flags ask, then measure what is left; beside a replay with --check."""
+    _request(args)
+    run_in_step(args, "forget", _run)
+
+
+def _run(args: argparse.Namespace, world: World | None) -> None:
     nodes, samples, rounds = _request(args)
-    recording = open_from(args)
+    recording = open_from(args, world)
     numbers, removal = _rounds_to_read(recording, rounds), Removal(nodes, samples, rounds)
     check_removal(recording.network, removal)
     writer = open_writer(args, recording, "forget", CHECKPOINT)
-    corrected, measured = _measure(recording, numbers, removal, args)
+    with together.exchange(world, recording.network) as exchange:
+        corrected, measured = _measure(recording, numbers, removal, args, world, exchange)
     folder, layout = writer.folder / MODELS, store.layout(recording.network.learner.training)
     store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
     rounds, proved = rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
@@ -87,7 +99,10 @@ def run(args: argparse.Namespace) -> None:
         "seconds": measured.seconds,
         "distance": measured.left,
         "change": measured.change,
-        "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
+        **({"members": list(members)} if (members := recording.network.members) else {}),
+        "traces": {
+            name: {k: plain(v.tolist()) for k, v in one._asdict().items()} for name, one in measured.traces.items()
+        },
         "models": CHECKPOINT,
         "models_digest": models_digest(writer.folder / CHECKPOINT),
     }
@@ -132,27 +147,39 @@ def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
 
 
 def _measure(
-    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace
-) -> tuple[Corrected, _Measured]:
+    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, world: World | None,
+    exchange: Exchange | None,
+) -> tuple[Corrected, _Measured]:  # fmt: skip
     network, began = recording.network, perf_counter()
-    corrected = forget(network, recording.load_rounds(numbers), removal, args.level, args.points)
+    operator = Operator(network, exchange)
+    corrected = forget(network, recording.load_rounds(numbers), removal, args.level, args.points, operator=operator)
+    corrected = _everywhere(corrected, world, removal, numbers)
     seconds = perf_counter() - began
     (last,) = recording.load_rounds([numbers[-1]])
     models = {TRAINED: last.after}
     exact = corrected if args.level == "replay" else None
     if exact is None and args.check:
-        exact = forget(network, recording.load_rounds(numbers), removal, "replay")
-        models[NEVER] = repair(network, exact, removal, args.repair).participants
-    corrected = repair(network, corrected, removal, args.repair)
+        exact = forget(network, recording.load_rounds(numbers), removal, "replay", operator=operator)
+        models[NEVER] = repair(network, exact, removal, args.repair, operator=operator).participants
+    corrected = repair(network, corrected, removal, args.repair, operator=operator)
     models[FORGOTTEN] = corrected.participants
     draws = (round_.draw for round_ in recording.load_rounds(numbers))
-    members = network.data.train.subset(forgotten_samples(removal, draws, network.nodes))
+    members = network.data.train.subset(forgotten_samples(removal, draws, network.whole, network.members))
     traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
     change, left = (models[FORGOTTEN].theta - models[TRAINED].theta).double().norm(dim=1), nan
     if exact is not None:
         never = models.get(NEVER, models[FORGOTTEN])
-        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants)
+        total = partial(together.total, world)
+        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=total)
     return corrected, _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
+
+
+def _everywhere(corrected: Corrected, world: World | None, removal: Removal, numbers: range) -> Corrected:
+    """With what was left out in all processes, which must be something."""
+    updates, *uses = (int(number) for number in together.total(world, corrected.updates, *corrected.uses.tolist()))
+    if not updates and not sum(uses):
+        raise nothing_to_forget(removal, numbers)
+    return corrected._replace(updates=updates, uses=torch.tensor(uses, dtype=torch.int64))
 
 
 def _mean(values: Tensor) -> float:
@@ -161,7 +188,7 @@ def _mean(values: Tensor) -> float:
 
 def _rows(measured: _Measured) -> list[list[Any]]:
     left = {TRAINED: 1.0, FORGOTTEN: round(measured.left, 4), NEVER: 0.0} if measured.left is not None else {}
-    means = {name: [round(_mean(values), 4) for values in one] for name, one in measured.traces.items()}
+    means = {name: plain([round(_mean(values), 4) for values in one]) for name, one in measured.traces.items()}
     return [[name, *each, left.get(name)] for name, each in means.items()]
 
 
@@ -178,7 +205,7 @@ def _findings(
     level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
     repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
     findings = [
-        f"Forgotten in all {recording.network.nodes} models: {_subject(removal)}, {count} in {_span(rounds)}.",
+        f"Forgotten in all {recording.network.whole} models: {_subject(removal)}, {count} in {_span(rounds)}.",
         f"Method: {level} ({LEVELS[args.level].description}), {measured.seconds:.1f} s{repaired}.",
     ]
     if not any(measured.change):
@@ -231,6 +258,8 @@ def _comparisons(measured: _Measured) -> list[str]:
         return f"{before:.{digits}f} -> {after:.{digits}f}{aim}"
 
     accuracy = f", accuracy {change('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
+    if not measured.members:
+        return [f"Mean test loss {change('loss', 4)}{accuracy}, of the participants of this process."]
     few = f"; measured on only {_count(measured.members, 'sample')}" if measured.members < ENOUGH_SAMPLES else ""
     return [
         f"Mean test loss {change('loss', 4)}{accuracy}.",

@@ -62,6 +62,7 @@ def forget(
         level: A name in `LEVELS`.
         points: Of the quadrature, for path-integrated.
         operator: The operator to use, where its exchange is not the one in memory. Corrections travel as parameters do.
+            In a part of a network, rounds are played by everybody: nobody knows whom a change has reached.
 
     Example:
         >>> rounds = list(cd.simulate(network, 30))
@@ -77,7 +78,7 @@ def forget(
     def parts() -> Iterator[tuple[Round, Part]]:
         for round_ in rounds:
             _check_next(network, removal, round_, span)
-            part = part_of(removal, round_.draw, network.nodes)
+            part = part_of(removal, round_.draw, network.whole, network.members)
             if bool(part.nodes.any()) and not int(updates + uses.sum()):
                 check_replays(network, round_)
                 if removal.samples:
@@ -88,7 +89,7 @@ def forget(
             yield round_, part
 
     participants = correct(operator or Operator(network), parts(), points)
-    _check_end(removal, span, int(updates + uses.sum()))
+    _check_end(removal, span, bool(network.members) or bool(updates + uses.sum()))
     return Corrected(level, span[-1] + 1, participants, int(updates), uses)
 
 
@@ -103,15 +104,20 @@ def _check_next(network: Network, removal: Removal, round_: Round, span: Sequenc
         raise ValueError(f"round {removal.rounds.start} is to be forgotten, but the rounds begin with {round_.t}.")
 
 
-def _check_end(removal: Removal, span: Sequence[int], uses: int) -> None:
+def _check_end(removal: Removal, span: Sequence[int], used: bool) -> None:
     if not span:
         raise ValueError("there must be at least one round to forget something in; found none.")
     if removal.rounds is not None and removal.rounds[-1] > span[-1]:
         raise ValueError(f"round {removal.rounds[-1]} is to be forgotten, but the rounds end with {span[-1]}.")
-    if not uses:
-        rounds = span if removal.rounds is None else removal.rounds
-        who = f"participants {', '.join(map(str, removal.nodes))} did not use" if removal.nodes else "nobody used"
-        raise ValueError(f"{who} any of these samples in rounds {rounds[0]} to {rounds[-1]}: nothing to forget.")
+    if not used:
+        raise nothing_to_forget(removal, span)
+
+
+def nothing_to_forget(removal: Removal, span: Sequence[int]) -> ValueError:
+    """The error to raise where none of the samples was used in these rounds."""
+    rounds = span if removal.rounds is None else removal.rounds
+    who = f"participants {', '.join(map(str, removal.nodes))} did not use" if removal.nodes else "nobody used"
+    return ValueError(f"{who} any of these samples in rounds {rounds[0]} to {rounds[-1]}: nothing to forget.")
 
 
 def repair(
@@ -131,7 +137,7 @@ def repair(
     now, everyone, operator = corrected.participants, list(range(network.nodes)), operator or Operator(network)
     for t in range(corrected.t, corrected.t + rounds):
         drawn = draw(network, t)
-        part = part_of(replace(removal, rounds=None), drawn, network.nodes)
+        part = part_of(replace(removal, rounds=None), drawn, network.whole, network.members)
         half = work_without(operator, drawn, now, part, everyone, now)
         round_ = Round(drawn, now, half, half, half.theta.new_zeros(network.nodes))
         now = operator.exchange(round_).apply(round_, half)

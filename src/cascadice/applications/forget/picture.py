@@ -17,7 +17,8 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     figure, (change, loss, membership) = panels(3, (13.5, 4.4))
     forgotten = set() if results["forgotten"]["samples"] else set(results["forgotten"]["participants"])
     nodes, left = range(len(results["change"])), results["distance"]
-    change.bar(nodes, results["change"], color=["#E69F00" if k in forgotten else COLOURS["forgotten"] for k in nodes])
+    numbers = results.get("members", nodes)  # of one process among several
+    change.bar(nodes, results["change"], color=["#E69F00" if k in forgotten else COLOURS["forgotten"] for k in numbers])
     title = "how far each model moved" + (" (orange: forgotten)" if forgotten else "")
     change.set(title=title, ylabel="|change of θ|")
     _plot_traces(loss, results, "loss", "test loss")
@@ -26,7 +27,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     for axes in (change, loss, membership):
         axes.set_xlabel("participant")
         if len(nodes) <= NAMED_UP_TO:
-            axes.set_xticks(nodes)
+            axes.set_xticks(nodes, [str(k) for k in numbers])
             axes.tick_params(axis="x", labelsize=8)
     measured = "" if left is None else f"; distance left {left:.3f}"
     save(figure, path, f"{results['title']} ({results['how']['level']}{measured})")
@@ -34,9 +35,13 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
 
 def _plot_traces(axes: Any, results: Mapping[str, Any], key: str, title: str) -> None:
     for name, trace in results["traces"].items():
-        mean = np.mean(trace[key])
+        values = np.array(trace[key], dtype=float)
+        if np.isnan(values).all():  # the forgotten samples are in another process
+            continue
+        mean = np.mean(values)
         style = {"color": COLOURS[name], "markersize": 5, "linestyle": "none"}
-        axes.plot(trace[key], MARKS[name], label=f"{name}: mean {mean:.3f}", **style)
+        axes.plot(values, MARKS[name], label=f"{name}: mean {mean:.3f}", **style)
         axes.axhline(mean, color=COLOURS[name], linewidth=0.8, alpha=0.6)
     axes.set_title(title)
-    axes.legend(frameon=False, fontsize=8)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)

@@ -1,6 +1,6 @@
 """What to forget, and which part of a round that is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,11 +49,15 @@ class Part(NamedTuple):
         return self.updates | self.samples.flatten(1).any(1)
 
 
-def part_of(removal: Removal, draw: Draw, nodes: int) -> Part:
-    """What is forgotten of the round with this draw. No data are read: the draw has the indices of the samples."""
+def part_of(removal: Removal, draw: Draw, nodes: int, members: Sequence[int] = ()) -> Part:
+    """What is forgotten of the round with this draw. No data are read: the draw has the indices of the samples.
+
+    `members` are those of `nodes` participants whose rows the draw has, if not all.
+    """
     batch = draw.batch.cpu()
     concerned = torch.full((nodes,), not removal.nodes)
     concerned[list(removal.nodes)] = True
+    concerned = concerned[list(members)] if members else concerned
     if removal.rounds is not None and draw.t not in removal.rounds:
         concerned.zero_()
     if not removal.samples:
@@ -63,11 +67,13 @@ def part_of(removal: Removal, draw: Draw, nodes: int) -> Part:
     return Part(torch.zeros_like(concerned), torch.isin(batch, torch.tensor(removal.samples)) & used[:, None, None])
 
 
-def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> Int[Tensor, " samples"]:
-    """The training samples used in what is forgotten, each once."""
+def forgotten_samples(
+    removal: Removal, draws: Iterable[Draw], nodes: int, members: Sequence[int] = ()
+) -> Int[Tensor, " samples"]:
+    """The training samples used in what is forgotten, each once; those of `members`, if not all."""
     used = [torch.zeros(0, dtype=torch.int64)]
     for draw in draws:
-        part, batch = part_of(removal, draw, nodes), draw.batch.cpu()
+        part, batch = part_of(removal, draw, nodes, members), draw.batch.cpu()
         used.append(torch.cat([batch[part.samples], batch[part.updates].flatten()]))
     samples: Tensor = torch.unique(torch.cat(used))
     return samples[samples >= 0]  # smaller batches are padded
@@ -76,7 +82,7 @@ def forgotten_samples(removal: Removal, draws: Iterable[Draw], nodes: int) -> In
 def check_removal(network: Network, removal: Removal) -> None:
     """Raise ValueError if the network has no such participants or samples."""
     for what, numbers, count in (
-        ("participants", removal.nodes, network.nodes),
+        ("participants", removal.nodes, network.whole),
         ("training samples", removal.samples, len(network.data.train)),
     ):
         if unknown := [number for number in numbers if not 0 <= number < count]:

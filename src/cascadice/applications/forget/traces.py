@@ -1,5 +1,7 @@
 """How far models are from never having used something, and whether its samples can still be recognised."""
 
+from collections.abc import Callable
+from math import sqrt
 from typing import NamedTuple
 
 import torch
@@ -12,21 +14,27 @@ from cascadice.engine import Network, Participants, evaluate
 from cascadice.engine.operator import row_measures
 from cascadice.influence.measures import per_sample
 
+Total = Callable[..., tuple[float, ...]]
+"""Own sums -> those of everybody."""
+
 
 def distance(
-    corrected: Participants, trained: Participants, replayed: Participants, *, start: Participants | None = None
-) -> float:
+    corrected: Participants, trained: Participants, replayed: Participants, *, start: Participants | None = None,
+    total: Total = lambda *squares: squares,
+) -> float:  # fmt: skip
     """The distance left to models that never used it: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed|.
 
     0 is as if never used, 1 as trained, more if the correction did harm, NaN if there was nothing to forget. `start`:
-    the replayed models before repair, if both the corrected and the replayed ones were repaired since.
+    the replayed models before repair, if both the corrected and the replayed ones were repaired since. `total` adds
+    sums of squares of those who have other participants.
 
     Example:
         >>> distance(estimate.participants, rounds[-1].after, exact.participants)
     """
-    left = float((corrected.theta - replayed.theta).double().norm())
-    whole = float((trained.theta - (replayed if start is None else start).theta).double().norm())
-    return left / whole if whole else float("nan")
+    left = float((corrected.theta - replayed.theta).double().square().sum())
+    whole = float((trained.theta - (replayed if start is None else start).theta).double().square().sum())
+    left, whole = total(left, whole)
+    return sqrt(left / whole) if whole else float("nan")
 
 
 def sample_losses(
@@ -63,8 +71,13 @@ class Trace(NamedTuple):
 
 
 def trace(network: Network, participants: Participants, members: Samples) -> Trace:
-    """Measure these models on the test data, and how well `members` can be told from those, which were never used."""
+    """Measure these models on the test data, and how well `members` can be told from those, which were never used.
+
+    Without any, the last is NaN.
+    """
     test = network.data.test
     metrics = evaluate(network, participants, test)
+    if not len(members):
+        return Trace(metrics.loss, metrics.accuracy, torch.full_like(metrics.loss, torch.nan, dtype=torch.float64))
     losses = (sample_losses(network, participants, samples) for samples in (members, test))
     return Trace(metrics.loss, metrics.accuracy, membership_auc(*losses))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from cascadice.applications.plain import Json
@@ -38,7 +39,7 @@ def audit(results: Json, folder: Path) -> list[str]:
     if ledger.problems.keys() & set(entered) or entered != sorted(results["rounds"]):
         wrong = next(iter(ledger.problems.values()), "its rounds are not those that were paid for")
         raise ValueError(f"the ledger in {place} does not support the payments: {wrong}.")
-    _compare(results, _by_round(ledger, entered))
+    _compare(results, _by_round(ledger, entered), np.unique(ledger.rows["participant"]).tolist())
     return [f"Computed again from the ledger: these are the payments that its {len(entered)} rounds give."]
 
 
@@ -58,15 +59,19 @@ def _by_round(ledger: Ledger, rounds: list[int]) -> torch.Tensor:
     return values[[ledger.rounds.index(t) for t in rounds]]
 
 
-def _compare(results: Json, contributions: torch.Tensor) -> None:
+def _compare(results: Json, contributions: torch.Tensor, nodes: list[int]) -> None:
     names = ("budget", "floor", "clawback")
-    if not all(isinstance(results[name], (int, float)) for name in names):
+    # of one process among several: how many more were paid, and the sum of their weights, which the others told
+    elsewhere = {"others": 0, "others_weight": 0.0, **results}
+    if not all(isinstance(elsewhere[name], (int, float)) for name in (*names, "others", "others_weight")):
         raise ValueError(f"{', '.join(names)} must be numbers.")
     budget, floor, clawback = (float(results[name]) for name in names)
-    payments = pay(contributions, budget, floor=floor, clawback=clawback, rule=str(results["payout"])).payment.tolist()
-    rows = {row[0]: row[1] for row in results["table"]["rows"]}
-    for node, payment in enumerate(payments):
-        for paid in (dict(enumerate(results["payments"])).get(node), rows.get(node)):
+    more: Json = {"others": int(elsewhere["others"]), "total": lambda own: own + float(elsewhere["others_weight"])}
+    terms: Json = {"floor": floor, "clawback": clawback, "rule": str(results["payout"])}
+    payments = pay(contributions, budget, **terms, **more).payment.tolist()
+    rows, noted = {row[0]: row[1] for row in results["table"]["rows"]}, dict(enumerate(results["payments"]))
+    for place, (node, payment) in enumerate(zip(nodes, payments, strict=True)):
+        for paid in (noted.get(place), rows.get(node)):
             if not isinstance(paid, (int, float)) or abs(paid - payment) > TOLERANCE * budget + 1e-6:
                 raise ValueError(f"it pays participant {node} {paid}; by the ledger it is {payment:.6g}.")
     if len(payments) != len(results["payments"]) or len(payments) != len(rows):

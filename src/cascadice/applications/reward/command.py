@@ -2,7 +2,7 @@
 
 import argparse
 
-from cascadice.runs.flags import add_recording
+from cascadice.runs.flags import add_processes, add_recording
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,3 +28,4 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "file with a secret key of 16 bytes or more: seal what is entered with it, and check what was entered before"
     enter.add_argument("--seal", metavar="FILE", help=text)
     enter.add_argument("--ledger", metavar="DIR", help="folder of the ledger (RUN/ledger)")
+    add_processes(parser)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cascadice.engine import Evaluation, Network, Round
+from cascadice.engine import Evaluation, Network, Operator, Round
+from cascadice.engine.operator import Exchange
 from cascadice.influence.checks import check_recording
 from cascadice.influence.full_horizon import full_horizon
 from cascadice.influence.readings import samples_of
@@ -23,12 +24,16 @@ CONTRIBUTIONS: Mapping[str, str] = {
 
 
 class Entry(NamedTuple):
-    """Everyone's contribution in one round: of whole updates and, if asked for, of each sample in `draw`, by index."""
+    """Everyone's contribution in one round: of whole updates and, if asked for, of each sample in `draw`, by index.
+
+    `nodes` are the numbers of these participants, if they are not all.
+    """
 
     round: int
     participants: Float[Tensor, " n"]
     samples: Float[Tensor, "n samples"] | None = None
     draw: Int[Tensor, "n samples"] | None = None
+    nodes: tuple[int, ...] = ()
 
 
 def by_whole_run(
@@ -61,17 +66,18 @@ def by_whole_run(
     return entries_of(shares, samples)
 
 
-def entries_of(shares: WholeRun, samples: bool) -> list[Entry]:
+def entries_of(shares: WholeRun, samples: bool, nodes: tuple[int, ...] = ()) -> list[Entry]:
     """Whole-run shares as an entry for each round, with those of samples if asked for."""
     return [
-        Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))
+        Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))._replace(nodes=nodes)
         for t, row in enumerate(shares.by_round)
     ]
 
 
 def by_shares(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, *, points: int = 2, samples: bool = False
-) -> Entry:
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, *, points: int = 2, samples: bool = False,
+    exchange: Exchange | None = None,
+) -> Entry:  # fmt: skip
     """Share what the updates of the first round did to everyone's loss after gossip, summed over all the rounds.
 
         share_j = ∫₀¹ (A_j(α) − q_j ∇L(θ_j(α)))ᵀ Δ_j dα
@@ -85,13 +91,15 @@ def by_shares(
         rounds: Consecutive rounds, one for each hop; the updates of the first are scored.
         points: Of the quadrature over α.
         samples: Whether to score each sample too.
+        exchange: How what is sent is exchanged; in memory unless given.
 
     Example:
         >>> by_shares(network, rounds[:2], evaluation).participants
     """
     check_recording(network, rounds)
-    first, adjoint = rounds[0], mean_adjoint(network, rounds, evaluation, points, direct=False)
-    entry = Entry(first.t, by_participant(first, adjoint))
+    operator = Operator(network, exchange)
+    first, adjoint = rounds[0], mean_adjoint(network, rounds, evaluation, points, direct=False, operator=operator)
+    entry = Entry(first.t, by_participant(first, adjoint), nodes=network.members)
     if not samples:
         return entry
     scores = by_sample(network, first, adjoint)
@@ -99,14 +107,16 @@ def by_shares(
 
 
 def by_horizon(
-    network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, samples: bool = False
-) -> Iterator[Entry]:
+    network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, samples: bool = False,
+    exchange: Exchange | None = None,
+) -> Iterator[Entry]:  # fmt: skip
     """Score the effect of every round's updates on the final models, to first order, from the last round back.
 
     As `influence.full_horizon`. Cost: about two training passes a round, samples included.
 
     Args:
         backwards: Every round of the run, the last one first.
+        exchange: How what is sent is exchanged; in memory unless given.
 
     Example:
         >>> [entry.participants for entry in by_horizon(network, reversed(rounds), evaluation)]
@@ -118,6 +128,7 @@ def by_horizon(
             batches.append(round_.draw.batch.cpu().flatten(1))
             yield round_
 
-    for scored in full_horizon(network, noted(), evaluation):
+    for scored in full_horizon(network, noted(), evaluation, operator=Operator(network, exchange)):
         batch = batches.pop()
-        yield Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))
+        entry = Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))
+        yield entry._replace(nodes=network.members)

@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json
 from cascadice.applications.reward import picture
 from cascadice.applications.reward.audit import audit
@@ -26,11 +28,14 @@ from cascadice.applications.reward.ledger import (
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.writer import Section, Writer, open_writer
-from cascadice.engine import evaluate_on
+from cascadice.engine import Network, evaluate_on
+from cascadice.engine.exchange.messages import Messages
 from cascadice.names import lookup
+from cascadice.runs import together
 from cascadice.runs.ask import Question, start_rounds
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import Playable, playable
+from cascadice.runs.processes import World
 from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
@@ -53,12 +58,18 @@ SECTION = Section(
 
 def run(args: argparse.Namespace) -> None:
     """Enter what the ledger lacks and pay, as the flags ask."""
-    folder = Path(args.ledger or Path(args.run) / "ledger")
+    run_in_step(args, "reward", _run)
+
+
+def _run(args: argparse.Namespace, world: World | None) -> None:
+    """Of several processes, each enters what its own participants contributed, and pays them."""
+    folder = together.places(world, args.run, args.ledger, "ledger")[1]
     begun = (folder / CHAIN).exists()
     args.kind = args.kind or (note_of(folder)["kind"].partition(",")[0] if begun else "whole-run")
     _check_kind(args)
-    recording = open_from(args)
-    check_terms(recording.network.nodes, args.budget, args.floor, args.clawback, args.payout)
+    together.agree(world, "reward", {"--kind": args.kind}, args.overwrite)
+    recording = open_from(args, world)
+    check_terms(recording.network.whole, args.budget, args.floor, args.clawback, args.payout)
     note = _note(args, recording)
     if not begun:
         check_free(folder)
@@ -66,13 +77,37 @@ def run(args: argparse.Namespace) -> None:
     if ledger is not None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
-    swept = _enter_missing(writer, ledger, folder, note, args, None if key is None else partial(signature, key))
-    ledger = read_ledger(folder, note)
-    payout = pay(by_round(ledger), args.budget, floor=args.floor, clawback=args.clawback, rule=args.payout)
-    results = _results(writer, ledger, payout, swept, args)
+    with together.exchange(world, recording.network) as exchange:
+        played = together.in_step(world, _playable(recording)) if args.kind == "whole-run" else None
+        among = Among(world, exchange, None if played is None else replace(played, exchange=exchange))
+        sign = None if key is None else partial(signature, key)
+        swept = _enter_missing(writer, ledger, folder, note, args, among, sign)
+        ledger = read_ledger(folder, note)
+        results = _results(writer, ledger, _paid(ledger, args, among, recording.network), swept, args, among)
     writer.write(results, picture.plot)
     _print_payments(writer, results["table"]["rows"])
     writer.print_files(f"; the ledger in {ledger.folder}")
+
+
+class Among(NamedTuple):
+    """With whom contributions are computed: other processes, by messages, if there are any; and the run to play."""
+
+    world: World | None
+    exchange: Messages | None
+    played: Playable | None
+
+
+def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> tuple[Payout, float]:
+    """What participants in the ledger are paid, and the weight of those whom other processes pay."""
+    weights = [0.0]
+
+    def total(own: float) -> float:
+        weights[0] = together.total(among.world, own)[0] - own
+        return own + weights[0]
+
+    terms = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
+    payout = pay(by_round(ledger), args.budget, **terms, others=network.whole - network.nodes, total=total)
+    return payout, weights[0]
 
 
 def _check_kind(args: argparse.Namespace) -> None:
@@ -108,16 +143,16 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
 
 def _enter_missing(
     writer: Writer, ledger: Ledger | None, folder: Path, note: Mapping[str, str], args: argparse.Namespace,
-    sign: Callable[[str], str] | None = None,
+    among: Among, sign: Callable[[str], str] | None = None,
 ) -> Swept | None:  # fmt: skip
     """Enter the rounds that the ledger lacks, and those whose parts are damaged. Whole runs are swept for it."""
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entered, swept = set(ledger.rounds if ledger else ()), None
+    entered, swept = set(together.common(among.world, ledger.rounds if ledger else ())), None
     try:
         if args.kind == "whole-run":
-            entries, total, swept = _of_the_whole_run(writer, entered, args)
+            entries, total, swept = _of_the_whole_run(writer, entered, args, among)
         else:
-            entries, total = _of_rounds(writer.recording, entered, args)
+            entries, total = _of_rounds(writer.recording, entered, args, among)
         if total:
             shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
             enter(folder, note, shown, sign)
@@ -128,48 +163,55 @@ def _enter_missing(
 
 
 def _of_the_whole_run(
-    writer: Writer, entered: set[int], args: argparse.Namespace
+    writer: Writer, entered: set[int], args: argparse.Namespace, among: Among
 ) -> tuple[Iterable[Entry], int, Swept | None]:
     """The entries that the ledger lacks, and their number; the run is swept if there are any."""
-    run = _playable(writer.recording)
+    run = among.played
+    assert run is not None
     missing = set(range(run.rounds)) - entered
     if not missing:
         return [], 0, None
     question = WholeRunQuestion(points=args.points or POINTS, samples=args.samples, eval_samples=args.eval_samples)
     swept = sweep_run(run, question, writer.folder, writer.console)
-    entries = entries_of(swept.scores[SHARES], args.samples)
+    entries = entries_of(swept.scores[SHARES], args.samples, run.network.members)
     return (entry for entry in entries if entry.round in missing), len(missing), swept
 
 
-def _of_rounds(recording: Recording, entered: set[int], args: argparse.Namespace) -> tuple[Iterable[Entry], int]:
+def _of_rounds(
+    recording: Recording, entered: set[int], args: argparse.Namespace, among: Among
+) -> tuple[Iterable[Entry], int]:
     """The entries that the ledger lacks, and their number."""
     network, test = recording.network, recording.network.data.test
     evaluation = evaluate_on(network, test.subset(torch.arange(args.eval_samples or len(test))))
     if args.kind == "horizon":
         span = recording.consecutive_rounds()
-        entries = by_horizon(network, recording.load_rounds(span[::-1]), evaluation, samples=args.samples)
+        backwards = recording.load_rounds(span[::-1])
+        entries = by_horizon(network, backwards, evaluation, samples=args.samples, exchange=among.exchange)
         return (entry for entry in entries if entry.round not in entered), len(set(span) - entered)
     question = Question(("shares",), hops=args.hops or HOPS, every=args.every or 1)
     starts = start_rounds(recording.round_numbers, question, recording.folder)
     missing = [t for t in starts if t not in entered]
     windows = recording.windows(missing, question.hops)
-    return (by_shares(network, window, evaluation, samples=args.samples) for window in windows), len(missing)
+    how: dict[str, Any] = {"samples": args.samples, "exchange": among.exchange}
+    return (by_shares(network, window, evaluation, **how) for window in windows), len(missing)
 
 
-def _results(writer: Writer, ledger: Ledger, payout: Payout, swept: Swept | None, args: argparse.Namespace) -> Json:
-    injected = injected_faults(writer.recording.network)
+def _results(
+    writer: Writer, ledger: Ledger, paid: tuple[Payout, float], swept: Swept | None, args: argparse.Namespace,
+    among: Among,
+) -> Json:  # fmt: skip
+    network, (payout, others) = writer.recording.network, paid
+    injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
     order = payout.payment.argsort(descending=True, stable=True).tolist()
-    rows = [[k, *(round(float(column[k]), 6) for column in payout), injected.get(k, "")] for k in order]
-    title = f"{args.budget:g} shared among {writer.recording.network.nodes} participants"
+    rows = [
+        [numbers[k], *(round(float(column[k]), 6) for column in payout), injected.get(numbers[k], "")] for k in order
+    ]
+    title = f"{args.budget:g} shared among {network.whole} participants"
     sentences, measured = _sentences(writer, ledger, payout, injected, args), {}
-    if args.kind == "whole-run":
-        run = _playable(writer.recording)
+    if (run := among.played) is not None:
         untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
-        measured = {
-            "untrained": untrained,
-            "trained": trained,
-            "gap": float(by_round(ledger).sum()) - trained + untrained,
-        }
+        (entered,) = together.total(among.world, float(by_round(ledger).sum()))
+        measured = {"untrained": untrained, "trained": trained, "gap": entered - trained + untrained}
         sentences.insert(2, _gap(**measured))
     results = {
         **writer.header(title, sentences, COLUMNS, rows),
@@ -179,12 +221,18 @@ def _results(writer: Writer, ledger: Ledger, payout: Payout, swept: Swept | None
         "seal": ledger.seal,
         "rounds": ledger.rounds,
         "payments": payout.payment.tolist(),
+        **(_elsewhere(network, others) if network.members else {}),
         "contributions": by_round(ledger).tolist(),
         **measured,
     }
     if args.samples:
         results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
     return results
+
+
+def _elsewhere(network: Network, weight: float) -> Json:
+    """Of one process among several: whom it pays, how many the others pay, and the sum of their weights."""
+    return {"members": list(network.members), "others": network.whole - network.nodes, "others_weight": weight}
 
 
 def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
@@ -215,15 +263,19 @@ def _sentences(
     """Who is paid what, and why."""
 
     def names(nodes: list[int]) -> str:
-        return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in nodes)
+        each = (numbers[k] for k in nodes)
+        return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in each)
 
+    network = writer.recording.network
     nodes, rounds = range(len(payout.payment)), ledger.rounds
+    numbers = network.members or tuple(nodes)
     span = f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
     best, least = int(payout.payment.argmax()), float(payout.payment.min())
     unpaid = [k for k in nodes if payout.credit[k] <= 0]
     idle = [k for k in unpaid if payout.earned[k] == 0 == payout.lost[k]]
     return [
-        f"{args.budget:g} is shared among {len(nodes)} participants, {PAYOUT_RULES[args.payout].description}.",
+        f"{args.budget:g} is shared among {network.whole} participants, {PAYOUT_RULES[args.payout].description}."
+        + (f" {len(nodes)} of them are paid by this process." if network.members else ""),
         f"Credit is how much a participant's updates lowered the loss, less the harm they did ({ledger.note['kind']}; "
         f"{span}).",
         f"Highest payment: {payout.payment[best]:.2f}, to {names([best])}.",

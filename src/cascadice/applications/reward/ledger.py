@@ -227,7 +227,7 @@ def _part(folder: Path, t: int) -> Path:
 def _columns(entry: Entry) -> Columns:
     """A row for each participant's whole update, then one for each sample drawn."""
     values = entry.participants.detach().cpu().double().numpy()
-    nodes, samples = np.arange(len(values)), np.full(len(values), ALL)
+    nodes, samples = np.array(entry.nodes or range(len(values))), np.full(len(values), ALL)
     if entry.samples is not None and entry.draw is not None:
         drawn = entry.draw.reshape(-1).numpy()
         used = drawn >= 0  # smaller batches are padded

@@ -46,6 +46,8 @@ def pay(
     floor: float = 0.0,
     clawback: float = 1.0,
     rule: str = "proportional",
+    others: int = 0,
+    total: Callable[[float], float] = lambda own: own,
 ) -> Payout:
     """Share a budget: the floor for everyone, the rest by a payout rule.
 
@@ -58,6 +60,8 @@ def pay(
         clawback: What harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds; 0
             forgives all harm; more than 1 punishes it.
         rule: A name in `PAYOUT_RULES`.
+        others: How many more share the budget, whose contributions are known elsewhere.
+        total: From the sum of the weights here to that of everybody.
 
     Example:
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
@@ -70,14 +74,15 @@ def pay(
     if len(wrong := (~values.isfinite()).nonzero()):
         t, node = wrong[0].tolist()
         raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
-    check_terms(nodes, budget, floor, clawback, rule)
+    check_terms(nodes + others, budget, floor, clawback, rule)
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
     credit = earned - clawback * lost
-    weights, rest = PAYOUT_RULES[rule].weights(credit), max(budget - nodes * floor, 0.0)
-    if rest > 0 and not bool(weights.any()):
-        remedy = f"Pay everyone the same with a floor of {budget / nodes:g}, or lower the clawback."
+    weights, rest = PAYOUT_RULES[rule].weights(credit), max(budget - (nodes + others) * floor, 0.0)
+    everybody = total(float(weights.sum()))
+    if rest > 0 and not everybody:
+        remedy = f"Pay everyone the same with a floor of {budget / (nodes + others):g}, or lower the clawback."
         raise ValueError(f"nobody helped, so {rest:g} of the budget cannot be paid for help. {remedy}")
-    above = rest * weights / weights.sum() if rest > 0 else torch.zeros_like(weights)
+    above = rest * weights / everybody if rest > 0 else torch.zeros_like(weights)
     return Payout(floor + above, credit, earned, lost)
 
 

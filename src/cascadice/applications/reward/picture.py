@@ -16,6 +16,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     lowered = -np.array(results["contributions"])  # the loss, by round and participant
     injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
     nodes = range(lowered.shape[1])
+    numbers = results.get("members", nodes)  # of one process among several
     payments.barh(nodes, results["payments"], color=COLOURS[1])
     payments.set(title="payments", xlabel="payment", ylabel="participant")
     reasons.barh(nodes, lowered.clip(min=0).sum(0), color=HELPED, label="rounds in which it helped")
@@ -24,10 +25,10 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     reasons.set(title="what they are paid for", xlabel="harmed  <  loss lowered by  >  helped")
     reasons.legend(frameon=False, fontsize=8)
     for axes in (payments, reasons):
-        labels = [f"{injected.get(k, '')}  {k}".strip() if len(nodes) <= NAMED_UP_TO else "" for k in nodes]
+        labels = [f"{injected.get(k, '')}  {k}".strip() if len(nodes) <= NAMED_UP_TO else "" for k in numbers]
         axes.set_yticks(nodes, labels, fontsize=8)
         axes.invert_yaxis()
-    for node, total in enumerate(lowered.cumsum(0).T):
+    for node, total in zip(numbers, lowered.cumsum(0).T, strict=True):
         colour, alpha = (HARMED, 0.9) if node in injected else (HELPED, 0.5)
         growth.plot(results["rounds"], total, color=colour, alpha=alpha, linewidth=1.2)
     growth.axhline(0, color="0.2", linewidth=0.8)

@@ -21,6 +21,7 @@ from cascadice.engine.exchange import frames
 from cascadice.engine.exchange.attendance import POLICIES, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame
 from cascadice.engine.exchange.post import MissingError, Post
+from cascadice.engine.exchange.rows import as_rows, from_rows, real_buffers, width
 from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
@@ -29,9 +30,8 @@ from cascadice.topology.mixing import full_precision
 
 __all__ = ["Joined", "Messages", "PeerError"]
 
-
 EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
-TRAILING = 3  # times that others were ahead, before rounds are left out
+TRAILING = 6  # times in a row that others were ahead, before rounds are left out; on a busy machine some are chance
 SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
 
 
@@ -51,6 +51,21 @@ class Joined(NamedTuple):
     participants: Participants
 
 
+class Routes(NamedTuple):
+    """What a mixing matrix asks of one process.
+
+    Attributes:
+        W, mine: The matrix, and the rows of own participants.
+        sends: The processes that hear the same own participants, by these.
+        awaited: The processes that own participants hear.
+    """
+
+    W: Float[Tensor, "n n"]
+    mine: Float[Tensor, "m n"]
+    sends: dict[tuple[int, ...], list[int]]
+    awaited: list[int]
+
+
 class Messages:
     """An exchange between processes.
 
@@ -65,6 +80,7 @@ class Messages:
     Attributes:
         post: What was sent, received and refused.
         attendance: Which messages were missing, and who is not waited for.
+        incomplete: Whether messages were missing in the round that was applied last.
 
     Example:
         >>> exchange = Messages(part_of(network, parts[rank]), parts, rank, dist.group.WORLD)
@@ -81,9 +97,11 @@ class Messages:
         usual = names.lookup(POLICIES, policy, "policy")
         self._parts, self._rank, self._stops = [torch.tensor(part) for part in parts], rank, policy == "stop"
         self._own, self._dtype, self._network = self._parts[rank], network.initial.theta.dtype, network
-        self._columns = network.learner.size + sum(_width(buffer) for buffer in _real(network.initial).values())
+        self._columns = network.learner.size + sum(width(buffer) for buffer in real_buffers(network.initial).values())
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
-        self._step, self._trailing, self._mixed = 0, 0, torch.empty(0)
+        self._place = {k: place for place, k in enumerate(parts[rank])}
+        self._known: tuple[Tensor, Routes] | None = None
+        self._step, self._trailing, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -97,22 +115,38 @@ class Messages:
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What own participants have after this round if they send `half`."""
-        rows, W = _joined(half), round_.W.to_dense()
-        for peer in self._peers:
-            heard = self._own[(W[self._parts[peer]][:, self._own] != 0).any(0)]
-            if len(heard):
-                self._send(peer, MODEL, round_.t, heard, rows[torch.isin(self._own, heard)])
-        mine, came = W[self._own], _flags(self._own, len(W))
-        mixed = _product(mine[:, self._own], rows)
-        for frame in self._frames(MODEL, round_.t, [p for p in self._peers if _any(mine[:, self._parts[p]])]):
-            mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
+        rows, routes = as_rows(half), self._routes(round_.W)
+        for heard, peers in routes.sends.items():
+            chosen = rows if len(heard) == len(rows) else rows[[self._place[k] for k in heard]]
+            data = frames.pack(Frame(MODEL, self._step, round_.t, torch.tensor(heard), chosen))
+            for peer in peers:
+                self.post.send(peer, data, self.attendance.patience)
+        W, mine, came = routes.W, routes.mine, _flags(self._own, len(routes.W))
+        place = out.theta if out is not None and rows is half.theta else None
+        mixed = _product(mine[:, self._own], rows, place)
+        for frame in self._frames(MODEL, round_.t, routes.awaited):
+            _add_product(mixed, mine[:, frame.nodes], frame.rows)
             came[frame.nodes] = True
-        self._mixed = round_.W
-        if _any(mine[:, ~came]):
+        self._mixed, self.incomplete = round_.W, _any(mine[:, ~came])
+        if self.incomplete:
             self._check_complete(round_.t)
             self._mixed = W.index_copy(0, self._own, renormalised(mine, came, self._own))
             mixed = _rescaled(mixed, rows, mine, came)
-        return _unjoined(mixed, half, out)
+        return from_rows(mixed, half, out)
+
+    def _routes(self, W: Float[Tensor, "n n"]) -> "Routes":
+        """What W asks of this process; that of the last W is remembered, because W is often the same for long."""
+        if self._known is None or self._known[0] is not W:
+            dense = W.to_dense()
+            sends: dict[tuple[int, ...], list[int]] = {}
+            for peer in self._peers:
+                heard = self._own[(dense[self._parts[peer]][:, self._own] != 0).any(0)]
+                if len(heard):
+                    sends.setdefault(tuple(heard.tolist()), []).append(peer)
+            mine = dense[self._own]
+            awaited = [peer for peer in self._peers if _any(mine[:, self._parts[peer]])]
+            self._known = W, Routes(dense, mine, sends, awaited)
+        return self._known[1]
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
         """The W of the round that was applied last: own rows as they really were, those of others as planned."""
@@ -184,14 +218,14 @@ class Messages:
         self._step = step = sorted(frame.step for frame in came.values())[-2:][0]
         t = step + Counter(frame.t - frame.step for frame in came.values()).most_common(1)[0][0]
         W = self._network.mixing(t).to_dense()
-        mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), _joined(here)
+        mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), as_rows(here)
         mixed = torch.zeros_like(rows)
         for frame in self._frames(MODEL, t, list(came)):
-            mixed += _product(mine[:, frame.nodes], frame.rows.to(rows))
+            _add_product(mixed, mine[:, frame.nodes], frame.rows)
             heard[frame.nodes] = True
         self.skip(EARLY - 1)
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
-        return Joined(t, t + EARLY, W, _unjoined(_rescaled(mixed, rows, mine, heard), here, None))
+        return Joined(t, t + EARLY, W, from_rows(_rescaled(mixed, rows, mine, heard), here, None))
 
     def _reached(self, awaited: int) -> int | None:
         """The exchange that two of the others have reached, or one if not even two are `awaited`."""
@@ -206,7 +240,7 @@ class Messages:
         return {peer: frame for peer, frame in newest.items() if frame is not None}
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
-        self.post.send(peer, Frame(kind, self._step, t, nodes, rows), self.attendance.patience)
+        self.post.send(peer, frames.pack(Frame(kind, self._step, t, nodes, rows)), self.attendance.patience)
 
     def _frames(self, kind: int, t: int, peers: Sequence[int]) -> Iterator[Frame]:
         """The messages of these peers in this exchange, of those whose message can be used."""
@@ -241,9 +275,14 @@ def renormalised(mine: Float[Tensor, "m n"], came: Tensor, own: Tensor) -> Float
     return torch.where(left > 0, mine * came * (full / left), alone)
 
 
-def _product(W: Tensor, rows: Tensor) -> Tensor:
+def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     with full_precision():
-        return W.to(rows) @ rows
+        return torch.mm(W.to(rows), rows, out=out)
+
+
+def _add_product(total: Tensor, W: Tensor, rows: Tensor) -> None:
+    with full_precision():
+        total.addmm_(W.to(total), rows.to(total))
 
 
 def _rescaled(mixed: Tensor, rows: Tensor, mine: Float[Tensor, "m n"], came: Tensor) -> Tensor:
@@ -260,32 +299,3 @@ def _flags(nodes: Tensor, size: int) -> Tensor:
 
 def _any(weights: Tensor) -> bool:
     return bool((weights != 0).any())
-
-
-def _real(participants: Participants) -> dict[str, Tensor]:
-    """The buffers that travel."""
-    return {name: buffer for name, buffer in participants.buffers.items() if buffer.is_floating_point()}
-
-
-def _width(buffer: Tensor) -> int:
-    return buffer[0].numel()
-
-
-def _joined(half: Participants) -> Float[Tensor, "m columns"]:
-    """Parameters and real-valued buffers, as one row for each participant."""
-    buffers = (buffer.reshape(len(buffer), -1).to(half.theta) for buffer in _real(half).values())
-    return torch.cat([half.theta, *buffers], 1)
-
-
-def _unjoined(rows: Tensor, half: Participants, out: Participants | None) -> Participants:
-    """The participants whose parameters and real-valued buffers these rows are."""
-    real = _real(half)
-    theta, *parts = torch.split(rows, [half.theta.shape[1], *(_width(buffer) for buffer in real.values())], 1)
-    travelled = {
-        name: part.reshape(buffer.shape).to(buffer) for (name, buffer), part in zip(real.items(), parts, strict=True)
-    }
-    buffers = half.buffers | travelled
-    if out is None:
-        return Participants(theta.contiguous(), half.state, buffers)
-    buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
-    return Participants(out.theta.copy_(theta), half.state, buffers)

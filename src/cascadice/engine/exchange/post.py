@@ -1,8 +1,8 @@
 """Letters to and from the other processes, by torch.distributed: a thread for each direction of each pair.
 
 The thread that receives always has a buffer waiting, of the largest size that its peer may send, and a few messages of
-each peer are kept: memory is bounded whatever a peer sends. Late, early and repeated messages are told apart by their
-number. A peer that dies makes its own threads stop, nobody else's.
+each peer are kept, as they came: memory is bounded whatever a peer sends. Late, early and repeated messages are told
+apart by their number. A peer that dies makes its own threads stop, nobody else's.
 """
 
 import threading
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.engine.exchange.frames import GOODBYE, Frame, FrameError, bytes_of, pack
+from cascadice.engine.exchange.frames import GOODBYE, HEADER, Frame, FrameError, bytes_of, pack
 
 WAITING = 4  # messages to a peer that does not read, before further ones wait or are dropped
 AHEAD = 4  # messages of a peer that are kept until they are asked for
@@ -73,11 +73,10 @@ class Post:
         end = monotonic() + timeout
         return all(connected.wait(max(0.0, end - monotonic())) for connected in self._connected.values())
 
-    def send(self, peer: int, frame: Frame, timeout: float = 0.0) -> bool:
-        """Hand in a frame; it leaves while the caller goes on. False if the peer is gone or does not read."""
+    def send(self, peer: int, data: Tensor, timeout: float = 0.0) -> bool:
+        """Hand in a packed frame; it leaves while the caller goes on. False if the peer is gone or does not read."""
         if peer in self._gone:
             return False
-        data = pack(frame)
         try:
             self._letters[peer].put(data, block=not self._lossy, timeout=timeout)
         except Full:
@@ -153,21 +152,21 @@ class Post:
             thread.join(max(0.0, end - monotonic()))
 
     def _receives(self, peer: int, size: int) -> None:
-        buffer = torch.empty(size, dtype=torch.uint8)
         if not hasattr(self._group, "connect"):
             self._connected[peer].set()
-            self._reads(peer, buffer)
+            self._reads(peer, size)
             return
         while not self._closing and self._group.connect(peer):
             with self._changed:
                 self._gone.pop(peer, None)
                 self._came[peer].clear()
             self._connected[peer].set()
-            self._reads(peer, buffer)
+            self._reads(peer, size)
 
-    def _reads(self, peer: int, buffer: Tensor) -> None:
+    def _reads(self, peer: int, size: int) -> None:
         while True:
-            buffer.zero_()
+            buffer = torch.empty(size, dtype=torch.uint8)  # a frame's rows are part of it
+            buffer[: HEADER.size] = 0  # what came before must not pass for a header
             try:
                 self._group.recv([buffer], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:

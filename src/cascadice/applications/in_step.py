@@ -1,0 +1,32 @@
+"""Commands over a recorded run, in one process or in several that trained it together."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from cascadice.runs import together
+from cascadice.runs.folder import read_run_config, writing
+from cascadice.runs.processes import World, joined
+
+# what may differ from process to process, or is agreed on elsewhere
+OWN = (
+    "run", "out", "overwrite", "quiet", "device", "data_root", "interface", "timeout", "parser", "command", "seal",
+    "ledger",
+)  # fmt: skip
+
+Work = Callable[[argparse.Namespace, World | None], None]
+
+
+def run_in_step(args: argparse.Namespace, name: str, work: Work) -> None:
+    """Do what a command asks for; of several processes, each in its own folder of the run, and all asked the same."""
+    with joined(args.interface, args.timeout) as world:
+        if world is None:
+            work(args, None)
+            return
+        folder, out = together.places(world, args.run, args.out, name)
+        asked: dict[str, Any] = {each: value for each, value in vars(args).items() if each not in OWN}
+        together.agree(world, name, asked, args.overwrite)
+        args.out, args.quiet = out, args.quiet or not together.speaks(world)
+        read_run_config(folder)
+        with writing(out):
+            work(args, world)

@@ -1,0 +1,96 @@
+"""Where a run of several processes departed from its plan: messages were missing, or a process was away.
+
+W is drawn before a run begins, and every process knows all of it. What a process really did with its own rows of W is
+written down by that process, in `departures.json` of its folder, and told to the others when they look back together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cascadice import files
+from cascadice.topology import Schedule
+
+DEPARTURES, FORMAT = "departures.json", "cascadice-departures-1"
+
+Row = tuple[int, int, list[tuple[int, float]]]
+"""A round, a receiver, and the sources that it really heard in that round with their weights."""
+
+
+@dataclass
+class Departures:
+    """What a process did otherwise than planned.
+
+    Attributes:
+        rows: Rows of W of its own participants, in the rounds in which messages were missing.
+        away: Rounds in which it did not take part.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    away: list[int] = field(default_factory=list)
+
+    def before(self, t: int) -> "Departures":
+        """Those before round t."""
+        return Departures([row for row in self.rows if row[0] < t], [each for each in self.away if each < t])
+
+    def note(self, t: int, members: Sequence[int], really: Float[Tensor, "m n"], planned: Float[Tensor, "m n"]) -> None:
+        """Add the rows of W by which members really mixed in round t, where they are not the planned ones."""
+        for k, row, plan in zip(members, really, planned, strict=True):
+            if not torch.equal(row, plan):
+                self.rows.append((t, k, [(int(j), float(row[j])) for j in row.nonzero().flatten()]))
+
+
+@dataclass(frozen=True)
+class Really:
+    """The schedule of a run as it really happened."""
+
+    planned: Schedule
+    rows: Mapping[int, Sequence[Row]]
+
+    def __call__(self, t: int) -> Float[Tensor, "n n"]:
+        if t not in self.rows:
+            return self.planned(t)
+        W = self.planned(t).to_dense().clone()
+        for _, k, weights in self.rows[t]:
+            W[k] = 0
+            for j, weight in weights:
+                W[k, j] = weight
+        return W
+
+
+def write_departures(folder: files.Folder, departures: Departures) -> None:
+    """Write them into the folder of a process; a run that went as planned has no such file."""
+    path = Path(folder) / DEPARTURES
+    if departures.rows or departures.away or path.exists():
+        files.write_json(path, {"format": FORMAT, "rows": departures.rows, "away": departures.away})
+
+
+def read_departures(folder: files.Folder) -> Departures:
+    """Those in the folder of a process."""
+    path = Path(folder) / DEPARTURES
+    if not path.exists():
+        return Departures()
+    content = files.read_json(path)
+    files.check_format(path, content.get("format", FORMAT), FORMAT)
+    try:
+        return Departures([_row(row) for row in content["rows"]], [int(t) for t in content["away"]])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{path} must hold rows of W and rounds. Restore it from a copy.") from None
+
+
+def _row(row: Any) -> Row:
+    t, k, weights = row
+    return int(t), int(k), [(int(j), float(weight)) for j, weight in weights]
+
+
+def really(planned: Schedule, told: Sequence[Sequence[Any]]) -> Schedule:
+    """The schedule with the rows of all processes as they really were."""
+    rows: dict[int, list[Row]] = {}
+    for row in (_row(each) for one in told for each in one):
+        rows.setdefault(row[0], []).append(row)
+    return Really(planned, rows) if rows else planned

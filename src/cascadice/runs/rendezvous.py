@@ -1,0 +1,121 @@
+"""How processes find one another: through the store of torchrun, or of process 0, whenever they are started."""
+
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch.distributed
+
+dist: Any = torch.distributed  # its types leave out what is needed here
+
+PAUSE = 0.01  # seconds between looks at the store
+
+
+class Arrival(NamedTuple):
+    """How processes came together.
+
+    Attributes:
+        name: Of this start of theirs, the same in all of them and another one each time.
+        again: Whether one was started before; where others go on without it, whether this one was.
+        begun: Whether all of them had begun to write the run; where others go on, whether this one had.
+    """
+
+    name: str
+    again: bool
+    begun: bool
+
+
+def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> Arrival:
+    """Come together with the others; `alone`, where they may have been training for long.
+
+    Everybody counts how often it came. When all have read the same counts, these name the start: unlike the number of
+    restarts that torchrun tells, which each machine counts by itself.
+
+    Raises:
+        ValueError: Where processes have different policies.
+        ConnectionError: Where one does not come.
+    """
+    lasting.set(f"policy/{rank}", policy.encode())
+    came, everybody = lasting.add(f"came/{rank}", 1), range(size)
+    end = time.monotonic() + timeout
+    while True:
+        _check_policies(lasting, size, rank, policy)
+        counts = [lasting.add(f"came/{each}", 0) for each in everybody]
+        name = ".".join(map(str, counts))
+        lasting.set(f"read/{rank}", name)
+        read = [lasting.check([f"read/{each}"]) and lasting.get(f"read/{each}").decode() for each in everybody]
+        if all(counts) and (alone or read == [name] * size):
+            break
+        if time.monotonic() > end:
+            missing = ", ".join(str(each) for each in everybody if read[each] != name)
+            raise ConnectionError(f"process {missing} did not come within {timeout:g} s. Was it started?")
+        time.sleep(PAUSE)
+    begun = [lasting.check([begun_key(each)]) for each in everybody]
+    return Arrival("all", came > 1, begun[rank]) if alone else Arrival(name, max(counts) > 1, all(begun))
+
+
+def begun_key(rank: int) -> str:
+    """Where it stands that this process has begun to write the run."""
+    return f"begun/{rank}"
+
+
+def _check_policies(lasting: Any, size: int, rank: int, policy: str) -> None:
+    for other in range(size):
+        if lasting.check([f"policy/{other}"]) and (theirs := lasting.get(f"policy/{other}").decode()) != policy:
+            raise ValueError(
+                f"all processes must agree; --policy is {theirs!r} in process {other}, {policy!r} in process {rank}. "
+                "Start them all alike."
+            )
+
+
+def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
+    """The store at this address; process 0 keeps it, unless torchrun's agent does."""
+    wait = timedelta(seconds=timeout)
+    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return dist.TCPStore(
+            host, port, size, True, wait, wait_for_workers=False, master_listen_fd=_listening(host, port)
+        )
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), max(0.1, end - time.monotonic())).close()
+            return dist.TCPStore(host, port, size, False, wait, wait_for_workers=False)
+        except (OSError, dist.DistError) as error:
+            if time.monotonic() >= end:
+                raise ConnectionError(
+                    f"process {rank} could not reach the others at {host}:{port} within {timeout:g} s: "
+                    f"{first_line(error)}. Is process 0 running, and MASTER_ADDR its address?"
+                ) from None
+            time.sleep(10 * PAUSE)
+
+
+def _listening(host: str, port: int) -> int:
+    """A socket that listens at this address alone; the store closes it."""
+    try:
+        return socket.create_server((host, port), backlog=128).detach()
+    except OSError as error:
+        raise ConnectionError(
+            f"process 0 cannot listen at {host}:{port}: {error.strerror or error}. Choose another port with "
+            "MASTER_PORT (torchrun --master-port), or another address with MASTER_ADDR."
+        ) from None
+
+
+def make_group(store: Any, rank: int, size: int, interface: str, timeout: float) -> Any:
+    """A process group over this interface; all processes must be there."""
+    try:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(interface=interface)]
+        options._timeout = timedelta(seconds=timeout)
+        return dist.ProcessGroupGloo(store, rank, size, options)
+    except RuntimeError as error:
+        raise ConnectionError(
+            f"process {rank} could not connect with the others over the interface {interface!r}: {first_line(error)}. "
+            "Processes on several machines need --interface, e.g. eth0."
+        ) from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,148 @@
+"""Applications of several processes: each uses its own data and its neighbours' messages; the results are one's."""
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from runs.worlds import CONFIG as LONGER
+from runs.worlds import LOCK, fit_for_threads, together, trained
+
+from cascadice import files
+from cascadice.applications import in_step, writer
+from cascadice.applications.choose.findings import run as choose
+from cascadice.applications.forget.findings import run as forget
+from cascadice.applications.reward.audit import audit
+from cascadice.applications.reward.findings import run as reward
+from cascadice.applications.reward.ledger import read_ledger
+from cascadice.cli import _parser, main
+from cascadice.engine import Operator
+from cascadice.runs import store, train
+from cascadice.runs.processes import folder_name
+
+assert fit_for_threads  # a fixture
+OWN = ([0, 1, 2], [3, 4])
+CONFIG = replace(LONGER, rounds=4, eval_every=4, checkpoint_every=4)
+COMMANDS = {"choose": choose, "reward": reward, "forget": forget}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, fit_for_threads):
+    home = tmp_path_factory.mktemp("runs")
+    train.run(CONFIG, home / "one", quiet=True)
+    trained(home / "two", CONFIG)
+    here = threading.local()
+
+    @contextmanager
+    def joined(interface, timeout):
+        yield getattr(here, "world", None)
+
+    def push_rows(*given):
+        with LOCK:  # torch has one dual number for all threads
+            return pushed(*given)
+
+    pushed = Operator.push_rows
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Operator, "push_rows", push_rows)
+        patched.setattr(in_step, "joined", joined)
+        # drawing takes as long as the rest, and not in threads
+        patched.setattr(
+            writer.Writer, "write", lambda own, results, plot: files.write_json(own.folder / own.files[0], results)
+        )
+
+        def asked(command, *flags, folder=None):
+            """The results of one process, and of two."""
+
+            def work(world):
+                here.world = world
+                name = "one" if world is None else "two"
+                COMMANDS[command](_parser().parse_args([command, str(home / name), "--quiet", *flags]))
+
+            work(None)
+            _, errors = together(2, work)
+            assert errors == [None, None], errors
+            places = [home / "one", *(home / "two" / folder_name(rank) for rank in (0, 1))]
+            return [files.read_json(place / (folder or command) / f"{folder or command}.json") for place in places]
+
+        yield home, asked
+
+
+@pytest.mark.parametrize("kind", ["whole-run", "shares", "horizon"])
+def test_payments_are_those_of_one_process(runs, kind):
+    home, asked = runs
+    ledgers = {"whole-run": ("--points=1",), "shares": ("--hops=2",), "horizon": ("--samples",)}[kind]
+    flags = ["--budget=100", f"--kind={kind}", "--eval-samples=50", "--floor=2", "--overwrite", *ledgers]
+    (home / kind).mkdir()
+    flags.append(f"--ledger={home / kind / 'ledger'}")
+    one, *parts = asked("reward", *flags)
+    paid = dict(row[:2] for row in one["table"]["rows"])
+    for rank, (part, own) in enumerate(zip(parts, OWN, strict=True)):
+        assert {row[0]: row[1] for row in part["table"]["rows"]} == pytest.approx({k: paid[k] for k in own}, abs=1e-6)
+        np.testing.assert_allclose(np.array(part["contributions"]), np.array(one["contributions"])[:, own], atol=1e-10)
+        assert set(read_ledger(part["ledger"]).rows["participant"].tolist()) == set(own)
+        assert "Computed again" in audit(part, home / "two" / folder_name(rank) / "reward")[0]
+    assert sum(row[1] for part in parts for row in part["table"]["rows"]) == pytest.approx(100, abs=1e-4)
+    if kind == "whole-run":
+        again = asked("reward", *flags)  # from complete ledgers
+        assert [part["gap"] for part in (*parts, *again)] == pytest.approx([one["gap"]] * 5, abs=1e-10)
+        changed = parts[0] | {"others_weight": 2 * parts[0]["others_weight"]}
+        with pytest.raises(ValueError, match="it pays participant"):
+            audit(changed, home / "two" / folder_name(0) / "reward")
+
+
+def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):
+    one, *parts = runs[1]("choose", "--by=contribution", "--on=1", folder="contribution")
+    rows = {row[0]: row[1:] for row in one["table"]["rows"]}
+    for part, own in zip(parts, OWN, strict=True):
+        assert sorted(row[0] for row in part["table"]["rows"]) == own
+        for k, *numbers, advice, injected in part["table"]["rows"]:
+            assert numbers == pytest.approx(rows[k][:2], abs=1e-10)
+            assert [advice, injected] == rows[k][2:]
+
+
+def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
+    one, *parts = runs[1]("choose", "--heard")
+    for part in parts:
+        for name in ("influence", "given", "gave", "took", "mixing"):
+            np.testing.assert_allclose(np.array(part[name]), np.array(one[name]), rtol=0, atol=1e-10)
+        assert part["groups"] == one["groups"]
+        assert part["advice"] == one["advice"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--participant=3", "--repair=1"),
+        ("--participant=3", "--level=first-order", "--check"),
+        ("--participant=1", "--level=gossip", "--rounds=1-2"),
+        ("--participant=1,4", "--level=path-integrated"),
+    ],
+)
+def test_what_is_forgotten_is_what_one_process_forgets(runs, flags):
+    one, *parts = runs[1]("forget", *flags, "--overwrite")
+    models = [
+        store.load_checkpoint(runs[0] / name / "forget" / "models").participants.theta
+        for name in ("one", *(f"two/{folder_name(rank)}" for rank in (0, 1)))
+    ]
+    torch.testing.assert_close(torch.cat(models[1:]), models[0], rtol=0, atol=1e-10)
+    for part, own in zip(parts, OWN, strict=True):
+        np.testing.assert_allclose(part["change"], np.array(one["change"])[own], atol=1e-10)
+        assert part["forgotten"]["updates"] == one["forgotten"]["updates"]
+        assert part["distance"] == pytest.approx(one["distance"], abs=1e-10)
+
+
+def test_samples_are_forgotten_where_they_were_used(runs):
+    drawn = store.load_draw(runs[0] / "one", 2).batch
+    sample = int(drawn[4].flatten()[0])
+    one, *parts = runs[1]("forget", f"--samples={sample}", "--overwrite")
+    assert [part["forgotten"]["uses"] for part in parts] == [one["forgotten"]["uses"]] * 2
+    assert [part["forgotten"]["distinct_samples"] for part in parts] == [0, 1]
+
+
+def test_commands_that_train_many_networks_are_refused(monkeypatch, runs, capsys):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["validate", str(runs[0] / "two")]) == 2
+    assert "validate trains many networks in one place" in capsys.readouterr().err
