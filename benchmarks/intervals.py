@@ -5,6 +5,7 @@ mean of all seeds in about 95 % of the cases.
 """
 
 import argparse
+from typing import Any
 
 import torch
 
@@ -19,7 +20,12 @@ args = parser.parse_args()
 
 digits = cd.data.digits()
 model = cd.models.build("mlp", digits.train.shape, len(digits.classes), hidden=(64, 64))
-setting = {"nodes": 16, "mixing": "exponential", "batch_size": 16, "corruptions": [cd.Corruption("flip-labels", (3,))]}
+setting: dict[str, Any] = {
+    "nodes": 16,
+    "mixing": "exponential",
+    "batch_size": 16,
+    "corruptions": [cd.Corruption("flip-labels", (3,))],
+}
 for lr in (0.1, 0.2):
     held = cd.network(model, digits, lr=lr, **setting).partition
     totals, lows, highs, accuracy = [], [], [], []

@@ -261,14 +261,15 @@ def test_samples_of_those_who_do_not_work_are_not_used():
         forget(network, rounds, removal)
 
 
-def test_dropout_replays_with_its_masks_and_has_no_derivative():
+def test_dropout_is_forgotten_by_the_masks_that_were_drawn():
     network = small(smooth(nn.Dropout(0.5)), strategy="loop", batch_size=1)
     rounds = window(network, ROUNDS)
     drawn = tuple(int(round_.draw.batch[1, 0, 0]) for round_ in rounds)
     samples = forget(network, rounds, Removal(nodes=(1,), samples=drawn), "replay").participants.theta
-    torch.testing.assert_close(samples, forget(network, rounds, PARTICIPANT, "replay").participants.theta, **CLOSE)
-    with pytest.raises(ValueError, match=r"draws at random \(dropout\) are not defined"):
-        forget(network, rounds, PARTICIPANT, "first-order")
+    replayed = forget(network, rounds, PARTICIPANT, "replay").participants.theta
+    torch.testing.assert_close(samples, replayed, **CLOSE)
+    estimate = forget(network, rounds, PARTICIPANT, "path-integrated").participants.theta
+    assert torch.dist(estimate, replayed) < 0.01 * torch.dist(rounds[-1].after.theta, replayed)
     untouched = Removal(samples=tuple(set(range(48)) - set(drawn)))
     kept = forget(network, rounds, replace(untouched, nodes=(1, 2)), "replay")
     assert int(kept.uses.sum()) == ROUNDS
