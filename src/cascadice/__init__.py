@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cascadice import data, influence, learning_rates, losses, models, optimizers, topology
+    from cascadice import data, influence, learning_rates, loggers, losses, models, optimizers, topology
     from cascadice.data.corruption import Corruption
     from cascadice.engine import (
         Behaviour,
@@ -28,11 +28,11 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Behaviour", "Corruption", "DivergedError", "Network", "Participants", "Recorder", "Round", "consensus", "data",
-    "evaluate", "influence", "learning_rates", "losses", "models", "module_of", "network", "optimizers", "report",
-    "save", "score", "simulate", "store", "topology",
+    "evaluate", "influence", "learning_rates", "loggers", "losses", "models", "module_of", "network", "optimizers",
+    "report", "save", "score", "simulate", "store", "topology",
 ]  # fmt: skip
 
-_MODULES = ("data", "influence", "learning_rates", "losses", "models", "optimizers", "report", "topology")
+_MODULES = ("data", "influence", "learning_rates", "loggers", "losses", "models", "optimizers", "report", "topology")
 _HOMES = {
     "Corruption": "data.corruption",
     "save": "runs.saving",

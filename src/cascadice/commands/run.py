@@ -16,6 +16,7 @@ from cascadice.runs.config import Config, field_types, override
 from cascadice.runs.recipes import RECIPES
 
 if TYPE_CHECKING:
+    from cascadice.loggers import Callback
     from cascadice.runs.ask import Question
     from cascadice.runs.processes import World
     from cascadice.runs.train import Summary
@@ -32,6 +33,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "serve the run's page to this machine (any free port); at a terminal, open it and stay until Ctrl-C"
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
     parser.add_argument("--no-browser", action="store_true", help="with --live: print the address only")
+    text = "follow training elsewhere: tensorboard, wandb (offline), mlflow, separated by commas"
+    parser.add_argument("--log", metavar="LOGGERS", help=text)
+    parser.add_argument(
+        "--log-to", metavar="DIR", help="folder for the files of loggers (logs beside the run's folder)"
+    )
     flags.add_processes(parser)
     flags.add_policy(parser)
     flags.add_question(parser, "influence, computed during training if any of these is given")
@@ -54,7 +60,7 @@ def _run(args: argparse.Namespace, world: "World | None") -> None:
     place = out if world is None else world.folder(out)
     config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
-    options |= {"question": _question(args), "world": world}
+    options |= {"question": _question(args), "world": world, "callbacks": _loggers(args, out, place)}
     try:
         if args.live is None:
             train.run(config, out, **options)
@@ -116,6 +122,27 @@ def _question(args: argparse.Namespace) -> "Question | None":
             f"cascadice influence RUN --kind {','.join(question.kinds)}."
         )
     return question
+
+
+def _loggers(args: argparse.Namespace, out: Path, place: Path) -> "list[Callback]":
+    """The loggers that were asked for; the run has the name of its folder, and processes add their own."""
+    if args.log is None:
+        if args.log_to is not None:
+            raise ValueError(
+                "--log-to says where loggers write; there is none. Add --log tensorboard, wandb or mlflow."
+            )
+        return []
+    from cascadice import loggers
+
+    whole = out.absolute()
+    logs, name = (
+        Path(args.log_to or whole.parent / "logs"),
+        "-".join(dict.fromkeys((whole.name, place.absolute().name))),
+    )
+    try:
+        return loggers.build([each.strip() for each in args.log.split(",")], logs, name)
+    except ImportError as error:
+        raise ValueError(str(error)) from None
 
 
 def _port(text: str) -> int:

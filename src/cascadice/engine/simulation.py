@@ -1,17 +1,20 @@
 """All participants in one process: a generator of rounds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cascadice import loggers
 from cascadice.data.inputs import at
 from cascadice.engine.groups import groups_in
 from cascadice.engine.learner import Participants, measure_all
 from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import MixingRule, Round, rows_of
+from cascadice.engine.rounds import MixingRule, Round, consensus, rows_of
 
 
 class DivergedError(ArithmeticError):
@@ -48,6 +51,7 @@ def simulate(
     rule: MixingRule | None = None,
     operator: Operator | None = None,
     progress: bool = False,
+    callbacks: Sequence[loggers.Callback] = (),
 ) -> Iterator[Round]:
     """Algorithm 1: train by gossip, and yield each round.
 
@@ -65,6 +69,7 @@ def simulate(
         rule: Chooses the mixing matrix of each round from what is sent in it.
         operator: The operator to use, where its exchange is not the one in memory.
         progress: Show a bar, or without a terminal a few lines.
+        callbacks: Who is told of every round's losses, e.g. `loggers.TensorBoard("logs")`.
 
     Yields:
         The rounds from `start` up to, not including, `rounds`.
@@ -84,14 +89,26 @@ def simulate(
     sizes: dict[int, Tensor] = {}
     draws = (draw(network, t) for t in numbers)
     trained = (operator or Operator(network)).train(draws, before, window, taped, rule)
-    for round_ in _shown(trained, start, rounds) if progress else trained:
-        unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
-        if len(unseen) >= LOOK_EVERY[network.device.type]:
-            _check_finite(network, unseen, sizes)
-        if _differ(network, round_):
-            sizes[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
-        yield round_
-    _check_finite(network, unseen, sizes)
+    with loggers.telling(callbacks, _about(network, rounds)) as tell:
+        for round_ in _shown(trained, start, rounds) if progress else trained:
+            unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
+            if len(unseen) >= LOOK_EVERY[network.device.type]:
+                _check_finite(network, unseen, sizes)
+            if _differ(network, round_):
+                sizes[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
+            tell(round_.t, partial(_metrics, network, round_))
+            yield round_
+        _check_finite(network, unseen, sizes)
+
+
+def _about(network: Network, rounds: int | None) -> dict[str, Any]:
+    size = network.learner.size
+    return {"participants": network.nodes, "parameters": size, "rounds": rounds, "data": network.data.name}
+
+
+def _metrics(network: Network, round_: Round) -> Mapping[str, float]:
+    losses = loggers.of_participants("train_loss", round_.loss.tolist(), network.members)
+    return {**losses, "consensus": float(consensus(round_.after.theta))}
 
 
 def _shown(trained: Iterator[Round], start: int, rounds: int | None) -> Iterator[Round]:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import checksums
+from cascadice import checksums, loggers
 from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder, damaged, intact, replacing
 
@@ -33,6 +33,19 @@ class RoundMetrics(NamedTuple):
 def quality(test: Metrics) -> tuple[str, Float[Tensor, " n"]]:
     """What participants are judged by, and its name: accuracy, or the loss where there is no accuracy."""
     return ("loss", test.loss) if test.accuracy.isnan().all() else ("accuracy", test.accuracy)
+
+
+def logged(metrics: RoundMetrics, members: Sequence[int] = ()) -> dict[str, float]:
+    """What loggers are told of a round; of participants `members`, where they are part of a network."""
+    columns = {"train_loss": metrics.train_loss}
+    if metrics.test is not None:
+        columns |= {"test_loss": metrics.test.loss, "test_accuracy": metrics.test.accuracy}
+    known = {name: values.tolist() for name, values in columns.items() if not bool(values.isnan().any())}
+    each = (loggers.of_participants(name, values, members) for name, values in known.items())
+    of_all = {"consensus": float(metrics.consensus)}
+    if metrics.traffic is not None:
+        of_all |= dict(zip(TRAFFIC, map(float, metrics.traffic), strict=True))
+    return {name: value for part in (*each, of_all) for name, value in part.items()}
 
 
 COLUMNS = ("round", "node", "train_loss", "eval_loss", "eval_accuracy", "consensus")

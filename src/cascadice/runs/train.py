@@ -2,26 +2,28 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cascadice import files, locks
+from cascadice import files, locks, loggers
 from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
 from cascadice.engine.simulation import DivergedError, simulate
+from cascadice.influence.estimators import RoundInfluence
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
-from cascadice.runs.config import Config, build, length_of
+from cascadice.runs.config import Config, build, length_of, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter, open_journal
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.metrics import RoundMetrics, logged
 from cascadice.runs.processes import World
 from cascadice.runs.progress import Console, latest, print_closing, print_opening, say, track
 
@@ -50,6 +52,7 @@ def run(
     question: Question | None = None,
     live: LiveView | None = None,
     world: World | None = None,
+    callbacks: Sequence[loggers.Callback] = (),
 ) -> Summary:
     """Train the network that `config` describes and write everything into a folder.
 
@@ -62,6 +65,7 @@ def run(
         question: Influence to compute during training; it goes into the subfolder `influence`.
         live: A view of the run during training, e.g. `partial(cascadice.report.live.serving, port=0)`.
         world: The processes that train together, each its own participants into its own folder in `out`.
+        callbacks: Who is told of every round's metrics and influence, e.g. `loggers.TensorBoard("logs")`.
 
     Raises:
         DivergedError: If a participant became NaN or infinite; the rounds before it are kept.
@@ -91,18 +95,22 @@ def run(
             journal.next_update, journal.exchange = math.inf if live is None else 0.0, exchange
             if overwrite:
                 clear(folder)
-            return _run(journal, rounds, Console(quiet=quiet or not together.speaks(world)), question)
+            console = Console(quiet=quiet or not together.speaks(world))
+            return _run(journal, rounds, console, question, callbacks)
 
 
-def _run(journal: Journal, rounds: int, console: Console, question: Question | None) -> Summary:
+def _run(
+    journal: Journal, rounds: int, console: Console, question: Question | None, callbacks: Sequence[loggers.Callback]
+) -> Summary:
     """Train into a folder that is free for it, and say what was done."""
     folder, network = journal.folder, journal.network
     begin(journal)
     together.come_in(journal.world, journal, rounds)
     if not console.quiet:
         print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
-    with ending(journal):
-        _train(journal, rounds, console, question)
+    about, warn = to_json(journal.config), Console(stderr=True)
+    with ending(journal), loggers.telling(callbacks, about, lambda text: say(warn, f"warning: {text}")) as tell:
+        _train(journal, rounds, console, question, tell)
     print_closing(console, together.everybody(journal.world, journal.metrics[-1]))
     recorded = f" and {len(saved)} recorded rounds" if (saved := store.saved_rounds(folder)) else ""
     names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
@@ -112,8 +120,9 @@ def _run(journal: Journal, rounds: int, console: Console, question: Question | N
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.metrics[-1])
 
 
-def _train(journal: Journal, rounds: int, console: Console, question: Question | None) -> None:
-    done = _rounds(journal, rounds, question.hops, question.samples) if question else _rounds(journal, rounds)
+def _train(journal: Journal, rounds: int, console: Console, question: Question | None, tell: loggers.Report) -> None:
+    window = (question.hops, question.samples) if question else ()
+    done = _rounds(journal, rounds, tell, *window)
     options: dict[str, Any] = {"start": journal.t, "state": lambda: latest(journal.metrics)}
     trained = track(done, rounds, console, "training", lambda round: f"trained round {round.t}", **options)
     if question is None:
@@ -123,15 +132,32 @@ def _train(journal: Journal, rounds: int, console: Console, question: Question |
     with closing(done), closing(trained):
         for answer in answers(journal.network, trained, question, journal.exchange):
             save_answer(journal.folder / INFLUENCE, answer, note, journal.network.members)
+            tell(answer.round.t, partial(_influence_metrics, answer, journal.network.members))
 
 
-def _rounds(journal: Journal, rounds: int, window: int = 0, taped: bool = False) -> Generator[Round, None, None]:
-    """The rounds, each entered into the journal before it is passed on."""
+def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[str, float]:
+    """What each source's update did to everybody, by kind."""
+    totals = {cascade.kind: (cascade.sources, cascade.total) for cascade in answer.cascades}
+    totals |= {kind: (range(len(scores)), scores) for kind, scores in answer.participants.items()}
+    metrics: dict[str, float] = {}
+    for kind, (sources, scores) in totals.items():
+        each = {members[j] if members else j: float(score) for j, score in zip(sources, scores, strict=True)}
+        each = {j: score for j, score in each.items() if not math.isnan(score)}  # sources that were not asked for
+        name = kind.partition(",")[0].replace(" ", "-")
+        metrics |= loggers.of_participants(f"influence/{name}", list(each.values()), list(each))
+    return metrics
+
+
+def _rounds(
+    journal: Journal, rounds: int, tell: loggers.Report, window: int = 0, taped: bool = False
+) -> Generator[Round, None, None]:
+    """The rounds, each entered into the journal and told before it is passed on."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
     options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
     try:
         for round in _simulated(journal, rounds, options):
             enter(journal, round, last=round.t + 1 == rounds)
+            tell(round.t, partial(logged, journal.metrics[-1], journal.network.members))
             yield round
     except DivergedError as error:
         raise together.named(journal.network, error) from None

@@ -1,0 +1,1 @@
+"""Watch other frameworks train."""
