@@ -1,0 +1,182 @@
+"""Watch a run of Flower: a strategy around FedAvg, and what clients may tell so that they can be followed further."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from cascadice.adapters.federated import MakeOptimizer, Reply, Watch
+from cascadice.data import Samples
+from cascadice.losses import Loss
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Strategy
+except ImportError as error:
+    raise ImportError(f"Flower is not installed ({error}). Use: pip install flwr.") from None
+
+RECORD = "cascadice"  # the name of what clients tell, among the records of a reply
+
+
+class Steps:
+    """What a client tells of its local work: the batches that it stepped on, and the learning rate.
+
+    Its samples leave the client: this is for simulations, and for clients that agree to it.
+
+    Example:
+        >>> steps = Steps()
+        >>> for x, y in batches:
+        ...     loss = ...; loss.backward(); optimizer.step()     # as ever
+        ...     steps.add(x, y, lr=0.1)
+        >>> RecordDict({"arrays": arrays, "metrics": metrics, "cascadice": steps.record(client=3)})
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[str, Tensor] = {}
+        self._rates: list[float] = []
+
+    def add(self, x: Tensor, y: Tensor, lr: float) -> None:
+        """The optimizer has just stepped on this batch, at this learning rate."""
+        place = len(self._rates)
+        self._batches |= {f"x{place}": x.detach().cpu().clone(), f"y{place}": y.detach().cpu().clone()}
+        self._rates.append(lr)
+
+    def record(self, client: int) -> Any:
+        """The record for the reply; `client` is its number, e.g. `context.node_config["partition-id"]`."""
+        return ConfigRecord({"client": client, "rates": self._rates, "batches": safetensors.torch.save(self._batches)})
+
+
+class Watched(Strategy):
+    """A strategy that averages, watched: it does what the strategy does, and `watch` sees the rounds.
+
+    Args:
+        strategy: Flower's `FedAvg`, or another whose new model is the weighted mean of those it received.
+        model: A model like the clients'.
+        loss: What they train on, a function of (outputs, targets).
+        test: What influence is measured on.
+        optimizer: Makes a client's optimizer from its parameters, if clients tell their `Steps`: SGD without momentum.
+        verify: How many rounds are computed again from the steps told, and must come out the same.
+
+    Raises:
+        ValueError: In a round that is not a weighted mean, or does not come out the same.
+
+    Example:
+        >>> strategy = Watched(FedAvg(), model, F.cross_entropy, test)
+        >>> strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=10)
+        >>> strategy.watch.shares().sum(0)
+    """
+
+    def __init__(
+        self, strategy: Any, model: nn.Module, loss: Loss, test: Samples, *, optimizer: MakeOptimizer | None = None,
+        verify: int = 1,
+    ) -> None:  # fmt: skip
+        self.watch, self._strategy = Watch(model, loss, test, optimizer, verify), strategy
+        self._nodes: list[int] = []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """What the strategy sends to clients, all of which begin with the global model."""
+        messages = list(self._strategy.configure_train(server_round, arrays, config, grid))
+        self._nodes += sorted(set(grid.get_node_ids()) - set(self._nodes))  # after: the strategy waits for clients
+        self.watch.begin(len(self._nodes), arrays.to_torch_state_dict())
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the strategy makes of the replies."""
+        received = list(replies)
+        arrays, metrics = self._strategy.aggregate_train(server_round, received)
+        if arrays is not None:
+            told = [self._read(reply) for reply in received if not reply.has_error()]
+            self.watch.end(told, arrays.to_torch_state_dict())
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """What the strategy sends."""
+        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """What the strategy makes of the replies."""
+        return self._strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log the strategy's own summary."""
+        self._strategy.summary()
+
+    def _read(self, reply: Message) -> Reply:
+        """A client's reply; its number is what it tells, or its place among the nodes."""
+        (arrays,), (metrics,) = reply.content.array_records.values(), reply.content.metric_records.values()
+        weight, model = float(metrics[self._strategy.weighted_by_key]), arrays.to_torch_state_dict()
+        told = reply.content.config_records.get(RECORD)
+        if told is None:
+            return Reply(self._nodes.index(reply.metadata.src_node_id), weight, model)
+        batches, rates = safetensors.torch.load(told["batches"]), told["rates"]
+        steps = [(rate, batches[f"x{place}"], batches[f"y{place}"]) for place, rate in enumerate(rates)]
+        return Reply(told["client"], weight, model, steps)
+
+
+class InProcess(Grid):
+    """Runs clients one after another in this process: small simulations need no ray.
+
+    Args:
+        app: The clients' `ClientApp`; it finds its number in `context.node_config["partition-id"]`.
+        clients: How many there are.
+        run_config: What `context.run_config` holds.
+
+    Example:
+        >>> FedAvg().start(InProcess(app, clients=10), ArrayRecord(model.state_dict()), num_rounds=3)
+    """
+
+    def __init__(
+        self, app: Callable[[Message, Context], Message], clients: int, run_config: dict[str, Any] | None = None
+    ) -> None:
+        _identify()
+        config, parts = run_config or {}, range(clients)
+        nodes = [{"partition-id": k, "num-partitions": clients} for k in parts]
+        self._app, self._contexts = app, {k + 1: Context(0, k + 1, nodes[k], RecordDict(), config) for k in parts}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The clients: from 1 on, as 0 is no node."""
+        return list(self._contexts)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Let each receiver compute its reply."""
+        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
+
+    run = property(lambda self: _absent())
+
+    def set_run(self, run: Any) -> None:
+        """There is no run to belong to."""
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        """Make messages by `Message(...)`."""
+        return _absent()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Use `send_and_receive`."""
+        return _absent()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Use `send_and_receive`."""
+        return _absent()
+
+
+def _identify() -> None:
+    """Say who sends, as Flower does when it starts a server: without, it makes no messages."""
+    with suppress(ImportError):  # earlier versions do not ask
+        from flwr.supercore.task_identity import TaskIdentity
+
+        for name in ("task_id", "run_id", "node_id"):
+            if getattr(TaskIdentity, f"_{name}", None) is None:
+                setattr(TaskIdentity, name, 1)
+
+
+def _absent() -> Any:
+    raise NotImplementedError("clients in this process only send and receive: use Flower's own simulation.")

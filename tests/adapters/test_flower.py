@@ -1,0 +1,154 @@
+"""A run of the real Flower, watched: the numbers are those of the same federated averaging in cascadice."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cascadice as cd
+from cascadice import influence
+from cascadice.data import Samples, from_tensors
+from cascadice.influence.shares import mean_adjoint
+
+pytest.importorskip("flwr", reason="flwr is not installed: make flower")
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg, FedAvgM
+
+from cascadice.adapters import flower
+
+CLIENTS, ROUNDS, STEPS, BATCH, LR = 4, 3, 2, 5, 0.3
+HELD = torch.tensor([20.0, 10.0, 30.0, 40.0], dtype=torch.float64)  # the weights of FedAvg
+CLOSE = {"rtol": 0, "atol": 1e-8}
+logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+def samples():
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(120, 6, generator=draw, dtype=torch.float64)
+    return x, (x[:, :3].sum(1) > 0).long()
+
+
+def plan():
+    """Which samples every client steps on, [rounds, clients, steps, batch]."""
+    draw = torch.Generator().manual_seed(4)
+    return torch.randint(100, (ROUNDS, CLIENTS, STEPS, BATCH), generator=draw)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def client_app(tells=True, momentum=0.0):
+    app, (x, y), batches = ClientApp(), samples(), plan()
+
+    @app.train()
+    def train(message, context):
+        k, t = context.node_config["partition-id"], message.content["config"]["server-round"] - 1
+        own, steps = model(), flower.Steps()
+        own.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        optimizer = torch.optim.SGD(own.parameters(), lr=LR, momentum=momentum)
+        for index in batches[t, k]:
+            optimizer.zero_grad()
+            F.cross_entropy(own(x[index]), y[index]).backward()
+            optimizer.step()
+            steps.add(x[index], y[index], LR)
+        records = {"arrays": ArrayRecord(own.state_dict()), "metrics": MetricRecord({"num-examples": float(HELD[k])})}
+        return Message(RecordDict(records | ({"cascadice": steps.record(k)} if tells else {})), reply_to=message)
+
+    return app
+
+
+def watched(strategy=None, tells=True, rounds=ROUNDS, momentum=0.0, **options):
+    x, y = samples()
+    fedavg = FedAvg(fraction_evaluate=0.0) if strategy is None else strategy
+    wrapped = flower.Watched(fedavg, model(), F.cross_entropy, Samples(x[100:], y[100:]), **options)
+    grid = flower.InProcess(client_app(tells, momentum), CLIENTS)
+    result = wrapped.start(grid, ArrayRecord(model().state_dict()), num_rounds=rounds)
+    return wrapped.watch, result
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+@pytest.fixture(scope="module")
+def ours():
+    """The same run in cascadice: the network, its rounds and its evaluation."""
+    (x, y), batches = samples(), plan()
+    data = from_tensors(x[:100], y[:100], x[100:], y[100:], classes=2)
+    network = cd.network(
+        model(), data, mixing=(HELD / HELD.sum()).expand(CLIENTS, -1), batches=lambda t: batches[t], lr=LR,
+        init=[model() for _ in range(CLIENTS)], dtype="float64", strategy="loop",
+    )  # fmt: skip
+    return network, list(cd.simulate(network, ROUNDS)), influence.evaluate_on(network)
+
+
+def test_without_help_one_hop_and_shares_are_those_of_the_same_run_in_cascadice(ours, one_thread):
+    network, rounds, evaluation = ours
+    watch, _ = watched(tells=False)
+    left_out = torch.stack([influence.truth(network, [done], evaluation).value[1].sum(-1) for done in rounds])
+    torch.testing.assert_close(watch.one_hop(), left_out, **CLOSE)
+    parts = [mean_adjoint(network, [done], evaluation, 4, direct=False) for done in rounds]
+    parts = torch.stack([influence.by_participant(*pair) for pair in zip(rounds, parts, strict=True)])
+    torch.testing.assert_close(watch.shares(points=4), parts, **CLOSE)
+
+
+def test_shares_sum_to_what_the_global_model_gained(one_thread):
+    watch, result = watched(tells=False)
+    (x, y), final = samples(), model()
+    start = F.cross_entropy(final(x[100:]), y[100:]).item()
+    final.load_state_dict(result.arrays.to_torch_state_dict())
+    gain = F.cross_entropy(final(x[100:]), y[100:]).item() - start
+    assert float(watch.shares(points=6).sum()) == pytest.approx(gain, abs=1e-8)
+
+
+def test_with_help_every_estimator_works_as_on_the_same_run_in_cascadice(ours, one_thread):
+    network, rounds, evaluation = ours
+    watch, _ = watched(optimizer=sgd, verify=ROUNDS)
+    theirs = influence.evaluate_on(watch.network)
+    torch.testing.assert_close(watch.rounds[-1].after.theta, rounds[-1].after.theta, **CLOSE)
+    for estimate in (influence.truth, influence.first_order):
+        there, here = estimate(watch.network, watch.rounds, theirs), estimate(network, rounds, evaluation)
+        torch.testing.assert_close(there.value, here.value, **CLOSE)
+    there, here = (
+        influence.whole_run(*run) for run in ((watch.network, watch.rounds, theirs), (network, rounds, evaluation))
+    )
+    torch.testing.assert_close(there.by_round, here.by_round, **CLOSE)
+    torch.testing.assert_close(there.samples, here.samples, **CLOSE)
+    blind, _ = watched(tells=False)
+    torch.testing.assert_close(watch.one_hop(), blind.one_hop(), **CLOSE)
+
+
+@pytest.mark.parametrize("help_", [False, True])
+def test_clients_that_are_not_sampled_have_no_influence(help_, one_thread):
+    options = {"optimizer": sgd} if help_ else {}
+    fedavg = FedAvg(fraction_train=0.5, fraction_evaluate=0.0)
+    watch, _ = watched(fedavg, tells=True, **options)
+    assert ((watch.one_hop() != 0).sum(1) == 2).all()
+
+
+def test_momentum_needs_no_help_for_one_hop(one_thread):
+    watch, _ = watched(tells=False, momentum=0.9, rounds=1)
+    assert (watch.one_hop() != 0).all()
+
+
+def test_refusals(one_thread):
+    watch, _ = watched(tells=False, rounds=1)
+    with pytest.raises(ValueError, match="let them tell their steps, and give their optimizer"):
+        _ = watch.network
+    with pytest.raises(ValueError, match=r"client \d must tell its steps"):
+        watched(tells=False, optimizer=sgd)
+    with pytest.raises(ValueError, match=r"must keep nothing.*this keeps .*Use SGD without"):
+        watched(optimizer=lambda parameters: torch.optim.Adam(parameters))
+    with pytest.raises(ValueError, match="the local work of participant 0, done again, must come out the same"):
+        watched(optimizer=sgd, momentum=0.9)
+    with pytest.raises(ValueError, match=r"participant 0 must leave round 0 with Σ_j"):
+        watched(FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5), tells=False)
+    fresh = flower.Watched(FedAvg(), model(), F.cross_entropy, Samples(*samples()))
+    with pytest.raises(ValueError, match="no round has been watched yet"):
+        fresh.watch.one_hop()
