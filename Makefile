@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow torture chaos peers language lint bench reproduce docs clean
+.PHONY: help demo test test-slow torture chaos peers language loggers flower lint bench reproduce docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,6 +42,13 @@ peers: $(READY)  ## other libraries of data attribution, which some tests and be
 
 language: $(READY)  ## transformers and peft, which the example of a language model and its tests fine-tune with
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[language]
+
+loggers: $(READY)  ## TensorBoard, Weights & Biases and MLflow, whose files tests read back
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[loggers]
+
+flower: $(READY)  ## Flower, whose runs tests and an example watch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cryptography grpcio httpx iterators protobuf pycryptodome tomli tomli-w typer
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps flwr
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -22,6 +22,10 @@ PROMISES = {
         [(0.3, 0.6), (0.87, 0.93), (0.92, 1), (0.91, 1), (14, 16), (14, 16)],
     ),
     "first_network": (r"alone +accuracy (0\.\d+)[\s\S]*exponential +accuracy (0\.\d+)", [(0.8, 0.92), (0.94, 1)]),
+    "flower_contributions": (
+        r"client 2: (-0\.\d+) over all rounds, (-0\.\d+) of.*\nclient 3: \+(0\.\d+) over all rounds, \+(0\.\d+) of",
+        [(-0.4, -0.2), (-0.4, -0.2), (0.1, 0.3), (0.03, 0.1)],
+    ),
     "forget_a_participant": (
         r"participant 2\nas trained .*loss (\d\.\d+)[\s\S]*?first-order .*left (\d\.\d+)[\s\S]*?replay .*loss (\d\.\d+)"
         r".*left (\d\.\d+)\nsample \d+\n[\s\S]*?gossip .*left (\d\.\d+)",
@@ -70,6 +74,8 @@ PROMISES = {
 def test_prints_what_it_promises(script, capsys, one_thread):
     if script.stem == "lora_language_model":
         pytest.importorskip("peft", reason="`make language` installs peft and transformers")
+    if script.stem == "flower_contributions":
+        pytest.importorskip("flwr", reason="`make flower` installs Flower")
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
     promise, bounds = PROMISES[script.stem]

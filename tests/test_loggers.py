@@ -1,12 +1,15 @@
 """Loggers: what they write, read back with the real packages; and callbacks that raise."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from engine.cases import make
 
 import cascadice as cd
 from cascadice import loggers
+from cascadice.cli import main
 from cascadice.runs.ask import Question
 from cascadice.runs.config import Config
 from cascadice.runs.train import run
@@ -108,11 +111,28 @@ def test_many_participants_have_no_curve_each():
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"wandb is not installed .*pip install wandb, or .*cascadice\[loggers\]"):
         loggers.WandB(tmp_path)
     with pytest.raises(ValueError, match=r"unknown logger 'tensorbord'\. Did you mean 'tensorboard'"):
         loggers.build(["tensorbord"], tmp_path, "run")
+
+
+def test_the_command_line_makes_them(monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr("cascadice.runs.train.run", lambda config, out, **options: asked.append(options["callbacks"]))
+    monkeypatch.setattr(loggers, "LOGGERS", {"diary": lambda logs, name: (logs, name)})
+    where = ["run", "demo", "--out", str(tmp_path / "mine")]
+    assert main([*where, "--log", "diary"]) == main([*where, "--log", "diary", "--log-to", "there"]) == main(where) == 0
+    assert asked == [[(tmp_path / "logs", "mine")], [(Path("there"), "mine")], []]
+    assert main([*where, "--log", "dairy"]) == 2
+    assert main([*where, "--log-to", "there"]) == 2
+    monkeypatch.setitem(loggers.LOGGERS, "wandb", loggers.WandB)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main([*where, "--log", "wandb"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    beginnings = ("unknown logger 'dairy'. Did you mean 'diary'?", "--log-to says where loggers write", "wandb is not")
+    assert all(line.startswith(f"cascadice: {begins}") for line, begins in zip(said, beginnings, strict=True))
 
 
 TOLD = {0: {"train_loss/mean": 0.5, "train_loss/1": 0.25}, 1: {"train_loss/mean": 0.125}}
