@@ -1,7 +1,8 @@
 """What each client of a Flower run contributed: FedAvg of eight clients, one of which has wrong labels.
 
 The strategy is Flower's own; `Watched` stands around it. What clients did in a round needs nothing of them; what they
-contributed to the final model needs them to tell their steps. Needs Flower (`make flower`). Negative helped.
+contributed to the final model needs them to tell their steps. Needs Flower (`make flower`). Prints both for each client:
+its share of what the rounds did to the test loss, and of what training achieved (negative helped).
 """
 
 import logging
@@ -53,6 +54,6 @@ strategy.start(InProcess(app, CLIENTS), ArrayRecord(start.state_dict()), num_rou
 watch = strategy.watch
 by_round = watch.shares().sum(0).tolist()
 evaluation = cd.influence.evaluate_on(watch.network)
-final = cd.influence.whole_run_shares(watch.network, watch.rounds, evaluation, 6, samples=False).participants.tolist()
+final = cd.influence.contributions(watch.network, watch.rounds, evaluation, points=6).tolist()
 for k in range(CLIENTS):
     print(f"client {k}: {by_round[k]:+.4f} over all rounds, {final[k]:+.4f} of the final model's loss")

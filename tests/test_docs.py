@@ -141,7 +141,9 @@ def resolves(name):
     full = re.sub(r"^(cd|influence)(?=\.)", lambda short: SHORT[short[0]], name)
     try:
         resolve_name(full)
-    except (ImportError, AttributeError):
+    except ImportError as error:
+        return "is not installed" in str(error)  # what cascadice says where an optional package is missing
+    except AttributeError:
         return False
     return True
 
