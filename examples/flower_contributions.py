@@ -1,8 +1,8 @@
 """What each client of a Flower run contributed: FedAvg of eight clients, one of which has wrong labels.
 
 The strategy is Flower's own; `Watched` stands around it. What clients did in a round needs nothing of them; what they
-contributed to the final model needs them to tell their steps. Needs Flower (`make flower`). Prints both for each client:
-its share of what the rounds did to the test loss, and of what training achieved (negative helped).
+contributed to the final model needs them to tell their steps. Needs Flower (`make flower`). Prints both for each
+client: its share of what the rounds did to the test loss, and of what training achieved (negative helped).
 """
 
 import logging
@@ -30,14 +30,14 @@ start = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
 app = ClientApp()
 
 
-@app.train()
+@app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
     """An epoch of SGD, as clients do it; the two lines with `steps` are added."""
     k, steps = int(context.node_config["partition-id"]), Steps()
     model = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for inputs, labels in zip(x[k].split(BATCH), y[k].split(BATCH), strict=True):
+    for inputs, labels in zip(x[k].view(-1, BATCH, 64), y[k].view(-1, BATCH), strict=True):
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -51,9 +51,9 @@ strategy = Watched(
 )
 strategy.start(InProcess(app, CLIENTS), ArrayRecord(start.state_dict()), num_rounds=ROUNDS)
 
-watch = strategy.watch
-by_round = watch.shares().sum(0).tolist()
-evaluation = cd.influence.evaluate_on(watch.network)
-final = cd.influence.contributions(watch.network, watch.rounds, evaluation, points=6).tolist()
+by_round, network = strategy.watch.shares().sum(0).tolist(), strategy.watch.network
+evaluation = cd.influence.evaluate_on(network)
+final = cd.influence.contributions(network, strategy.watch.rounds, evaluation, points=6).tolist()
 for k in range(CLIENTS):
     print(f"client {k}: {by_round[k]:+.4f} over all rounds, {final[k]:+.4f} of the final model's loss")
+print(f"The data of client {final.index(max(final))} did most harm.")

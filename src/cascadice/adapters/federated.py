@@ -157,8 +157,9 @@ class Watch:
         self._load(model)
         batch = torch.arange(min(PROBE, len(self._test))).expand(len(W), 1, -1)
         updates: State = {"update": half.theta - before.theta}
-        stages = (stage._replace(state=updates) for stage in (before, half, self._carried()))
-        round_ = Round(Draw(len(self._held), batch, W, 1.0), *stages, half.theta.new_full((len(W),), torch.nan))
+        before, half, after = (stage._replace(state=updates) for stage in (before, half, self._carried()))
+        losses = half.theta.new_full((len(W),), torch.nan)
+        round_ = Round(Draw(len(self._held), batch, W, 1.0), before, half, after, losses)
         check_gossip(round_)
         self._held.append(round_)
 

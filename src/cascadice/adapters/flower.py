@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError(f"Flower is not installed ({error}). Use: pip install flwr.") from None
 
+ABSENT = "clients in this process only send and receive. Use Flower's own simulation."
 RECORD = "cascadice"  # the name of what clients tell, among the records of a reply
 
 
@@ -100,7 +101,7 @@ class Watched(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """What the strategy sends."""
-        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
+        return list(self._strategy.configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What the strategy makes of the replies."""
@@ -150,22 +151,25 @@ class InProcess(Grid):
         """Let each receiver compute its reply."""
         return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
 
-    run = property(lambda self: _absent())
+    @property
+    def run(self) -> Any:
+        """There is no run to belong to."""
+        raise NotImplementedError(ABSENT)
 
     def set_run(self, run: Any) -> None:
         """There is no run to belong to."""
 
     def create_message(self, *_: Any, **__: Any) -> Message:
         """Make messages by `Message(...)`."""
-        return _absent()
+        raise NotImplementedError(ABSENT)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Use `send_and_receive`."""
-        return _absent()
+        raise NotImplementedError(ABSENT)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Use `send_and_receive`."""
-        return _absent()
+        raise NotImplementedError(ABSENT)
 
 
 def _identify() -> None:
@@ -176,7 +180,3 @@ def _identify() -> None:
         for name in ("task_id", "run_id", "node_id"):
             if getattr(TaskIdentity, f"_{name}", None) is None:
                 setattr(TaskIdentity, name, 1)
-
-
-def _absent() -> Any:
-    raise NotImplementedError("clients in this process only send and receive: use Flower's own simulation.")
