@@ -1,6 +1,7 @@
 """A run of the real Flower, watched: the numbers are those of the same federated averaging in cascadice."""
 
 import logging
+import sys
 
 import pytest
 import torch
@@ -120,6 +121,10 @@ def test_with_help_every_estimator_works_as_on_the_same_run_in_cascadice(ours, o
     )
     torch.testing.assert_close(there.by_round, here.by_round, **CLOSE)
     torch.testing.assert_close(there.samples, here.samples, **CLOSE)
+    scored = cd.score(watch.network, watch.rounds).participants
+    torch.testing.assert_close(
+        torch.tensor(scored["influence"]), here.participants.double()[scored["participant"]], **CLOSE
+    )
     blind, _ = watched(tells=False)
     torch.testing.assert_close(watch.one_hop(), blind.one_hop(), **CLOSE)
 
@@ -152,3 +157,34 @@ def test_refusals(one_thread):
     fresh = flower.Watched(FedAvg(), model(), F.cross_entropy, Samples(*samples()))
     with pytest.raises(ValueError, match="no round has been watched yet"):
         fresh.watch.one_hop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_in_flowers_own_simulation(monkeypatch):
+    pickling = pytest.importorskip("ray.cloudpickle", reason="ray is not installed: pip install 'flwr[simulation]'")
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    pickling.register_pickle_by_value(sys.modules[__name__])
+    (x, y), server = samples(), ServerApp()
+    test = Samples(x[100:], y[100:])
+    wrapped = flower.Watched(FedAvg(fraction_evaluate=0.0), model(), F.cross_entropy, test, optimizer=sgd)
+
+    @server.main()
+    def main(grid, context):
+        wrapped.start(grid, ArrayRecord(model().state_dict()), num_rounds=ROUNDS)
+
+    ray = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": 2, "include_dashboard": False},
+    }
+    run_simulation(server, client_app(), num_supernodes=CLIENTS, backend_config=ray)
+    here, _ = watched(optimizer=sgd)
+    torch.testing.assert_close(wrapped.watch.one_hop(), here.one_hop(), **CLOSE)
+    there, here = (
+        influence.whole_run(each.network, each.rounds, influence.evaluate_on(each.network)).by_round
+        for each in (wrapped.watch, here)
+    )
+    torch.testing.assert_close(there, here, **CLOSE)
