@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -137,6 +138,20 @@ def test_clients_that_are_not_sampled_have_no_influence(help_, one_thread):
     assert ((watch.one_hop() != 0).sum(1) == 2).all()
 
 
+def test_clients_may_join_later_if_they_are_announced(one_thread):
+    (x, y), arrays = samples(), ArrayRecord(model().state_dict())
+    for clients, refusal in (
+        (CLIENTS, nullcontext()),
+        (0, pytest.raises(ValueError, match=r"2 clients, and now there are 4.*min_available_nodes")),
+    ):
+        fedavg, test = FedAvg(fraction_evaluate=0.0), Samples(x[100:], y[100:])
+        late = flower.Watched(fedavg, model(), F.cross_entropy, test, clients=clients)
+        first = late.start(flower.InProcess(client_app(), 2), arrays, num_rounds=1)
+        with refusal:
+            late.start(flower.InProcess(client_app(), CLIENTS), first.arrays, num_rounds=1)
+            assert ((late.watch.one_hop() != 0).sum(1) == torch.tensor([2, 4])).all()
+
+
 def test_momentum_needs_no_help_for_one_hop(one_thread):
     watch, _ = watched(tells=False, momentum=0.9, rounds=1)
     assert (watch.one_hop() != 0).all()
@@ -170,7 +185,8 @@ def test_in_flowers_own_simulation(monkeypatch):
     pickling.register_pickle_by_value(sys.modules[__name__])
     (x, y), server = samples(), ServerApp()
     test = Samples(x[100:], y[100:])
-    wrapped = flower.Watched(FedAvg(fraction_evaluate=0.0), model(), F.cross_entropy, test, optimizer=sgd)
+    waiting = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS, min_train_nodes=CLIENTS)
+    wrapped = flower.Watched(waiting, model(), F.cross_entropy, test, optimizer=sgd)
 
     @server.main()
     def main(grid, context):

@@ -115,7 +115,8 @@ class Watch:
                 self._recorder = Recorder(*watched, test=self._test, verify=self._verify)
         elif clients > len(self._models):
             raise ValueError(
-                f"there were {len(self._models)} clients, and now there are {clients}: start another watch."
+                f"there were {len(self._models)} clients, and now there are {clients}. Say how many there will be, or "
+                "let the server wait for them (Flower: FedAvg(min_available_nodes=…))."
             )
         self._load(model)
 

@@ -59,6 +59,7 @@ class Watched(Strategy):
         loss: What they train on, a function of (outputs, targets).
         test: What influence is measured on.
         optimizer: Makes a client's optimizer from its parameters, if clients tell their `Steps`: SGD without momentum.
+        clients: How many there will be, if not all of them are there in the first round.
         verify: How many rounds are computed again from the steps told, and must come out the same.
 
     Raises:
@@ -72,10 +73,11 @@ class Watched(Strategy):
 
     def __init__(
         self, strategy: Any, model: nn.Module, loss: Loss, test: Samples, *, optimizer: MakeOptimizer | None = None,
-        verify: int = 1,
+        clients: int = 0, verify: int = 1,
     ) -> None:  # fmt: skip
         self.watch, self._strategy = Watch(model, loss, test, optimizer, verify), strategy
         self._nodes: list[int] = []
+        self._clients = clients
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -83,7 +85,7 @@ class Watched(Strategy):
         """What the strategy sends to clients, all of which begin with the global model."""
         messages = list(self._strategy.configure_train(server_round, arrays, config, grid))
         self._nodes += sorted(set(grid.get_node_ids()) - set(self._nodes))  # after: the strategy waits for clients
-        self.watch.begin(len(self._nodes), arrays.to_torch_state_dict())
+        self.watch.begin(max(self._clients, len(self._nodes)), arrays.to_torch_state_dict())
         return messages
 
     def aggregate_train(
