@@ -81,6 +81,8 @@ def of_participants(name: str, values: Sequence[float], members: Sequence[int] =
     >>> of_participants("train_loss", [0.5, 1.5])
     {'train_loss/mean': 1.0, 'train_loss/0': 0.5, 'train_loss/1': 1.5}
     """
+    if not values:
+        return {}
     mean = {f"{name}/mean": sum(values) / len(values)}
     if len(values) > NAMED:
         return {**mean, f"{name}/min": min(values), f"{name}/max": max(values)}

@@ -45,6 +45,11 @@ def model():
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).double()
 
 
+def with_dropout():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 2)).double()
+
+
 def client_app(tells=True, momentum=0.0):
     app, (x, y), batches = ClientApp(), samples(), plan()
 
@@ -155,6 +160,14 @@ def test_clients_may_join_later_if_they_are_announced(one_thread):
 def test_momentum_needs_no_help_for_one_hop(one_thread):
     watch, _ = watched(tells=False, momentum=0.9, rounds=1)
     assert (watch.one_hop() != 0).all()
+
+
+def test_dropout_is_followed_for_one_hop_only(monkeypatch, one_thread):
+    monkeypatch.setitem(globals(), "model", with_dropout)
+    watch, _ = watched(tells=False, rounds=1)
+    assert (watch.one_hop() != 0).all()
+    with pytest.raises(ValueError, match="must run where it is watched"):
+        watched(optimizer=sgd, rounds=1)
 
 
 def test_refusals(one_thread):

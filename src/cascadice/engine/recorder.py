@@ -202,6 +202,11 @@ class Recorder:
             self._learner, self._strategy = network.learner, network.strategy
         if not self._learner.stochastic:
             closed = closed._replace(draw=drawn._replace(generators=()))
+        elif not all(state for own in work for state in own.generators):
+            raise ValueError(
+                "a model that draws at random (dropout) must run where it is watched, in training mode, as its draws "
+                "are made again; somebody's did not."
+            )
         if t < self._verify:
             closed = verified(self._made({t: closed.draw}), closed)
         check_gossip(closed)
