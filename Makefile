@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow torture chaos peers language lint bench reproduce docs clean
+.PHONY: help demo test test-slow torture chaos peers language notebooks lint bench reproduce docs wheel clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,6 +43,11 @@ peers: $(READY)  ## other libraries of data attribution, which some tests and be
 language: $(READY)  ## transformers and peft, which the example of a language model and its tests fine-tune with
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[language]
 
+notebooks: $(READY)  ## write the notebooks from the examples and execute them (under a minute)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[notebooks]
+	$(BIN)/python examples/notebooks/generate.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_notebooks.py
+
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,6 +62,9 @@ reproduce: $(READY)  ## every figure of the paper, small: under 15 minutes on tw
 docs: $(READY)  ## the documentation, into site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
 	$(BIN)/mkdocs build --strict
+
+wheel: $(READY)  ## a wheel, into dist/; ADDRESS=https://... of the repository makes the links of its description absolute
+	CASCADICE_ADDRESS=$(ADDRESS) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
 clean:  ## remove everything that was made
 	rm -rf .venv demo runs out site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
