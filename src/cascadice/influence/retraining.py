@@ -39,6 +39,14 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
 
     Where there are fewer than `count`, all of them.
 
+    Args:
+        size: The number of participants or samples.
+        keep: The part of them in each subset, between 0 and 1.
+        count: How many subsets.
+
+    Returns:
+        A row for each subset: 1 for those in it, 0 for the others.
+
     Raises:
         ValueError: Where a subset would keep nobody, or everybody; where none are asked for.
 
@@ -232,6 +240,13 @@ def leave_one_out(
     """What each participant's data did, by retraining without it: f(1) − f(1 − e_j). Negative helped.
 
     Cost: a training for each participant, and one with all of them.
+
+    Args:
+        rounds: How many rounds to train.
+        trained: Called with how many networks were trained, each time some are done.
+
+    Returns:
+        A value for each participant.
 
     Example:
         >>> leave_one_out(network, 100, evaluate_on(network))
