@@ -112,7 +112,7 @@ def _question(args: argparse.Namespace) -> "Question | None":
     question = flags.question_from(args)
     if not isinstance(question, Question):
         raise ValueError(
-            f"--kind {', '.join(question.kinds)} is about the final models, so it is asked when the run has ended: "
+            f"--kind {', '.join(question.kinds)} is about the final models. Ask for it after the run: "
             f"cascadice influence RUN --kind {','.join(question.kinds)}."
         )
     return question

@@ -100,7 +100,7 @@ def _difference(one: Cascade, other: Cascade) -> str | None:
     if one.kind != other.kind:
         return f"found kinds {one.kind!r} and {other.kind!r}"
     if one.samples is not None or other.samples is not None:
-        return "found single samples, which are others in each round"
+        return "found single samples, which differ from round to round"
     if one.sources != other.sources:
         return f"found sources {list(one.sources)} and {list(other.sources)}"
     if one.value.shape != other.value.shape:

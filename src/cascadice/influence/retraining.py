@@ -219,8 +219,8 @@ def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"
     """How well predictions rank what was found, e.g. scores of participants and what leaving each out changed."""
     if predicted.dim() != 1 or predicted.shape != found.shape or resamples < 1:
         raise ValueError(
-            f"there must be one prediction for each thing found, and a resample; found shapes {list(predicted.shape)} "
-            f"and {list(found.shape)}, and {resamples} resamples."
+            "there must be one prediction for each retrained value, and at least one resample; found shapes "
+            f"{list(predicted.shape)} and {list(found.shape)}, and {resamples} resamples."
         )
     whole, finite = agreement(found, predicted), found.isfinite() & predicted.isfinite()
     found, predicted = found[finite], predicted[finite]
