@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cascadice.files import Folder
 from cascadice.names import lookup
 from cascadice.runs import flags
 from cascadice.runs.config import Config, field_types, override
 from cascadice.runs.recipes import RECIPES
 
 if TYPE_CHECKING:
+    from cascadice.files import Folder
     from cascadice.runs.ask import Question
     from cascadice.runs.processes import World
     from cascadice.runs.train import Summary
@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace, world: "World | None") -> None:
 
 
 def run_live(
-    config: Config, out: Folder, port: int = 0, *, stay: bool = False, opened: Callable[[str], object] | None = None,
+    config: Config, out: "Folder", port: int = 0, *, stay: bool = False, opened: Callable[[str], object] | None = None,
     **options: Any,
 ) -> "Summary":  # fmt: skip
     """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine.
@@ -84,7 +84,7 @@ def run_live(
     token, addresses = secrets.token_urlsafe(24), list[str]()
 
     @contextmanager
-    def live(folder: Folder, rounds: int) -> Iterator[str]:
+    def live(folder: "Folder", rounds: int) -> Iterator[str]:
         with serving(folder, rounds, port, token, stays=stay) as address:
             addresses.append(address)
             if opened is not None:
