@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow torture chaos peers language loggers flower lint bench reproduce docs clean
+.PHONY: help demo test test-slow torture chaos peers language loggers flower notebooks lint bench reproduce docs wheel clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -50,6 +50,11 @@ flower: $(READY)  ## Flower, whose runs tests and an example watch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cryptography grpcio httpx iterators protobuf pycryptodome tomli tomli-w typer
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps flwr
 
+notebooks: $(READY)  ## write the notebooks from the examples and execute them (under a minute)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[notebooks]
+	$(BIN)/python examples/notebooks/generate.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_notebooks.py
+
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,6 +69,9 @@ reproduce: $(READY)  ## every figure of the paper, small: under 15 minutes on tw
 docs: $(READY)  ## the documentation, into site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
 	$(BIN)/mkdocs build --strict
+
+wheel: $(READY)  ## a wheel, into dist/; ADDRESS=https://... of the repository makes the links of its description absolute
+	CASCADICE_ADDRESS=$(ADDRESS) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
 clean:  ## remove everything that was made
 	rm -rf .venv demo runs out site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

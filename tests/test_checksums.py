@@ -145,9 +145,9 @@ def test_existing_files_are_listed_from_now_on(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"nonsense\n", r"has a line that is no checksum: b'nonsense'"),
-        (b"[1]\n", r"no checksum"),
-        (b'{"sha256": "ab"}\n', r"no checksum"),
+        (b"nonsense\n", r"has a line that is not a checksum: b'nonsense'"),
+        (b"[1]\n", r"not a checksum"),
+        (b'{"sha256": "ab"}\n', r"not a checksum"),
     ],
 )
 def test_a_damaged_list_is_named(folder, line, said):
@@ -264,7 +264,7 @@ def test_a_list_that_cannot_be_read_is_dropped_and_one_that_can_is_kept(folder):
     assert (folder / LIST).exists()
     with (folder / LIST).open("ab") as file:
         file.write(b"[" * 100_000 + b"\n")
-    with pytest.raises(ValueError, match="has a line that is no checksum"):
+    with pytest.raises(ValueError, match="has a line that is not a checksum"):
         verify(folder / "one.json")
     checksums.drop_unreadable(folder)
     assert not (folder / LIST).exists()

@@ -64,6 +64,12 @@ def test_help_and_version(capsys):
         assert words in capsys.readouterr().out
 
 
+def test_help_does_not_wait_for_torch():
+    script = "import sys; sys.modules['torch'] = None; from cascadice.cli import main; main(['run', '--help'])"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+
+
 def test_flags_override_a_recipe(cascadice, tmp_path):
     flags = ["--topology", "ring", "--lr", "0.3", "--per-node", "none", "--connected", "--behaviours", "free-rider:1"]
     code, out, err = cascadice("run", "demo", *TINY, *flags, "--out", "a", "--behaviours", "absent:0@1")

@@ -2,12 +2,14 @@
 
 import doctest
 import inspect
+import re
 from importlib import import_module
 from pkgutil import iter_modules
 
 import pytest
 
-from cascadice import data, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
+import cascadice
+from cascadice import data, influence, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
 from cascadice.influence import uncertainty
 from cascadice.pictures import figures
 
@@ -33,3 +35,19 @@ def test_examples_print_what_they_say(module):
 @pytest.mark.parametrize("public", PUBLIC, ids=lambda public: public.__qualname__)
 def test_public_names_have_docstrings(public):
     assert len(inspect.getdoc(public) or "") > 20
+
+
+MAIN = [
+    value
+    for package in (cascadice, influence)
+    for name in package.__all__
+    if inspect.isfunction(value := getattr(package, name))
+]
+
+
+@pytest.mark.parametrize("function", MAIN, ids=lambda function: f"{function.__module__}.{function.__name__}")
+def test_main_functions_say_what_they_take_and_return_with_an_example(function):
+    sections = ["Args", "Example"]
+    sections += [] if inspect.signature(function).return_annotation in (None, "None") else ["Returns|Yields"]
+    text = inspect.getdoc(function) or ""
+    assert [section for section in sections if not re.search(rf"^({section}):$", text, re.MULTILINE)] == []

@@ -97,7 +97,7 @@ class ChecksumList:
             raise self._unreadable(line) from None
 
     def _unreadable(self, line: bytes) -> ValueError:
-        return ValueError(f"{self.path} has a line that is no checksum: {line[:60]!r}. Restore it from a copy.")
+        return ValueError(f"{self.path} has a line that is not a checksum: {line[:60]!r}. Restore it from a copy.")
 
     def inside(self, name: str) -> list[str]:
         """The listed files that this name stands for: itself, or all in the folder of that name."""

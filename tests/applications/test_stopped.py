@@ -80,7 +80,7 @@ def test_sweeps_of_other_settings_are_not_used(call, tmp_path, capsys):
     assert call("reward", stop=15)[0] == 130
     code, again = call("reward", "--eval-samples", "30")
     assert (code, again.count) == (0, PLAYED_AND_SCORED)
-    assert "unfinished held sweeps of another run or of other settings: they are computed anew" in (
+    assert "unfinished held sweeps of another run or of other settings: they are computed again" in (
         capsys.readouterr().out
     )
     assert call("reward", "--eval-samples", "30", place="whole")[0] == 0

@@ -270,9 +270,9 @@ def test_a_schedule_may_give_arrays_and_is_read_once_while_it_gives_the_same():
 UNFIT = {
     "outputs": (
         {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 2))},
-        "targets .* below 4; they said: Target 3 is out of bounds",
+        "targets .* below 4; they raised: Target 3 is out of bounds",
     ),
-    "inputs": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(5, 4))}, r"batch of inputs \[3, 1, 8, 8\].*they said"),
+    "inputs": ({"model": nn.Sequential(nn.Flatten(), nn.Linear(5, 4))}, r"batch of inputs \[3, 1, 8, 8\].*they raised"),
     "loss": ({"loss": lambda outputs, y: outputs.sum(-1)}, r"the loss must be a scalar; found shape \[3\]"),
     "part": ({"partition": [torch.arange(9)] * 3 + [torch.arange(55, 64)]}, r"indices in 0\.\.59.*participant 3 has"),
     "batch": ({"batches": lambda t: torch.full((4, 1, 3), 60)}, r"below 60, the number of samples.*Round 0"),

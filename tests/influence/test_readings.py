@@ -140,7 +140,7 @@ def test_accumulate_sums_rounds():
     [
         (cascade(kind="first order"), r"found kinds 'truth' and 'first order'\."),
         (cascade(sources=(1, 4)), r"found sources \[4, 1\] and \[1, 4\]\."),
-        (cascade(samples=(0, 1)), r"found single samples, which are others in each round\."),
+        (cascade(samples=(0, 1)), r"found single samples, which differ from round to round\."),
         (cascade(hops=2), r"found values of shape \[4, 2, 5\] and \[3, 2, 5\]\."),
     ],
 )

@@ -171,7 +171,7 @@ def test_refuses_buffers_and_states_that_do_otherwise():
 def test_refuses_steps_it_cannot_make_again():
     loop = plain()
     with pytest.raises(
-        ValueError, match=r"local work of participant 0, done again, .*Its loss was .* and is .* now: give"
+        ValueError, match=r"replaying the local work of participant 0 .*Its loss was .* and is .* now: give"
     ):
         one_round(loop, Recorder(loop.models, loop.optimizers, lambda out, y: 2 * F.cross_entropy(out, y)))
     loop = plain()
@@ -179,10 +179,10 @@ def test_refuses_steps_it_cannot_make_again():
         one_round(loop, loop.recorder(), told=lambda x, y: (x + 0.5, y))
     for kind in (torch.optim.SGD, torch.optim.Adam):
         loop = Loop(small(), kind, clip=0.05, lr=0.3)
-        with pytest.raises(ValueError, match=r"Tell of clipped gradients by clip="):
+        with pytest.raises(ValueError, match=r"If gradients are clipped, pass clip="):
             one_round(loop, loop.recorder(clip=None))
     loop = plain()
-    with pytest.raises(ValueError, match=r"Tell of clipped gradients by clip="):
+    with pytest.raises(ValueError, match=r"If gradients are clipped, pass clip="):
         one_round(loop, loop.recorder(), told=lambda x, y: (x + 0.5, y), loss=False)
 
 
@@ -213,7 +213,7 @@ def test_says_who_diverged():
         (1, 0, 1, r"step\(1, x, y\) must follow each optimizer.step\(\) of 1; there were 0 since"),
         (1, 1, 2, r"there were 0 since"),
         (1, 2, 1, r"there were 2 since"),
-        (1, 1, 0, r"of 1; its last one was not told"),
+        (1, 1, 0, r"of 1; the last one was not reported"),
         (1, 0, 0, r"somebody must make a local step in a round; nobody did"),
     ],
 )

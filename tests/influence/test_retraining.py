@@ -130,7 +130,7 @@ def test_scores_subsets_and_losses_must_fit(unchecked):
     for wrong in ((scores[:5], subsets, losses), (scores, subsets, losses[:7]), (scores, subsets[0], losses)):
         with pytest.raises(ValueError, match=r"a row for each of .* and a column for each of .* found"):
             datamodeling_score(*wrong)
-    with pytest.raises(ValueError, match=r"one prediction for each thing found.*shapes \[8\] and \[7\]"):
+    with pytest.raises(ValueError, match=r"one prediction for each retrained value.*shapes \[8\] and \[7\]"):
         predicts(losses, losses[:7])
     with pytest.raises(ValueError, match=r"and 0 resamples"):
         predicts(losses, losses, 0)

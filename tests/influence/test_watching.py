@@ -77,7 +77,7 @@ def test_some_sources_only():
 
 BAD = {
     "hops below 0": ({"hops": -1}, r"hops must be at least 0 and every at least 1; found -1 and 1"),
-    "samples at home": ({"hops": 0, "samples": True}, r"over 0 hops there are only cascades, and not of samples"),
+    "samples at home": ({"hops": 0, "samples": True}, r"samples and shares need at least 1 hop; found 0"),
     "too many hops": ({"hops": 4}, r"4 hops need 4 rounds to look at; found 3\. Record more"),
     "no such kind": ({"kinds": ["thruth"]}, r"unknown kind 'thruth'. Did you mean 'truth'"),
     "no such source": ({"sources": [9]}, r"sources must be from 0 to 3; found 9"),

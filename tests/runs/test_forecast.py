@@ -46,7 +46,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_written(tmp_path, capsys,
     said = capsys.readouterr().err
     assert words in said
     assert "GB are free. Use " in said
-    assert said.endswith("or, to try all the same, set CASCADICE_MEMORY=inf.\n")
+    assert said.endswith("or, to try anyway, set CASCADICE_MEMORY=inf.\n")
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

@@ -300,7 +300,7 @@ def test_the_command_asks(run, capsys):
 
 def test_it_is_not_asked_while_training(tmp_path, capsys):
     assert main(["run", "demo", "--out", str(tmp_path / "run"), "--kind", "whole-run"]) == 2
-    assert "asked when the run has ended: cascadice influence RUN --kind whole-run" in capsys.readouterr().err
+    assert "Ask for it after the run: cascadice influence RUN --kind whole-run" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

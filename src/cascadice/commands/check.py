@@ -1,4 +1,4 @@
-"""`cascadice check`: verify every file of a run, and what was computed about it."""
+"""`cascadice check`: verify every file of a run, and every result computed from it."""
 
 import argparse
 from dataclasses import replace
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(table)
     problems = [problem for area in areas for problem in area.problems]
     if not problems and not all((place / checksums.LIST).exists() for place in places):
-        say(console, "This run has no checksums: a version before them recorded it. Resuming it adds them.")
+        say(console, "This run has no checksums: an earlier version recorded it. Resuming it adds them.")
     for problem in problems:
         say(Console(stderr=True), f"wrong: {problem}")
     say(console, f"{len(problems)} wrong" if problems else "nothing is wrong")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cascadice.files import Folder
 from cascadice.names import lookup
 from cascadice.runs import flags
 from cascadice.runs.config import Config, field_types, override
 from cascadice.runs.recipes import RECIPES
 
 if TYPE_CHECKING:
+    from cascadice.files import Folder
     from cascadice.loggers import Callback
     from cascadice.runs.ask import Question
     from cascadice.runs.processes import World
@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace, world: "World | None") -> None:
 
 
 def run_live(
-    config: Config, out: Folder, port: int = 0, *, stay: bool = False, opened: Callable[[str], object] | None = None,
+    config: Config, out: "Folder", port: int = 0, *, stay: bool = False, opened: Callable[[str], object] | None = None,
     **options: Any,
 ) -> "Summary":  # fmt: skip
     """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine.
@@ -90,7 +90,7 @@ def run_live(
     token, addresses = secrets.token_urlsafe(24), list[str]()
 
     @contextmanager
-    def live(folder: Folder, rounds: int) -> Iterator[str]:
+    def live(folder: "Folder", rounds: int) -> Iterator[str]:
         with serving(folder, rounds, port, token, stays=stay) as address:
             addresses.append(address)
             if opened is not None:
@@ -118,7 +118,7 @@ def _question(args: argparse.Namespace) -> "Question | None":
     question = flags.question_from(args)
     if not isinstance(question, Question):
         raise ValueError(
-            f"--kind {', '.join(question.kinds)} is about the final models, so it is asked when the run has ended: "
+            f"--kind {', '.join(question.kinds)} is about the final models. Ask for it after the run: "
             f"cascadice influence RUN --kind {','.join(question.kinds)}."
         )
     return question

@@ -190,7 +190,7 @@ def _draws(network: Network, inputs: LocalInputs) -> bool:
         inputs_of = list(x.shape) if isinstance(x, Tensor) else described(x)
         shapes = f"inputs {inputs_of} and targets {list(y.shape)}{below}"
         reason = (str(error) or type(error).__name__).partition("\n")[0]
-        raise ValueError(f"model and loss must take a batch of {shapes}; they said: {reason}") from error
+        raise ValueError(f"model and loss must take a batch of {shapes}; they raised: {reason}") from error
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
     return moved or not torch.equal(*outputs)

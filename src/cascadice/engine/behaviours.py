@@ -26,7 +26,7 @@ BEHAVIOURS: Mapping[str, Conducts] = {
     "free-rider": Conducts(0, 1, 0, "does no local work and sends what it received"),
     "sign-flipper": Conducts(1, -1, 0, "sends its update negated, times the strength"),
     "noise-sender": Conducts(0, 1, 1, "sends Gaussian noise of this variance in place of its update"),
-    "absent": Conducts(0, 1, 0, "has left: does no work, hears and is heard by nobody"),
+    "absent": Conducts(0, 1, 0, "absent: does no work, receives nothing and sends nothing"),
 }
 
 

@@ -33,6 +33,9 @@ def evaluate(
         samples: What to evaluate on; the test data unless given.
         chunk: Samples in one pass: more need more memory.
 
+    Returns:
+        `loss` and `accuracy`, each with one value a participant.
+
     Example:
         >>> float(evaluate(network, rounds[-1].after).accuracy.mean())
     """

@@ -73,8 +73,9 @@ class Network:
     `groups` is empty where all participants work alike, by `learner`. `sample_weights` says how much the term of each
     training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
     `members` are the numbers of these participants in a network of which this is a part. `generators` has the states
-    from which the dropout of a watched loop was drawn, t -> [n][steps]; else it is drawn from the seed. In a watched
-    loop that is `uneven`, batches and numbers of steps change from round to round, and somebody may not train at all.
+    from which the dropout of a watched loop was drawn, by round, participant and step; else it is drawn from the seed.
+    In a watched loop that is `uneven`, batches and numbers of steps change from round to round, and somebody may not
+    train at all.
     """
 
     learner: Learner

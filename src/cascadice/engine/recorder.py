@@ -235,7 +235,9 @@ def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:
     """The numbers of everybody's samples, padded where some have fewer."""
     for k, own in enumerate(work):
         if len(own.rates) != len(own.batches):
-            raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; its last one was not told.")
+            raise ValueError(
+                f"step({k}, x, y) must follow each optimizer.step() of {k}; the last one was not reported."
+            )
         if len(sizes := {len(numbers) for numbers in own.batches}) > 1:
             raise ValueError(
                 f"a participant's batches in a round must have one size; those of {k} have {sorted(sizes)}. Drop "

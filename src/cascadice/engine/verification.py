@@ -24,7 +24,7 @@ def verified(network: Network, round_: Round) -> Round:
         if wrong.any():
             k = int(wrong.nonzero()[0])
             raise ValueError(
-                f"the local work of participant {k}, done again, must come out the same; its {name} moved by "
+                f"replaying the local work of participant {k} must give the same result; its {name} moved by "
                 f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}. "
                 + _remedy(float(round_.loss[k]), float(again.loss[k]), slack)
             )
@@ -37,7 +37,7 @@ def _remedy(theirs: float, ours: float, slack: float) -> str:
             f"Its loss was {theirs:.4g} and is {ours:.4g} now: give the loss function and the batch it trained on, "
             "with its model in training mode, and the precision of torch.autocast by amp=."
         )
-    return "Tell of clipped gradients by clip=, and leave gradients otherwise as backward() made them."
+    return "If gradients are clipped, pass clip=; otherwise leave them as backward() made them."
 
 
 def check_gossip(round_: Round) -> None:

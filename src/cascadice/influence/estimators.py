@@ -100,7 +100,7 @@ def _shares(request: Request) -> RoundInfluence:
 def _hop_zero(kind: str, request: Request) -> RoundInfluence:
     """What updates did to the participants that made them, before anybody received them."""
     if request.samples or kind == "shares":
-        raise ValueError("over 0 hops there are only cascades, and not of samples. Ask for 1 hop, or for participants.")
+        raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 hop, or for participants.")
     result = ESTIMATORS[kind].estimate(request)
     return result._replace(cascades=tuple(cascade._replace(value=cascade.value[:1]) for cascade in result.cascades))
 
@@ -153,8 +153,8 @@ def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = 
 
 
 WHOLE_RUN: dict[str, str] = {
-    "whole-run": "the slope of the final models' loss by the weight of somebody's data, in the run at weight --at",
-    "whole-run-shares": "everybody's part of what training did to the final models; they add up",
+    "whole-run": "how the final models' loss changes with the weight of each participant's data, at weight --at",
+    "whole-run-shares": "each participant's share of what training did to the final models; shares add up",
 }
 """Kinds that look at a whole run at once, with what they answer; see `whole_run` and `whole_run_shares`."""
 

@@ -88,7 +88,7 @@ def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
         later = round_.t
         yield round_
     if later is None:
-        raise ValueError("at least one round is needed to go back from; found none.")
+        raise ValueError("at least one round is needed; found none.")
 
 
 def final_adjoint(operator: Operator, evaluation: Evaluation, last: Round) -> Adjoint:

@@ -20,6 +20,9 @@ def interplay(network: Network, rounds: Rounds, evaluation: Evaluation) -> Float
     Args:
         rounds: How many rounds to train; or rounds that were kept, from the first to the last.
 
+    Returns:
+        `[j, i]`, j the one left out and i the one whose influence changes.
+
     Example:
         >>> interplay(network, 100, evaluate_on(network))[3].argmin()  # who stands in best for participant 3
     """

@@ -38,6 +38,9 @@ def path_integrated(
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
+
+    Example:
+        >>> path_integrated(network, rounds[10:12], evaluate_on(network), sources=[3]).value.sum()
     """
     chosen, places = check_sources(network, rounds, sources), gauss_legendre(points)
     op = operator or Operator(network)
@@ -82,8 +85,16 @@ def path_integrated_samples(
 
     They sum to it as `shares_of_samples` do to `shares`. Cost: as `shares`, for one source.
 
+    Args:
+        rounds: Consecutive rounds, from the one of the update on.
+        source: Whose batch.
+        points: Points of the Gauss–Legendre quadrature.
+
     Returns:
         A score for each sample of the source's batches in the first round; negative helped.
+
+    Example:
+        >>> path_integrated_samples(network, rounds[10:12], evaluate_on(network), source=3).argmax()
     """
     check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)

@@ -35,6 +35,10 @@ def proximity(network: Network, round_: Round, evaluation: Evaluation) -> Proxim
     Evaluated on own data, k needs nothing but its own data and its neighbours' messages. Cost: an evaluation gradient a
     participant, then one product of [n, d] matrices.
 
+    Args:
+        round_: The round whose links are scored.
+        evaluation: What everybody is evaluated on; `own_data` needs no data of others.
+
     Returns:
         The influence and the cosine of every link.
 

@@ -100,7 +100,7 @@ def _difference(one: Cascade, other: Cascade) -> str | None:
     if one.kind != other.kind:
         return f"found kinds {one.kind!r} and {other.kind!r}"
     if one.samples is not None or other.samples is not None:
-        return "found single samples, which are others in each round"
+        return "found single samples, which differ from round to round"
     if one.sources != other.sources:
         return f"found sources {list(one.sources)} and {list(other.sources)}"
     if one.value.shape != other.value.shape:
@@ -189,6 +189,18 @@ def agreement(truth: Float[Tensor, " points"], estimate: Float[Tensor, " points"
         relative RMSE = √(mean (estimate − truth)² / mean truth²)
 
     An estimate that is right has 1, 1, 1, 0. Points at which either is NaN or infinite are left out.
+
+    Args:
+        truth: The true values, e.g. `truth(network, rounds, evaluation).value.flatten()`.
+        estimate: The estimates of the same values, in the same order.
+
+    Returns:
+        Pearson's and Spearman's correlation, the slope, the relative RMSE.
+
+    Example:
+        >>> exact = torch.tensor([1.0, 2.0, 4.0])
+        >>> agreement(exact, 2 * exact).slope
+        2.0
     """
     finite = truth.isfinite() & estimate.isfinite()
     if (points := int(finite.sum())) < 3:

@@ -39,6 +39,14 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
 
     Where there are fewer than `count`, all of them.
 
+    Args:
+        size: The number of participants or samples.
+        keep: The part of them in each subset, between 0 and 1.
+        count: How many subsets.
+
+    Returns:
+        A row for each subset: 1 for those in it, 0 for the others.
+
     Raises:
         ValueError: Where a subset would keep nobody, or everybody; where none are asked for.
 
@@ -211,8 +219,8 @@ def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"
     """How well predictions rank what was found, e.g. scores of participants and what leaving each out changed."""
     if predicted.dim() != 1 or predicted.shape != found.shape or resamples < 1:
         raise ValueError(
-            f"there must be one prediction for each thing found, and a resample; found shapes {list(predicted.shape)} "
-            f"and {list(found.shape)}, and {resamples} resamples."
+            "there must be one prediction for each retrained value, and at least one resample; found shapes "
+            f"{list(predicted.shape)} and {list(found.shape)}, and {resamples} resamples."
         )
     whole, finite = agreement(found, predicted), found.isfinite() & predicted.isfinite()
     found, predicted = found[finite], predicted[finite]
@@ -232,6 +240,13 @@ def leave_one_out(
     """What each participant's data did, by retraining without it: f(1) − f(1 − e_j). Negative helped.
 
     Cost: a training for each participant, and one with all of them.
+
+    Args:
+        rounds: How many rounds to train.
+        trained: Called with how many networks were trained, each time some are done.
+
+    Returns:
+        A value for each participant.
 
     Example:
         >>> leave_one_out(network, 100, evaluate_on(network))

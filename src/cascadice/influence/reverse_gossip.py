@@ -75,8 +75,15 @@ def reverse_gossip(
 def by_participant(first: Round, adjoint: RoundAdjoint) -> Float[Tensor, " n"]:
     """The r-hop influence of every participant's update in the round of the adjoint: A_jᵀ Δ_j.
 
+    Args:
+        first: The round of the updates.
+        adjoint: What `reverse_gossip` returned for the rounds that start with it.
+
     Returns:
         A score for each participant; negative helped.
+
+    Example:
+        >>> by_participant(rounds[0], reverse_gossip(network, rounds, evaluate_on(network)))
     """
     _check_round(first, adjoint)
     return Operator.scores_of_updates(first, _plain(adjoint))
@@ -89,12 +96,19 @@ def by_sample(network: Network, first: Round, adjoint: RoundAdjoint) -> Float[Te
 
     No gradient of a sample is ever formed. Cost: as much as a training pass, a third of one if the round was taped.
 
+    Args:
+        first: The round of the updates.
+        adjoint: What `reverse_gossip` returned for the rounds that start with it.
+
     Returns:
         A score for each sample of everybody's batches, those of several local steps one after the other; negative
         helped, and 0 where a participant has fewer samples than others.
 
     Raises:
         ValueError: Where samples have no part of their own in the outputs or in the loss.
+
+    Example:
+        >>> by_sample(network, rounds[0], reverse_gossip(network, rounds, evaluate_on(network)))[3].argmax()
     """
     _check_round(first, adjoint)
     check_form(network, first)

@@ -52,8 +52,16 @@ def shares_of_samples(
     decay) belongs to no sample; where a step is not linear in the gradient (Adam, clipping), parts are of its
     derivative. Cost: as `shares`.
 
+    Args:
+        rounds: Consecutive rounds, from the one of the updates on.
+        points: Points of the Gauss–Legendre quadrature.
+        operator: The operator to use, where its exchange is not the one in memory.
+
     Returns:
         A score for each sample of everybody's batches in the first round; negative helped.
+
+    Example:
+        >>> shares_of_samples(network, rounds[10:12], evaluate_on(network))[3].argmax()
     """
     check_recording(network, rounds)
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)

@@ -116,8 +116,7 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
     """
     if cascade.samples is not None and sample == ALL:
         raise ValueError(
-            "a cascade of single samples needs to be told which: "
-            "sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
+            "say which samples the cascade is of: sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
         )
     value = cascade.value.detach().cpu().double().numpy().transpose(1, 0, 2)
     sources = np.array(cascade.sources, dtype=np.int64)
@@ -161,7 +160,7 @@ def renumbered(table: Table, members: Sequence[int]) -> Table:
     if not members:
         return table
     if not (table.receiver == ALL).all():
-        raise ValueError("what single receivers had of an update is known to no process alone.")
+        raise ValueError("no single process knows what an update did to each receiver.")
     return replace(table, source=np.array(members, dtype=TYPES["source"])[table.source])
 
 

@@ -71,6 +71,9 @@ def truth_of_samples(
 
     Raises:
         ValueError: Where there are several local steps, or samples have no part of their own in the loss.
+
+    Example:
+        >>> truth_of_samples(network, rounds[10:12], evaluate_on(network), source=3, samples=[0, 1]).value.sum(2)
     """
     check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)

@@ -135,7 +135,9 @@ def _whole_run_question(given: dict[str, Any]) -> "WholeRunQuestion":
 
     for kind in given["kinds"]:
         if kind not in WHOLE_RUN:
-            raise ValueError(f"--kind {kind} is about rounds, whole-run kinds about the final models. Ask one by one.")
+            raise ValueError(
+                f"--kind {kind} is about rounds, whole-run kinds about the final models. Ask for one at a time."
+            )
     for name in ("hops", "every", "sources"):
         if name in given:
             raise ValueError(

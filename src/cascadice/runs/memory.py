@@ -46,7 +46,7 @@ def check(what: str, parts: Sequence[Need], device: torch.device) -> None:
     share = "" if len(parts) == 1 else f", of which {largest.name} take{_in_words(largest.bytes)}"
     where = "of the GPU's memory" if device.type == "cuda" else "of memory"
     found = f"{what} would take about{_in_words(needed)} {where}{share};{_in_words(int(there))} are free"
-    raise ValueError(f"{found}. {largest.remedy}; or, to try all the same, set {VARIABLE}=inf.")
+    raise ValueError(f"{found}. {largest.remedy}; or, to try anyway, set {VARIABLE}=inf.")
 
 
 def device_named(name: str) -> torch.device:

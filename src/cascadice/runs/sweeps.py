@@ -127,7 +127,7 @@ def _begin(folder: Path, note: Mapping[str, str], console: Console) -> None:
     if there != note:
         remove_sweeps(folder)
     if there not in (None, note):
-        say(console, f"{place.parent} held sweeps of another run or of other settings: they are computed anew")
+        say(console, f"{place.parent} held sweeps of another run or of other settings: they are computed again")
     files.write_json(place, note)
 
 

@@ -66,7 +66,7 @@ def test_keys_are_long_and_kept_elsewhere(tmp_path):
     with pytest.raises(ValueError, match=r"must have at least 16 bytes; found 6. Make one with: openssl rand -hex 32"):
         read_key(str(tmp_path / "short"))
     (tmp_path / "run" / "key").write_bytes(KEY)
-    with pytest.raises(ValueError, match=r"lies in .*run, which it is to protect. Keep it elsewhere"):
+    with pytest.raises(ValueError, match=r"lies in .*run, the folder that it protects. Keep it elsewhere"):
         read_key(str(tmp_path / "run" / "key"), tmp_path / "run")
 
 
@@ -102,7 +102,7 @@ def test_payments_are_computed_again(paid, ledger):
         ({"payments": [75.0, 25.0, 0.0, 9.0]}, r"it pays 4 participants; the ledger has 3"),
         ({"budget": "all"}, r"must be numbers"),
         ({"rounds": [0]}, r"does not support the payments: its rounds are not those that were paid for"),
-        ({"seal": "0" * 64}, r"never had the seal 000000000000… that was paid by"),
+        ({"seal": "0" * 64}, r"never had the seal 000000000000… that the payments name"),
         ({"run": "xyz"}, r"belongs to another run"),
     ],
 )

@@ -146,8 +146,8 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--keep", "1"], "--keep must be between 0 and 1, and neither of them; found 1."),
-        (["--keep", "-0.2"], "--keep must be between 0 and 1, and neither of them; found -0.2."),
+        (["--keep", "1"], "--keep must be above 0 and below 1; found 1."),
+        (["--keep", "-0.2"], "--keep must be above 0 and below 1; found -0.2."),
         (["--keep", "0.05"], "each subset must keep some and leave some out; the part 0.05 of 5 keeps none."),
         (["--keep", "0.99"], "the part 0.99 of 5 keeps all of them. Keep a part from 0.2 to 0.8."),
         (["--subsets", "3"], "--subsets must be at least 4; found 3."),

@@ -229,13 +229,13 @@ def test_a_final_loss_that_is_no_number_is_named(monkeypatch):
         (
             [checked("a", 0.2, -0.1, 0.5), checked("b", -0.4, -0.6, -0.2), checked("c", -0.5, -0.6, -0.2)],
             "On your network, trust none of these estimates: the best is a (LDS 0.20, -0.10 to 0.50), and more "
-            "--subsets may tell; b (-0.40) and c (-0.50) rank subsets the wrong way round.",
+            "--subsets may settle it; b (-0.40) and c (-0.50) rank subsets the wrong way round.",
         ),
         ([checked("a", 0.62, 0.4, 0.8)], "On your network, trust a most, but with care (LDS 0.62, 0.40 to 0.80)."),
         ([checked("a", 0.9, 0.8, 1.0)], "On your network, trust a (LDS 0.90, 0.80 to 1.00)."),
         (
             [checked("a", nan, nan, nan)],
-            "No estimate tells one subset from another on your network, or all subsets gave the same loss.",
+            "No estimate distinguishes subsets on your network, or all subsets gave the same loss.",
         ),
     ],
 )
@@ -247,7 +247,7 @@ def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_net
     ones = [checked("a", 0.9, 0.05, 1.0, 4.0), checked("b", 0.85, 0.7, 1.0, 2.0), checked("c", 0.1, -0.2, 0.4)]
     found = advise(ones, setting(), 0.31, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9, 0.8])))
     assert found[1] == "Not clearly worse: b (0.85). b is cheaper: 2.0 trainings, not 4.0."
-    assert found[2] == "These subsets do not tell from guessing: c (0.10)."
+    assert found[2] == "No better than guessing, as far as these subsets show: c (0.10)."
     assert "over 2 random subsets, each with 2 of 4 participants" in found[3]
     assert found[4].startswith(
         "The full run's test accuracy is 0.850 on average (0.800 to 0.900). Its mean test loss is"

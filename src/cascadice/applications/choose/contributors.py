@@ -81,9 +81,9 @@ def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int |
 def _sentences(rows: list[list[Any]], whose: str, on: int | None) -> list[str]:
     """Who helped most, whom to let go, and how much a participant did for itself."""
     kept, gone = ([row[0] for row in rows if row[3] == advice and row[0] != on] for advice in ("keep", "let go"))
-    own = [f"Its own data did {row[2]:.1%} of what training did for it." for row in rows if row[0] == on]
+    own = [f"Its own data accounts for {row[2]:.1%} of what it gained by training." for row in rows if row[0] == on]
     return [
         *([f"Most helpful to {whose}: {comma_separated(kept[:MOST_HELPFUL])}."] if kept else []),
-        *([f"Let go, because they did not help it: {comma_separated(gone)}."] if gone else []),
+        *([f"To be let go, because they did not help: {comma_separated(gone)}."] if gone else []),
         *own,
     ]

@@ -137,7 +137,7 @@ def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor) -> list[str]:
     sentences = [f"Participant {a.node}: {a.verdict}; {a.reason}." for a in advice if a.verdict in ("expel", "move")]
     if generous := [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]:
         names = comma_separated(generous[:MOST_GENEROUS])
-        sentences.append(f"Giving more than they take, the most generous first: {names}.")
+        sentences.append(f"These give more than they take, most generous first: {names}.")
     return sentences
 
 

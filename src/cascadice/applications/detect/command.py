@@ -10,10 +10,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_recording(parser, "detect")
     text = "false-alarm rate: how often an honest neighbour may be flagged [0.01]"
     parser.add_argument("--rate", type=float, default=0.01, metavar="X", help=text)
-    text = "how much honest neighbours may differ for good, in units of their mean difference within a round"
-    text += " (as much as they are seen to, at least 0.5)"
+    text = "how far apart honest neighbours may be in the long run, in units of their mean difference within a round"
+    text += " (measured, at least 0.5)"
     parser.add_argument("--allowance", type=float, metavar="X", help=text)
-    text = "let each receiver judge by the spread of its own neighbours alone; fewer attackers are flagged"
+    text = "let each receiver use only the spread of its own neighbours; flags fewer attackers"
     parser.add_argument("--unlike", action="store_true", help=text)
     text = "rounds over which evidence is forgotten; 1 looks at each round alone (never)"
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)

@@ -26,7 +26,7 @@ HONEST = 2 / 3  # share of the links, those that differ least, by which the spre
 
 
 Allowance = float | Float[Tensor, " signals"]
-"""How much honest neighbours may differ for good: one number, or one for each signal."""
+"""How far apart honest neighbours may be in the long run: one number, or one for each signal."""
 
 
 class Evidence(NamedTuple):

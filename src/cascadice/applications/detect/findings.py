@@ -159,7 +159,7 @@ def _terms(rounds: int, options: Json, verdict: Verdict, own: Sequence[int]) -> 
     """On which terms participants were flagged: samples, rounds, and the false-alarm rate."""
     on = f"on {options['samples']} of its own samples in each of {rounds} rounds"
     rate = f"{100 * options['rate']:g} % per link and check"
-    votes = "Votes count all receivers; no participant sees them alone."
+    votes = "Votes are counted over all receivers; no participant alone can see them."
     if own:
         votes = f"Votes count the receivers of this process alone: {comma_separated(own)}."
     return f"Each participant evaluated its neighbours' updates {on}. {_rate(rate, options, verdict)} {votes}"

@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
         strength: The largest |deviation| divided by its threshold; above 1, k flags j.
         since: The round since which k has flagged j without a break; −1 if it does not.
         heard: Whether k has ever heard j.
-        spread: How much honest-looking neighbours differ for good by each signal, over all receivers.
+        spread: How far apart honest-looking neighbours are in the long run by each signal, over all receivers.
     """
 
     t: int
@@ -73,7 +73,7 @@ def detect(
         rate: False-alarm rate: the probability that a receiver flags a given honest neighbour when one looks, shared
             evenly between the signals. It holds as long as the lasting differences between honest neighbours have a
             standard deviation of at most `allowance`.
-        allowance: How much honest neighbours may differ for good, in units of their mean difference within a round.
+        allowance: How far apart honest neighbours may be in the long run, in units of their mean difference in a round.
             By default as much as they are seen to (`Verdict.spread`), and at least 0.5; receivers must then tell one
             another how their neighbours differ. With a number, k uses its own data and what it received, nothing else.
         memory: Rounds over which evidence is forgotten; 1 looks at each round by itself.

@@ -22,7 +22,7 @@ from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
 
 Parts = Iterator[tuple[Round, Part]]
-"""Rounds as they are read, with what of each is to be forgotten."""
+"""Rounds as they are read, each with the part of it to forget."""
 
 Correct = Callable[[Operator, Parts, int], Participants]
 """(operator, parts, points) -> the participants after the last round without those parts, or nearly so."""

@@ -47,7 +47,7 @@ def _entered(ledger: Ledger, seal: str) -> list[int] | None:
     """The rounds entered when the ledger had this seal; None if one of them was entered again since."""
     seals = [line.seal for line in ledger.chain]
     if seal not in seals:
-        raise ValueError(f"the ledger in {ledger.folder} never had the seal {seal[:12]}… that was paid by.")
+        raise ValueError(f"the ledger in {ledger.folder} never had the seal {seal[:12]}… that the payments name.")
     until = seals.index(seal) + 1
     then, since = ({line.round for line in part} for part in (ledger.chain[:until], ledger.chain[until:]))
     return None if then & since else sorted(then)

@@ -19,7 +19,7 @@ from cascadice.influence.whole_run_shares import whole_run_shares
 CONTRIBUTIONS: Mapping[str, str] = {
     "whole-run": "shares of what the whole run did to the loss of the final models",
     "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
-    "horizon": "the slope of the final models' loss by the weight of each update",
+    "horizon": "how the final models' loss changes with the weight of each update",
 }
 
 

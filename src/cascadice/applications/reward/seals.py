@@ -25,7 +25,7 @@ def read_key(path: str | None, *folders: Path) -> bytes | None:
         return None
     place = Path(os.path.realpath(path))  # not Path.resolve, which fails on links in a circle
     if inside := next((folder for folder in folders if place.is_relative_to(os.path.realpath(folder))), None):
-        raise ValueError(f"the key {path} lies in {inside}, which it is to protect. Keep it elsewhere.")
+        raise ValueError(f"the key {path} lies in {inside}, the folder that it protects. Keep it elsewhere.")
     check_ordinary(place)
     key = place.read_bytes().strip()
     if len(key) < FEWEST_BYTES:

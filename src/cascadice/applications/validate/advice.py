@@ -46,13 +46,13 @@ def trust(checked: Sequence[Checked]) -> str:
     """
     best, wrong = checked[0], [one for one in checked if one.lds.high < 0]
     if isnan(best.lds.spearman):
-        return "No estimate tells one subset from another on your network, or all subsets gave the same loss."
+        return "No estimate distinguishes subsets on your network, or all subsets gave the same loss."
     figures = f"LDS {best.lds.spearman:.2f}, {best.lds.low:.2f} to {best.lds.high:.2f}"
     care = " most, but with care" if best.lds.spearman < GOOD else ""
     sentence = f"On your network, trust {best.name}{care} ({figures})"
     if best.lds.low <= 0:
         none = "trust none of these estimates"
-        sentence = f"On your network, {none}: the best is {best.name} ({figures}), and more --subsets may tell"
+        sentence = f"On your network, {none}: the best is {best.name} ({figures}), and more --subsets may settle it"
     if wrong:
         verb = "rank" if len(wrong) > 1 else "ranks"
         sentence += f"; {_listed(wrong)} {verb} subsets the wrong way round"
@@ -72,7 +72,7 @@ def _comparable(checked: Sequence[Checked]) -> list[str]:
 
 def _useless(checked: Sequence[Checked]) -> list[str]:
     useless = [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]
-    return [f"These subsets do not tell from guessing: {_listed(useless)}."] if useless else []
+    return [f"No better than guessing, as far as these subsets show: {_listed(useless)}."] if useless else []
 
 
 def _listed(checked: Sequence[Checked]) -> str:

@@ -10,7 +10,9 @@ EVAL_SAMPLES = 1000
 def add(parser: argparse.ArgumentParser) -> None:
     add_recording(parser, "validate", "folder of a run, recorded or not: it is trained again")
     parser.add_argument("--subsets", type=int, default=48, metavar="N", help="networks to train [48]")
-    parser.add_argument("--keep", type=float, default=0.8, metavar="X", help="the part that each of them keeps [0.8]")
+    parser.add_argument(
+        "--keep", type=float, default=0.8, metavar="X", help="the fraction that each subset keeps [0.8]"
+    )
     parser.add_argument("--of", default="participants", metavar="WHAT", help="participants or samples [participants]")
     text = "estimates to check, any of `cascadice list estimates`, separated by commas (all)"
     parser.add_argument("--kinds", metavar="KINDS", help=text)

@@ -68,7 +68,7 @@ class Kind(NamedTuple):
     name: str
     description: str
     trainings: int
-    """What it costs, nearly, for a forecast."""
+    """Its approximate cost, for a forecast."""
     of_samples: bool = True
 
 
@@ -107,11 +107,11 @@ def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
 KINDS: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
-        "the slope of the final models' loss by its weight, where all updates count the part that subsets keep", 4,
+        "how the final models' loss changes with its weight, at the fraction that subsets keep", 4,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _at(setting, 1.0), "whole-run at 1",
-        "the slope of the final models' loss by its weight, in the run as it was", 4,
+        "how the final models' loss changes with its weight, in the run as it was", 4,
     ),
     "whole-run-shares": Kind(
         _whole_run_shares, "whole-run shares", "its share of what training as a whole did to the final models", 13

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_numbers(args: argparse.Namespace) -> None:
     if not 0 < args.keep < 1:
-        raise ValueError(f"--keep must be between 0 and 1, and neither of them; found {args.keep:g}.")
+        raise ValueError(f"--keep must be above 0 and below 1; found {args.keep:g}.")
     for flag, least, found in (("--subsets", LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
         if found is not None and found < least:
             raise ValueError(f"{flag} must be at least {least}; found {found}.")

@@ -8,7 +8,7 @@ from time import monotonic
 from cascadice.engine.exchange.post import MissingError, Post
 
 POLICIES: Mapping[str, float] = {"stop": 60.0, "carry on": 2.0}
-"""What to do about a missing message, and how many seconds to wait for it unless said."""
+"""What to do about a missing message, and how many seconds to wait for it by default."""
 
 REASONS = 100  # that are told apart: some hold numbers that a peer sent
 

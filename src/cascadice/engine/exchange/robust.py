@@ -154,7 +154,7 @@ def _false(heard: Int[Tensor, " n"], share: float) -> Int[Tensor, " n"]:
 
 
 def _check_share(share: float) -> None:
-    what = "share, the part of what is heard that may be false, must be"
+    what = "share, the fraction of neighbours that may be false, must be"
     if not isinstance(share, Real):
         raise TypeError(f"{what} a number; found {type(share).__name__}. These rules do not need the network.")
     if not 0 <= share < 0.5:
