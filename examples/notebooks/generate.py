@@ -42,7 +42,7 @@ def execute(name: str) -> str:
     import nbformat
     from nbclient import NotebookClient
 
-    ran = nbformat.reads(notebook(name), as_version=4)  # type: ignore[no-untyped-call]
+    ran = nbformat.reads(notebook(name), as_version=4)
     NotebookClient(ran, timeout=300, resources={"metadata": {"path": str(HERE)}}).execute()
     outputs = [output for cell in ran.cells for output in cell.get("outputs", [])]
     return "".join(output.get("text", "") for output in outputs)
