@@ -141,10 +141,8 @@ def resolves(name):
     full = re.sub(r"^(cd|influence)(?=\.)", lambda short: SHORT[short[0]], name)
     try:
         resolve_name(full)
-    except ImportError as error:
-        return "is not installed" in str(error)  # what cascadice says where an optional package is missing
-    except AttributeError:
-        return False
+    except (ImportError, AttributeError):
+        return full in ("cascadice.adapters.flower", "cascadice.adapters.flower.InProcess") and not find_spec("flwr")
     return True
 
 

@@ -178,7 +178,7 @@ def test_refusals(one_thread):
         watched(tells=False, optimizer=sgd)
     with pytest.raises(ValueError, match=r"must keep nothing.*this keeps .*Use SGD without"):
         watched(optimizer=lambda parameters: torch.optim.Adam(parameters))
-    with pytest.raises(ValueError, match="the local work of participant 0, done again, must come out the same"):
+    with pytest.raises(ValueError, match="local work of participant 0"):
         watched(optimizer=sgd, momentum=0.9)
     with pytest.raises(ValueError, match=r"participant 0 must leave round 0 with Σ_j"):
         watched(FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5), tells=False)
