@@ -202,7 +202,7 @@ def _check_stateless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
     kept = pure_version(settings(optimizer), group_places(model, optimizer)).init(flatten(model))
     if kept:
         raise ValueError(
-            f"a client's optimizer must have no state, as it does not outlast a round; this one keeps {', '.join(kept)}. "
+            f"a client's optimizer must have no state: it does not outlast a round; this one keeps {', '.join(kept)}. "
             "Use SGD without momentum, or leave out the optimizer, for one_hop and shares."
         )
 
