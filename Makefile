@@ -53,7 +53,7 @@ flower: $(READY)  ## Flower, whose runs tests and an example watch
 notebooks: $(READY)  ## write the notebooks from the examples and execute them (under a minute)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[notebooks]
 	$(BIN)/python examples/notebooks/generate.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_notebooks.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/test_notebooks.py
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -76,7 +76,7 @@ def test_how_it_ended(one_thread):
 def test_a_callback_that_raises_is_left_out_and_training_goes_on(event, one_thread):
     broken, whole = Breaks(event), Diary()
     reason = {"round": "its round raised OSError: disk full$", "end": "its end raised KeyError: 'gone'$"}[event]
-    with pytest.warns(RuntimeWarning, match=f"callback Breaks is left out, as {reason}") as said:
+    with pytest.warns(RuntimeWarning, match=f"callback Breaks is disabled, because {reason}") as said:
         assert len(list(cd.simulate(make(), 4, callbacks=[broken, whole]))) == 4
     assert len(said) == 1
     assert list(whole.rounds) == [0, 1, 2, 3]
@@ -103,7 +103,7 @@ def test_a_run_tells_metrics_and_influence_and_says_who_raised(tmp_path, capsys,
     assert {name for name in diary.rounds[2] if name.startswith("influence")} == {
         f"influence/{kind}/{which}" for kind in ("first-order", "shares") for which in ("mean", 0, 2)
     }
-    assert capsys.readouterr().err.count("warning: the callback Breaks is left out") == 1
+    assert capsys.readouterr().err.count("warning: the callback Breaks is disabled") == 1
 
 
 def test_many_participants_have_no_curve_each():

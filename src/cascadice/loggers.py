@@ -61,7 +61,7 @@ def telling(
             except Exception as error:
                 listening.remove(callback)
                 reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-                say(f"the callback {type(callback).__name__} is left out, as its {event} raised {reason}")
+                say(f"the callback {type(callback).__name__} is disabled, because its {event} raised {reason}")
 
     status = "failed"
     tell("start", about)

@@ -172,13 +172,13 @@ def test_dropout_is_followed_for_one_hop_only(monkeypatch, one_thread):
 
 def test_refusals(one_thread):
     watch, _ = watched(tells=False, rounds=1)
-    with pytest.raises(ValueError, match="let them tell their steps, and give their optimizer"):
+    with pytest.raises(ValueError, match="let clients report their steps"):
         _ = watch.network
-    with pytest.raises(ValueError, match=r"client \d must tell its steps"):
+    with pytest.raises(ValueError, match=r"client \d must report its steps"):
         watched(tells=False, optimizer=sgd)
-    with pytest.raises(ValueError, match=r"must keep nothing.*this keeps .*Use SGD without"):
+    with pytest.raises(ValueError, match=r"must have no state.*this one keeps .*Use SGD without"):
         watched(optimizer=lambda parameters: torch.optim.Adam(parameters))
-    with pytest.raises(ValueError, match="local work of participant 0"):
+    with pytest.raises(ValueError, match="replaying the local work of participant 0 must give the same result"):
         watched(optimizer=sgd, momentum=0.9)
     with pytest.raises(ValueError, match=r"participant 0 must leave round 0 with Σ_j"):
         watched(FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5), tells=False)

@@ -139,7 +139,7 @@ class Watch:
         with recorder.round(W) as note:
             for client, _, trained, steps in replies:
                 if not steps:
-                    raise ValueError(f"client {client} must tell its steps; it did not. Or leave out the optimizer.")
+                    raise ValueError(f"client {client} must report its steps; it did not. Or leave out the optimizer.")
                 for number, (rate, x, y) in enumerate(steps, start=1):
                     for group in self._optimizers[client].param_groups:
                         group["lr"] = rate
@@ -168,8 +168,8 @@ class Watch:
     def _told(self) -> Recorder:
         if self._recorder is None:
             raise ValueError(
-                "beyond one hop, influence depends on what clients would have made of another model: let them tell "
-                "their steps, and give their optimizer. Without, there are one_hop and shares."
+                "beyond one hop, influence depends on what clients would have made of another model: let clients "
+                "report their steps, and give their optimizer. Otherwise use one_hop and shares."
             )
         return self._recorder
 
@@ -202,7 +202,7 @@ def _check_stateless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
     kept = pure_version(settings(optimizer), group_places(model, optimizer)).init(flatten(model))
     if kept:
         raise ValueError(
-            f"a client's optimizer must keep nothing, as it does not outlast a round; this keeps {', '.join(kept)}. "
+            f"a client's optimizer must have no state: it does not outlast a round; this one keeps {', '.join(kept)}. "
             "Use SGD without momentum, or leave out the optimizer, for one_hop and shares."
         )
 

@@ -24,6 +24,10 @@ def digits() -> DataSet:
     """8×8 handwritten digits: 1,442 for training, 355 for testing, float32 [N, 1, 8, 8], standardised.
 
     Every fifth image of each class is a test image, so the test set is balanced and needs no seed.
+
+    Example:
+        >>> len(digits().train), len(digits().test)
+        (1442, 355)
     """
     from sklearn.datasets import load_digits
 
@@ -42,6 +46,10 @@ def pydoc(context: int = 64) -> DataSet:
 
     There are 96 symbols (newline and printable ASCII; other characters become "?"), the same in all Python versions,
     although the text differs. The last tenth of the text is the test set.
+
+    Example:
+        >>> pydoc(context=32).train.shape
+        (32,)
     """
     from pydoc_data.topics import topics  # type: ignore[import-untyped, unused-ignore]
 

@@ -259,6 +259,11 @@ def resolve(data: Any) -> DataSet:
     """The data set that a user means: a DataSet, a torch Dataset, Samples, or a pair (train, test) of these.
 
     Without a test set, participants are evaluated on the training samples, and a warning says so.
+
+    Example:
+        >>> from cascadice.data import digits
+        >>> resolve(digits()).name
+        'digits'
     """
     if isinstance(data, DataSet):
         return data

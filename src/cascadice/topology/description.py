@@ -72,7 +72,13 @@ def describe(W: Float[Tensor, "n n"]) -> Description:
 
 
 def period(schedule: Schedule) -> int:
-    """The number of rounds after which a schedule repeats; 100 if it is not a Cycle."""
+    """The number of rounds after which a schedule repeats; 100 if it is not a Cycle.
+
+    Example:
+        >>> from cascadice.topology import one_peer_exponential
+        >>> period(one_peer_exponential(8))
+        3
+    """
     return len(schedule.matrices) if isinstance(schedule, Cycle) else RANDOM_ROUNDS
 
 
@@ -81,6 +87,11 @@ def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Descript
 
     Cost: below 512 participants n³ per round; above, restarted Arnoldi with at most 5,000 products with each W, which
     overstates very small gaps (a ring of 4,096: 1.1e-6 instead of 0.8e-6).
+
+    Example:
+        >>> from cascadice.topology import one_peer_exponential
+        >>> describe_schedule(one_peer_exponential(8)).doubly_stochastic
+        True
     """
     rounds = period(schedule) if rounds is None else rounds
     W = average(schedule, rounds)

@@ -19,7 +19,12 @@ CONNECTED_ATTEMPTS = 100
 
 
 def alone(nodes: int) -> Graph:
-    """No edges: everyone trains alone."""
+    """No edges: everyone trains alone.
+
+    Example:
+        >>> alone(4).number_of_edges()
+        0
+    """
     graph: Graph = nx.empty_graph(check_nodes(nodes))
     return graph
 
@@ -36,13 +41,23 @@ def ring(nodes: int) -> Graph:
 
 
 def complete(nodes: int) -> Graph:
-    """Everyone exchanges with everyone; with uniform weights, this is FedAvg."""
+    """Everyone exchanges with everyone; with uniform weights, this is FedAvg.
+
+    Example:
+        >>> complete(4).number_of_edges()
+        6
+    """
     graph: Graph = nx.complete_graph(check_nodes(nodes))
     return graph
 
 
 def star(nodes: int) -> Graph:
-    """Everyone exchanges with participant 0."""
+    """Everyone exchanges with participant 0.
+
+    Example:
+        >>> sorted(star(4).edges)
+        [(0, 1), (0, 2), (0, 3)]
+    """
     graph: Graph = nx.star_graph(check_nodes(nodes) - 1)
     return graph
 
@@ -61,7 +76,12 @@ def exponential(nodes: int) -> DiGraph:
 
 
 def torus(nodes: int) -> Graph:
-    """A grid with wrap-around borders, as square as possible; a prime number above 3 is refused."""
+    """A grid with wrap-around borders, as square as possible; a prime number above 3 is refused.
+
+    Example:
+        >>> sorted(torus(9).neighbors(0))
+        [1, 2, 3, 6]
+    """
     check_nodes(nodes)
     rows = max(side for side in range(1, math.isqrt(nodes) + 1) if nodes % side == 0)
     if rows == 1 and nodes > 3:
@@ -90,7 +110,12 @@ def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> G
 
 
 def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) -> Graph:
-    """A connected random graph; a pair is joined with a probability, 2 ln n / n unless given (Erdős & Rényi 1959)."""
+    """A connected random graph; a pair is joined with a probability, 2 ln n / n unless given (Erdős & Rényi 1959).
+
+    Example:
+        >>> nx.is_connected(erdos_renyi(16))
+        True
+    """
     check_nodes(nodes)
     p = check_probability(min(1.0, 2 * math.log(nodes) / nodes) if probability is None else probability)
     return _connected(partial(nx.fast_gnp_random_graph, nodes, p), seed, f"erdos-renyi with p = {p:.4g}")
@@ -100,6 +125,10 @@ def small_world(nodes: int, *, degree: int | None = None, probability: float = 0
     """A ring of `degree` nearest neighbours, each edge rewired with a probability, connected (Watts & Strogatz 1998).
 
     The degree is 4 unless given, or all others if there are fewer.
+
+    Example:
+        >>> small_world(16).number_of_edges()
+        32
     """
     check_probability(probability)
     degree = min(4, check_nodes(nodes) - 1) if degree is None else degree

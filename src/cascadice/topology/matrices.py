@@ -54,6 +54,10 @@ def from_links(
     """W from its links, in float64: dense where participants are few or links many, otherwise CSR.
 
     The weights of links with the same receiver and source are added up.
+
+    Example:
+        >>> from_links(2, torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), torch.tensor([1.0, 0.5, 0.5])).tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
     """
     weights = weights.double()
     if nodes < SPARSE_FROM or len(weights) >= DENSE_FROM * nodes**2:
@@ -68,7 +72,12 @@ def from_links(
 
 
 def identity(nodes: int) -> Float[Tensor, "n n"]:
-    """W of a round in which no one exchanges anything."""
+    """W of a round in which no one exchanges anything.
+
+    Example:
+        >>> identity(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
     everyone = torch.arange(nodes)
     return from_links(nodes, everyone, everyone, torch.ones(nodes, dtype=torch.float64))
 
@@ -118,7 +127,12 @@ def check(W: Tensor, *, connected: bool = False) -> None:
 
 
 def to_graph(W: Float[Tensor, "n n"]) -> DiGraph:
-    """W as a directed graph with weights, edges from source to receiver, without self-loops."""
+    """W as a directed graph with weights, edges from source to receiver, without self-loops.
+
+    Example:
+        >>> sorted(to_graph(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).edges)
+        [(0, 1)]
+    """
     entries = links(W)
     graph: DiGraph = nx.DiGraph()
     graph.add_nodes_from(range(W.shape[0]))

@@ -39,7 +39,13 @@ def gossip(
 def gossip_transposed(
     W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"], *, plus: Tensor | None = None, out: Tensor | None = None
 ) -> Float[Tensor, "n d"]:
-    """Σ_k W[k, j] λ_k + plus for every participant j: the adjoint of `gossip`, at the same cost."""
+    """Σ_k W[k, j] λ_k + plus for every participant j: the adjoint of `gossip`, at the same cost.
+
+    Example:
+        >>> W = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
+        >>> gossip_transposed(W, torch.tensor([[1.0], [2.0]])).tolist()
+        [[2.0], [1.0]]
+    """
     with full_precision():
         back = _fitting(W, lam, transposed=True)
         if plus is not None and back.layout == torch.strided:

@@ -68,7 +68,12 @@ def _numbers_of(W: Any) -> list[Tensor]:
 
 
 def constant(W: Tensor) -> Cycle:
-    """The same W in every round."""
+    """The same W in every round.
+
+    Example:
+        >>> constant(identity(3))(7).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
     return cyclic([W])
 
 
@@ -93,6 +98,10 @@ def one_peer_exponential(nodes: int) -> Cycle:
     """In round t, k averages with k + 2^(t mod ⌈log2 n⌉) (mod n).
 
     The product of log2 n rounds is exact consensus if n is a power of 2 (Ying et al. 2021).
+
+    Example:
+        >>> one_peer_exponential(4)(1)[0].tolist()  # averages with participant 2
+        [0.5, 0.0, 0.5, 0.0]
     """
     everyone = torch.arange(check_nodes(nodes))
     half = torch.full((nodes,), 0.5, dtype=torch.float64)
@@ -102,7 +111,12 @@ def one_peer_exponential(nodes: int) -> Cycle:
 
 
 def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
-    """In each round, one random pair of neighbours averages (Boyd et al. 2006); any two where `graph` is a number."""
+    """In each round, one random pair of neighbours averages (Boyd et al. 2006); any two where `graph` is a number.
+
+    Example:
+        >>> int((pairwise_gossip(6)(0).diag() == 0.5).sum())  # a pair
+        2
+    """
     if isinstance(graph, int):
         return partial(_any_pair, check_nodes(graph), seed)
     nodes, receivers, sources = symmetric_edges(graph)
@@ -111,12 +125,22 @@ def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
 
 
 def epidemic(nodes: int, *, degree: int | None = None, seed: int = 0) -> Schedule:
-    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023), see `random_regular`."""
+    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023), see `random_regular`.
+
+    Example:
+        >>> int((epidemic(8, degree=2)(0)[0] > 0).sum())  # two neighbours and itself
+        3
+    """
     return partial(_fresh_regular, nodes, check_degree(nodes, degree), seed)
 
 
 def random_matching(nodes: int, *, seed: int = 0) -> Schedule:
-    """In each round, everyone averages with one random partner; if n is odd, one sits out."""
+    """In each round, everyone averages with one random partner; if n is odd, one sits out.
+
+    Example:
+        >>> int((random_matching(6)(0).diag() == 0.5).sum())  # everyone
+        6
+    """
     return partial(_matching, check_nodes(nodes), seed)
 
 
@@ -134,7 +158,13 @@ def link_loss(schedule: Schedule, probability: float, *, seed: int = 0) -> Sched
 
 
 def presence(schedule: Schedule, present: Presence) -> Schedule:
-    """In round t, only participants with `present(t)[k]` exchange, and renormalise; the others keep what they have."""
+    """In round t, only participants with `present(t)[k]` exchange, and renormalise; the others keep what they have.
+
+    Example:
+        >>> present = torch.tensor([True, True, False])
+        >>> presence(constant(torch.full((3, 3), 1 / 3)), lambda t: present)(0)[2].tolist()
+        [0.0, 0.0, 1.0]
+    """
     return partial(_among_present, schedule, present)
 
 
@@ -153,7 +183,12 @@ def absences(intervals: Iterable[tuple[Iterable[int], range]], nodes: int) -> Pr
 
 
 def average(schedule: Schedule, rounds: int) -> Float[Tensor, "n n"]:
-    """The mean W of the first `rounds` rounds; its links are those used in any of them."""
+    """The mean W of the first `rounds` rounds; its links are those used in any of them.
+
+    Example:
+        >>> average(one_peer_exponential(4), rounds=2)[0].tolist()
+        [0.5, 0.25, 0.25, 0.0]
+    """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; found {rounds}.")
     used = [links(schedule(t)) for t in range(rounds)]

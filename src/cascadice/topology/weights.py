@@ -32,6 +32,10 @@ def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
     """Metropolis–Hastings weights: W[k, j] = 1 / (1 + max(degree of k, degree of j)). Doubly stochastic.
 
     The diagonal takes the rest of each row. A directed graph must have every edge in both directions.
+
+    Example:
+        >>> metropolis(nx.star_graph(3))[0].tolist()
+        [0.25, 0.25, 0.25, 0.25]
     """
     nodes, receivers, sources = symmetric_edges(graph)
     degree = receivers.bincount(minlength=nodes).double()
@@ -43,6 +47,10 @@ def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]
     """The weights of the graph's edges, which must all have one: `W[v, u] = graph[u][v]["weight"]`.
 
     A participant without a self-loop gives itself the rest of its row. `normalize` divides each row by its sum.
+
+    Example:
+        >>> from_graph(nx.DiGraph([(0, 1, {"weight": 0.4}), (1, 0, {"weight": 0.1})])).tolist()
+        [[0.9, 0.1], [0.4, 0.6]]
     """
     nodes, receivers, sources = edges(graph)
     given = nx.get_edge_attributes(graph, "weight")
@@ -64,6 +72,10 @@ def dominant(nodes: int) -> Float[Tensor, "n n"]:
     Every participant gives itself 0.5 (the dominant one 0.7) and its predecessor on a ring 0.1. Ordinary participants
     give 0.24 to the dominant and 0.08 to each subdominant one; a subdominant one gives 0.3 to the dominant and 0.1 to
     the other; the dominant one gives each of them 0.1. Row-stochastic, strongly connected; at least 4 participants.
+
+    Example:
+        >>> dominant(4)[0].tolist()
+        [0.7, 0.1, 0.1, 0.1]
     """
     if nodes < 4:
         raise ValueError(f"dominant needs at least 4 participants; found nodes={nodes}. Use topology 'star'.")

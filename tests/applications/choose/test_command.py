@@ -116,7 +116,7 @@ def test_warns_of_too_few_neighbours(degree, warned, choose, tmp_path, undrawn):
 def test_participants_must_have_data_of_their_own(choose, recorded, monkeypatch):
     recording = open_recording(recorded)
     bare = replace(recording, network=replace(recording.network, partition=None))
-    monkeypatch.setattr("cascadice.applications.choose.findings.open_from", lambda args: bare)
+    monkeypatch.setattr("cascadice.applications.choose.findings.open_from", lambda args, world: bare)
     code, _, err = choose()
     said = "participants must have data of their own; this network was given batches. Pass a partition."
     assert (code, err) == (2, f"cascadice: {said}\n")

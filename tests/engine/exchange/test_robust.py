@@ -126,12 +126,12 @@ def test_distances_of_models_much_alike():
 
 @pytest.mark.parametrize("make", [robust.clipping, robust.krum, robust.trimmed_mean])
 def test_a_share_is_a_number(make, unchecked):
-    with pytest.raises(TypeError, match=r"share, the part .*, must be a number; found Participants\. .* the network"):
+    with pytest.raises(TypeError, match=r"share, the fraction .*, must be a number; found Participants\. .* the network"):
         make(sent())
 
 
 @pytest.mark.parametrize("make", [robust.clipping, robust.krum, robust.trimmed_mean])
 @pytest.mark.parametrize("share", [-0.1, 0.5, float("nan")])
 def test_half_of_what_is_heard_cannot_be_false(make, share):
-    with pytest.raises(ValueError, match=r"share, the part .* that may be false, must be in 0\.\.0\.5; found"):
+    with pytest.raises(ValueError, match=r"share, the fraction .* that may be false, must be in 0\.\.0\.5; found"):
         make(share)
