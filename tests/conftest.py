@@ -4,6 +4,7 @@ import os
 import shutil
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -48,6 +49,14 @@ TORCH_NOISE = (
 def pytest_configure(config):
     for warning in TORCH_NOISE:
         config.addinivalue_line("filterwarnings", warning)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(config, items):
+    slow = set((Path(__file__).parent / "slow.txt").read_text().splitlines())
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

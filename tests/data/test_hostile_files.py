@@ -110,7 +110,8 @@ def _encrypted(path: Path) -> None:
 def _nested(path: Path) -> None:
     header = b"{'descr': " + b"(" * 3000 + b")" * 3000 + b", 'fortran_order': False, 'shape': (1,)}\n"
     with zipfile.ZipFile(path, "w") as zipped:
-        zipped.writestr("classes.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+        for name in ("classes", "x_train", "x_test", "y_train", "y_test"):
+            zipped.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
 
 
 def _never_ending(path: Path) -> None:

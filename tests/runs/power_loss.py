@@ -64,12 +64,12 @@ def recording(folder: Path) -> Iterator[list[Change]]:
         note("flush", path)
         flushed.add(path)
 
-    def noted_remove(path: Path) -> None:
+    def noted_remove(path: Path, durable: bool = True) -> None:
         inside = sorted(path.rglob("*"), reverse=True) if path.is_dir() and not path.is_symlink() else []
         for gone in (*inside, path):
             if gone.exists():
                 note("remove", gone)
-        remove(path)
+        remove(path, durable)
 
     def noted_make(made: Path) -> None:
         for missing in reversed([place for place in (made, *made.parents) if not place.exists()]):
