@@ -126,7 +126,9 @@ def test_distances_of_models_much_alike():
 
 @pytest.mark.parametrize("make", [robust.clipping, robust.krum, robust.trimmed_mean])
 def test_a_share_is_a_number(make, unchecked):
-    with pytest.raises(TypeError, match=r"share, the fraction .*, must be a number; found Participants\. .* the network"):
+    with pytest.raises(
+        TypeError, match=r"share, the fraction .*, must be a number; found Participants\. .* the network"
+    ):
         make(sent())
 
 
