@@ -23,8 +23,8 @@ demo: $(READY)  ## train 16 participants, three of them faulty, then find out wh
 	$(BIN)/cascadice reward demo --budget 1000 --points 4 --overwrite
 	$(BIN)/cascadice report demo
 
-test: lint  ## linters, types and the whole fast test suite, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: lint  ## linters, types and the whole fast test suite, in three processes: some wait
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -68,7 +68,7 @@ def test_mixing_and_reach_are_those_of_the_graphs(benchmarks):
 def test_seconds_are_the_sum_of_their_parts(benchmarks):
     scale, _ = benchmarks
     cost = scale.Cost(message=0.5, byte=1e-6)
-    size = 44 + 8 + 4 * 1000  # header, the number of its participant, parameters
+    size = 48 + 8 + 4 * 1000  # header, the number of its participant, parameters
     assert scale.seconds(3, 1000, 8e6, cost, messages=2) == pytest.approx(2 * (0.05 + 3 * (0.5 + size * 2e-6)))
 
 

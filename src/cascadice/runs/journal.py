@@ -158,8 +158,10 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
 
 def _note_departures(journal: Journal, round: Round) -> None:
     """Note the rounds that were left out before this one, and what was missing in it."""
+    if journal.exchange is None:
+        return
     journal.departures.away += range(journal.t, round.t)
-    if journal.exchange is not None and journal.exchange.incomplete:
+    if journal.exchange.incomplete:
         own = list(journal.network.members)
         planned = journal.network.mixing(round.t).to_dense()[own]
         journal.departures.note(round.t, own, round.W.to_dense()[own], planned)
