@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
+SHAPES := tests/topology tests/influence/test_first_order.py tests/influence/test_truth.py tests/engine/test_operator.py tests/engine/test_engine_runs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow torture chaos peers language loggers flower notebooks lint bench reproduce docs wheel clean
@@ -23,8 +24,9 @@ demo: $(READY)  ## train 16 participants, three of them faulty, then find out wh
 	$(BIN)/cascadice reward demo --budget 1000 --points 4 --overwrite
 	$(BIN)/cascadice report demo
 
-test: lint  ## linters, types and the whole fast test suite, in three processes: some wait
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+test: lint  ## linters, types and the whole fast test suite, in two processes; the engine's tests again with shapes checked
+	CASCADICE_SHAPES=0 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(SHAPES)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -1,4 +1,5 @@
-"""For every test: annotated shapes are enforced, properties are tried without a stopwatch, torch's noise is hushed."""
+"""For every test: annotated shapes are enforced, unless CASCADICE_SHAPES is 0 (a test takes half the time without);
+properties are tried without a stopwatch, torch's noise is hushed."""
 
 import os
 import shutil
@@ -28,7 +29,7 @@ CHECKED = (
     "optimizers",
     "topology",
 )
-if find_spec("beartype"):
+if find_spec("beartype") and os.environ.get("CASCADICE_SHAPES") != "0":
     jaxtyping.install_import_hook(
         [*(f"cascadice.{part}" for part in CHECKED), "cascadice_experiments.figures"], "beartype.beartype"
     )
