@@ -4,7 +4,7 @@
 |---|---|
 | what the final models would be without this data, of everybody and every sample at once | `whole_run` |
 | everybody's part of what training achieved | `whole_run_shares`; of participants alone, `contributions` |
-| the same by training again | `retrain` with `random_subsets`; `leave_one_out` |
+| the same by training again | `retrain` with `retraining.random_subsets`; `leave_one_out` |
 | how well scores predict that | `datamodeling_score` |
 | who substitutes whom | `interplay` |
 | the truth of one round for some sources | `truth`: replay; for one source it is cheaper than any estimate |
@@ -31,7 +31,7 @@ from cascadice.influence.interplay import interplay
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
 from cascadice.influence.proximity import own_data, proximity
 from cascadice.influence.readings import agreement
-from cascadice.influence.retraining import datamodeling_score, leave_one_out, random_subsets, retrain
+from cascadice.influence.retraining import datamodeling_score, leave_one_out, retrain
 from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_gossip, samples_by_receiver
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
@@ -56,7 +56,6 @@ __all__ = [
     "path_integrated",
     "path_integrated_samples",
     "proximity",
-    "random_subsets",
     "readings",
     "retrain",
     "reverse_gossip",
