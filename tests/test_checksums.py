@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from cascadice import checksums, files, flock
-from cascadice.checksums import LIST, list_for, problem, unlisted, verify, verify_none_missing
-from cascadice.digests import Digest
+from cascadice import files
+from cascadice.files import checksums, flock
+from cascadice.files.checksums import LIST, list_for, problem, unlisted, verify, verify_none_missing
+from cascadice.files.digests import Digest
 from cascadice.report.page.writing import _write as write_page
 
 

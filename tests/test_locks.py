@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from cascadice import locks
 from cascadice.applications.reward.ledger import enter
 from cascadice.cli import main
-from cascadice.locks import LOCK, in_use, locked
+from cascadice.files import locks
+from cascadice.files.locks import LOCK, in_use, locked
 from cascadice.runs.folder import status_of
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run

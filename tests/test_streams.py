@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
-from cascadice import files, jsonl
+from cascadice import files
 from cascadice.cli import main
 from cascadice.commands import streams
+from cascadice.files import jsonl
 from cascadice.names import visible
 from cascadice.pictures.partition import plot
 from cascadice.report.page.writing import json_in_html, page_of_results

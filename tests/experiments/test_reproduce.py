@@ -214,7 +214,7 @@ def test_a_folder_is_used_by_one_process_at_a_time(tmp_path):
 
 
 def test_where_there_are_no_locks_figures_are_made_without(tmp_path, monkeypatch):
-    monkeypatch.setattr("cascadice.locks.fcntl", None)
+    monkeypatch.setattr("cascadice.files.locks.fcntl", None)
     with pytest.warns(UserWarning, match=r"this system cannot lock folders"):
         made = reproduce({"steps": figure(count)}, Request(tmp_path / "out"), lambda text: None).made
     assert made == ["steps"]

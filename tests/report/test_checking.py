@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cascadice import checksums
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.reward.seals import read_key
 from cascadice.cli import main
-from cascadice.files import keep_checksums, write_json
+from cascadice.files import checksums, keep_checksums, write_json
 from cascadice.report.page import collect
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cascadice import checksums, files
+from cascadice import files
+from cascadice.files import checksums
 
 State = dict[str, bytes | None]
 """What a folder holds: the content of each file by its path, None for a folder."""

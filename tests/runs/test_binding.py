@@ -10,7 +10,8 @@ from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from cascadice import checksums, data, files
+from cascadice import data, files
+from cascadice.files import checksums
 from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train

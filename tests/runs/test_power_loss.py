@@ -8,7 +8,8 @@ from itertools import count
 import pytest
 from runs.power_loss import crashes, read, recording, unflushed, write
 
-from cascadice import checksums, files, locks
+from cascadice import files
+from cascadice.files import checksums, locks
 from cascadice.runs import train
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 import cascadice
-from cascadice import data, locks
-from cascadice.files import read_json, remove_drafts, replacing, write_json
+from cascadice import data
+from cascadice.files import locks, read_json, remove_drafts, replacing, write_json
 from cascadice.report.page.results import ERROR, MANIFEST, ORDER, PARTS, PICTURES, POINTS, RESULT
 from cascadice.runs.folder import check_writable
 from cascadice_experiments.data_sets import BESIDE

@@ -16,8 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.table import Table
 
-    from cascadice import checksums
     from cascadice.applications.reward.seals import read_key
+    from cascadice.files import checksums
     from cascadice.report.checking import check_run, summary
     from cascadice.runs.gathering import places_of
     from cascadice.runs.progress import Console, say

@@ -14,9 +14,8 @@ from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from cascadice import locks
 from cascadice.data.places import Root, one_line, places
-from cascadice.files import remove, remove_drafts, replacing, sync
+from cascadice.files import locks, remove, remove_drafts, replacing, sync
 from cascadice.names import lookup
 
 CHUNK = 1 << 18

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cascadice.digests import check_ordinary
+from cascadice.files.digests import check_ordinary
 
 Root = str | os.PathLike[str] | None
 

@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import checksums, files, jsonl
+from cascadice import files
 from cascadice.engine.rounds import Round
-from cascadice.files import Folder
+from cascadice.files import Folder, checksums, jsonl
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import samples_of
 from cascadice.names import lookup

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cascadice import checksums, digests, files
+from cascadice import files
 from cascadice.applications.reward.ledger import read_ledger
 from cascadice.applications.reward.seals import check_sealed
+from cascadice.files import checksums, digests
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
 from cascadice.report.page.sections import audited
 from cascadice.runs import store

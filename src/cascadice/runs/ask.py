@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from cascadice import checksums, files
+from cascadice import files
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Round
+from cascadice.files import checksums
 from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part

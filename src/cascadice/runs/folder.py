@@ -9,8 +9,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from cascadice import checksums, files, locks
-from cascadice.digests import check_ordinary
+from cascadice import files
+from cascadice.files import checksums, locks
+from cascadice.files.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 from cascadice.runs.departures import DEPARTURES

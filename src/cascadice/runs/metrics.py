@@ -10,9 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import checksums, loggers
+from cascadice import loggers
 from cascadice.engine.metrics import Metrics
-from cascadice.files import Folder, damaged, intact, replacing
+from cascadice.files import Folder, checksums, damaged, intact, replacing
 
 METRICS = "metrics.parquet"
 

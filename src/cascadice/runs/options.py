@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from cascadice import jsonl
+from cascadice.files import jsonl
 
 NODES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 EXAMPLE = "2,5:optimizer=adam,lr=0.003 or 0-3:batch_size=8,local_steps=2"

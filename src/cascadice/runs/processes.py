@@ -20,12 +20,11 @@ import torch
 import torch.distributed
 
 import cascadice
-from cascadice import jsonl
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
-from cascadice.files import Folder
+from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
 from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from cascadice import files, jsonl, models, references
+from cascadice import files, models, references
 from cascadice.data import corruption
 from cascadice.data.samples import DataSet, Samples
 from cascadice.engine.assembly import DTYPES
@@ -27,7 +27,7 @@ from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Draw
-from cascadice.files import Tensors
+from cascadice.files import Tensors, jsonl
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup

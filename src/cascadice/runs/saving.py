@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cascadice import files, locks, models
+from cascadice import files, models
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
+from cascadice.files import locks
 from cascadice.influence.checks import check_form, check_rounds
 from cascadice.losses import LOSSES
 from cascadice.runs import saved

@@ -19,12 +19,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from cascadice import checksums, files, jsonl
+from cascadice import files
 from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants, trained
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, Tensors, damaged, flush, intact, read_tensors, remove, write_tensors
+from cascadice.files import (
+    Folder,
+    Tensors,
+    checksums,
+    damaged,
+    flush,
+    intact,
+    jsonl,
+    read_tensors,
+    remove,
+    write_tensors,
+)
 from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from cascadice import files, locks
+from cascadice import files
 from cascadice.engine.backwards import segment
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.metrics import Metrics
 from cascadice.engine.networks import Network
 from cascadice.engine.simulation import DivergedError
+from cascadice.files import locks
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.journal import Journal

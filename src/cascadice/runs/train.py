@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cascadice import files, locks, loggers
+from cascadice import files, loggers
 from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
 from cascadice.engine.simulation import DivergedError, simulate
+from cascadice.files import locks
 from cascadice.influence.estimators import RoundInfluence
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cascadice.digests import check_ordinary
 from cascadice.files import replacing
+from cascadice.files.digests import check_ordinary
 from cascadice.topology.graphs import DiGraph
 
 SPARSE_FROM = 512  # participants; W is dense below, CSR from here on

@@ -20,10 +20,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice import files, jsonl
+from cascadice import files
 from cascadice.applications.reward.contributions import Entry
-from cascadice.digests import check_ordinary
-from cascadice.locks import LOCK
+from cascadice.files import jsonl
+from cascadice.files.digests import check_ordinary
+from cascadice.files.locks import LOCK
 from cascadice.names import lookup
 from cascadice.runs import folder as run_folder
 from cascadice.runs.folder import writing

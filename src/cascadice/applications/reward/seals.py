@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from cascadice.applications.reward.ledger import CHAIN, Ledger
-from cascadice.digests import check_ordinary
+from cascadice.files.digests import check_ordinary
 
 FEWEST_BYTES = 16
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"

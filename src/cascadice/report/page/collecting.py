@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 import cascadice
-from cascadice import checksums, files
+from cascadice import files
 from cascadice.applications.plain import Json, evenly, short
+from cascadice.files import checksums
 from cascadice.intervals import kinds_by_participant, parse_interval
 from cascadice.pictures.training import LINES_UP_TO
 from cascadice.report.page import final_models, influences, mixing, samples, sections

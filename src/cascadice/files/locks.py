@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from errno import ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
 from pathlib import Path
 
-from cascadice import digests, files, flock, jsonl
-from cascadice.files import Folder
+from cascadice import files
+from cascadice.files import Folder, digests, flock, jsonl
 
 try:
     import fcntl

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice import checksums, flock, jsonl
+from cascadice.files import checksums, flock, jsonl
 
 TENSOR_FORMAT = "cascadice-2"
 TENSOR_FORMAT_1 = "cascadice-1"  # of version 0.1.0: one checksum over all tensors, none over metadata

@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cascadice import flock, jsonl
-from cascadice.digests import Digest, check_ordinary, digest, digest_if_there
+from cascadice.files import flock, jsonl
+from cascadice.files.digests import Digest, check_ordinary, digest, digest_if_there
 
 LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
