@@ -1,5 +1,6 @@
 """The documentation is true: its code runs and prints what it says, its names and commands exist, its links resolve."""
 
+import ast
 import json
 import re
 import shlex
@@ -175,7 +176,10 @@ def test_names_that_are_gone_are_noticed(name):
     "line", re.findall(r"^\+ ((?:from|import) .*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 )
 def test_migration_imports_work(line):
-    exec(line, {})
+    found: dict[str, object] = {}
+    exec(line, found)
+    named = {alias.asname or alias.name for alias in ast.parse(line).body[0].names}
+    assert {name.partition(".")[0] for name in named} <= found.keys()
 
 
 API = {name: own for page in PAGES for name, own in re.findall(r"^::: (\S+)(\n    options:)?$", page.read_text(), re.M)}

@@ -92,8 +92,8 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
             os.write(tell, b".")
             signal.pause()
         os.read(ready, 1)
-    with locked(tmp_path):
-        pass
+        assert in_use(tmp_path)
+    assert not in_use(tmp_path)  # though the child lives and has inherited the file
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 

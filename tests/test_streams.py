@@ -114,7 +114,8 @@ def test_control_characters_are_text_on_a_page(name):
 
 
 def test_names_from_files_are_drawn_as_they_are(tmp_path):
-    plot(torch.ones(1, len(HOSTILE), dtype=torch.int64), tmp_path / "a.png", HOSTILE)
+    plot(torch.ones(1, len(HOSTILE), dtype=torch.int64), tmp_path / "a.svg", HOSTILE)
+    assert "\x1b" not in (tmp_path / "a.svg").read_text()  # control characters, and no error from "$"
 
 
 def test_nested_json_is_named(tmp_path):

@@ -16,7 +16,7 @@ from cascadice.influence.shares import mean_adjoint
 
 pytest.importorskip("flwr", reason="flwr is not installed: make flower")
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
@@ -217,3 +217,15 @@ def test_in_flowers_own_simulation(monkeypatch):
         for each in (wrapped.watch, here)
     )
     torch.testing.assert_close(there, here, **CLOSE)
+
+
+def test_messages_can_be_pushed_and_pulled():
+    grid = flower.InProcess(client_app(), CLIENTS)
+    arrays = ArrayRecord(model().state_dict())
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
+    keys = grid.push_messages([grid.create_message(content, "train", node, "1") for node in grid.get_node_ids()])
+    replies = grid.pull_messages(keys)
+    assert [reply.content["cascadice"]["client"] for reply in replies] == list(range(CLIENTS))
+    assert grid.pull_messages(keys) == []
+    grid.set_run("mine")
+    assert grid.run == "mine"

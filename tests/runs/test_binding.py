@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from cascadice import data, files
 from cascadice.files import checksums
+from cascadice.files.tensors import FORMAT_1, read_tensors, write_tensors
 from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train
@@ -106,16 +107,16 @@ def test_a_checkpoint_of_another_round_is_refused(folder):
 
 def test_other_shapes_are_noticed(tmp_path):
     path = tmp_path / "array.safetensors"
-    files.write_tensors(path, {"a": torch.arange(6.0).reshape(2, 3)}, {})
+    write_tensors(path, {"a": torch.arange(6.0).reshape(2, 3)}, {})
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"shape":[2,3]', b'"shape":[3,2]'))
     with pytest.raises(ValueError, match=r"damaged: the checksum of a is wrong"):
-        files.read_tensors(path, None)
+        read_tensors(path, None)
 
 
 @pytest.mark.parametrize("name", ["t", "checksums"])
 def test_a_checkpoint_that_lacks_something_is_damaged(unlisted, name):
-    edit_metadata(unlisted / store.CHECKPOINT, **{name: None, "format": files.TENSOR_FORMAT_1})
+    edit_metadata(unlisted / store.CHECKPOINT, **{name: None, "format": FORMAT_1})
     with pytest.raises(ValueError, match=r"checkpoint.safetensors is damaged"):
         resume(unlisted)
 

@@ -10,8 +10,8 @@ from influence.own_loops import Loop
 from torch import nn
 
 import cascadice as cd
-from cascadice import files
 from cascadice.cli import main
+from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.runs import saved, store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, build
@@ -195,8 +195,8 @@ def test_the_file_of_another_network_is_refused(data, tmp_path):
     for name, nodes in (("one", 4), ("other", 3)):
         network = own(data, nodes=nodes)
         cd.save(network, cd.simulate(network, 2), tmp_path / name)
-    tensors, metadata = files.read_tensors(tmp_path / "other" / NETWORK, None)
-    files.write_tensors(tmp_path / "one" / NETWORK, tensors, {"network": metadata["network"]})
+    tensors, metadata = read_tensors(tmp_path / "other" / NETWORK, None)
+    write_tensors(tmp_path / "one" / NETWORK, tensors, {"network": metadata["network"]})
     with pytest.raises(ValueError, match="belongs to another run"):
         open_recording(tmp_path / "one")
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
+from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence import tables
 from cascadice.runs import metrics, store
 from cascadice.runs.metrics import RoundMetrics
@@ -83,7 +84,7 @@ def test_a_round_of_a_rule_that_does_not_average_is_what_it_was(tmp_path):
 def test_after_takes_no_space_where_gossip_makes_it_again(tmp_path):
     done = next(simulate(small_network(), 1))
     store.save_round(tmp_path, done)
-    tensors, metadata = files.read_tensors(tmp_path / "rounds" / "000000.safetensors", None)
+    tensors, metadata = read_tensors(tmp_path / "rounds" / "000000.safetensors", None)
     assert not any(name.startswith("after.") for name in tensors)
     assert "after" not in metadata
 
@@ -99,8 +100,8 @@ def test_a_learning_rate_for_each_participant_is_recorded(tmp_path):
 
 def test_one_tensor_is_written_under_two_names(tmp_path):
     shared, path = torch.arange(3.0), tmp_path / "both.safetensors"  # as the state of half and after, where NaN differ
-    files.write_tensors(path, {"half": shared, "after": shared, "empty": shared[:0], "none": shared[3:]}, {})
-    tensors, _ = files.read_tensors(path, None)
+    write_tensors(path, {"half": shared, "after": shared, "empty": shared[:0], "none": shared[3:]}, {})
+    tensors, _ = read_tensors(path, None)
     assert list(tensors) == ["half", "after", "empty", "none"]
     assert torch.equal(tensors["half"], shared)
     assert torch.equal(tensors["after"], shared)
@@ -172,20 +173,20 @@ def test_metadata_that_are_nested_too_deeply_are_damage(tmp_path):
     path.parent.mkdir()
     safetensors.torch.save_file({"a": torch.zeros(1)}, path, metadata={"cascadice": "[" * 100_000})
     with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
-        files.read_tensors(path, None)
+        read_tensors(path, None)
     with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
         store.load_draw(tmp_path, 0)
-    files.write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"layout": "[" * 100_000})
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"layout": "[" * 100_000})
     with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
-        files.read_tensors(tmp_path / "a.safetensors", "{}")
-    files.write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"note": "[" * 100_000})
+        read_tensors(tmp_path / "a.safetensors", "{}")
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(1)}, {"note": "[" * 100_000})
     with pytest.raises(ValueError, match="is damaged: its lists and objects are nested too deeply"):
         tables.load_array(tmp_path, "a")
 
 
 def test_another_format_is_refused(tmp_path, monkeypatch):
     done = next(simulate(small_network(), 1))
-    monkeypatch.setattr(files, "TENSOR_FORMAT", "cascadice-99")
+    monkeypatch.setattr("cascadice.files.tensors.FORMAT", "cascadice-99")
     store.save_checkpoint(tmp_path, 1, done.after)
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"must be of format cascadice-2; found cascadice-99"):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import safetensors.torch
 from torch import Tensor, nn
@@ -18,7 +19,6 @@ try:
 except ImportError as error:
     raise ImportError(f"Flower is not installed ({error}). Use: pip install flwr.") from None
 
-ABSENT = "clients in this process only send and receive. Use Flower's own simulation."
 RECORD = "cascadice"  # the name of what clients tell, among the records of a reply
 
 
@@ -144,34 +144,42 @@ class InProcess(Grid):
         config, parts = run_config or {}, range(clients)
         nodes = [{"partition-id": k, "num-partitions": clients} for k in parts]
         self._app, self._contexts = app, {k + 1: Context(0, k + 1, nodes[k], RecordDict(), config) for k in parts}
-
-    def get_node_ids(self) -> Iterable[int]:
-        """The clients: from 1 on, as 0 is no node."""
-        return list(self._contexts)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Let each receiver compute its reply."""
-        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
+        self._run: Any = None
+        self._replies: dict[str, Message] = {}
 
     @property
     def run(self) -> Any:
-        """There is no run to belong to."""
-        raise NotImplementedError(ABSENT)
+        """The run that was set, if any; clients in this process belong to no other."""
+        return self._run
 
     def set_run(self, run: Any) -> None:
-        """There is no run to belong to."""
+        """Set what `run` returns."""
+        self._run = run
 
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Make messages by `Message(...)`."""
-        raise NotImplementedError(ABSENT)
+    def get_node_ids(self) -> Iterable[int]:
+        """The clients, numbered from 1: Flower reserves 0."""
+        return list(self._contexts)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """A message to a client."""
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Use `send_and_receive`."""
-        raise NotImplementedError(ABSENT)
+        """Let each client answer; the keys by which its reply can be fetched."""
+        replies = [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
+        keys = [uuid4().hex for _ in replies]
+        self._replies |= dict(zip(keys, replies, strict=True))
+        return keys
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Use `send_and_receive`."""
-        raise NotImplementedError(ABSENT)
+        """Fetch replies, each of them once."""
+        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages and return the replies; clients compute them before this returns, whatever the time limit."""
+        return self.pull_messages(self.push_messages(messages))
 
 
 def _identify() -> None:

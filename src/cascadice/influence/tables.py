@@ -21,6 +21,7 @@ from torch import Tensor
 from cascadice import files
 from cascadice.engine.rounds import Round
 from cascadice.files import Folder, checksums, jsonl
+from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import samples_of
 from cascadice.names import lookup
@@ -244,13 +245,13 @@ def _schema() -> "pyarrow.Schema":
 
 def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str]) -> None:
     """Keep a tensor under a name, all of it or nothing, with a checksum; `note` says what it is."""
-    files.write_tensors(_array_path(folder, name), {name: tensor}, {"note": json.dumps(dict(note))})
+    write_tensors(_array_path(folder, name), {name: tensor}, {"note": json.dumps(dict(note))})
 
 
 def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
     """A kept tensor, bit for bit, and its note."""
     path = _array_path(folder, name)
-    tensors, content = files.read_tensors(path, None)
+    tensors, content = read_tensors(path, None)
     if name not in tensors or "note" not in content:
         raise ValueError(f"{path} must hold an array kept under {name!r}; found {', '.join(tensors)}.")
     with files.intact(path, ValueError):

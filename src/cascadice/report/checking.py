@@ -10,6 +10,7 @@ from cascadice import files
 from cascadice.applications.reward.ledger import read_ledger
 from cascadice.applications.reward.seals import check_sealed
 from cascadice.files import checksums, digests
+from cascadice.files.tensors import read_tensors
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
 from cascadice.report.page.sections import audited
 from cascadice.runs import store
@@ -102,7 +103,7 @@ def _listed(folder: Path) -> dict[str, Area]:
         if wrong := checksums.problem(found, folder / name):
             area.problems.append(f"{folder / name} {wrong}")
         elif name.endswith(digests.TENSORS):
-            area.attempt("content", partial(files.read_tensors, folder / name, None))
+            area.attempt("content", partial(read_tensors, folder / name, None))
     for path in checksums.unlisted(found):
         if path.suffix in READ:
             wrong = f"{path} is not listed in {checksums.LIST}"

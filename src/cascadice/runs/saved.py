@@ -27,7 +27,8 @@ from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Draw
-from cascadice.files import Tensors, jsonl
+from cascadice.files import jsonl
+from cascadice.files.tensors import Tensors, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
@@ -94,12 +95,12 @@ def remember(digest: str, network: Network) -> None:
 
 def write(folder: Path, kept: Kept) -> None:
     """Write the file of a saved network."""
-    files.write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps(kept.facts)})
+    write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps(kept.facts)})
 
 
 def read(folder: Path, config: Config) -> Kept:
     """Read the file of a saved network, which must be the one that these settings are of."""
-    tensors, metadata = files.read_tensors(folder / NETWORK, None)
+    tensors, metadata = read_tensors(folder / NETWORK, None)
     try:
         kept = Kept(tensors, dict(jsonl.parse(metadata["network"])))
     except (KeyError, TypeError, ValueError) as error:

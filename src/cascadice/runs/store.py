@@ -19,23 +19,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from cascadice import files
 from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants, trained
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import (
     Folder,
-    Tensors,
     checksums,
     damaged,
     flush,
     intact,
     jsonl,
-    read_tensors,
     remove,
-    write_tensors,
 )
+from cascadice.files.tensors import Tensors, check_tensors, read_tensors, write_tensors
 from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
@@ -227,7 +224,7 @@ def load_draw(folder: Folder, t: int) -> Draw:
         names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
         tensors = {name: file.get_tensor(name) for name in names}
         draw = _draw_from(metadata, tensors)
-    files.check_tensors(path, tensors, metadata)
+    check_tensors(path, tensors, metadata)
     _check_place(path, metadata, t)
     return draw
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
+from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.whole_run import Part, RoundScores, Sweep, WholeRun, together
 from cascadice.runs import store
 
@@ -35,11 +36,11 @@ class Checkpoints(MutableMapping[int, Participants]):
     def __getitem__(self, t: int) -> Participants:
         if not self._path(t).exists():
             raise KeyError(t)
-        tensors, _ = files.read_tensors(self._path(t), None)
+        tensors, _ = read_tensors(self._path(t), None)
         return store.from_tensors("", {name: tensor.to(self.device) for name, tensor in tensors.items()})
 
     def __setitem__(self, t: int, participants: Participants) -> None:
-        files.write_tensors(self._path(t), store.to_tensors("", participants), {"t": str(t)})
+        write_tensors(self._path(t), store.to_tensors("", participants), {"t": str(t)})
 
     def __delitem__(self, t: int) -> None:
         files.remove(self._path(t))
@@ -86,7 +87,7 @@ class Scores:
         tensors = dict(zip(("participants", "samples", "drawn"), stacked, strict=True))
         if t > 0:
             tensors |= {"theta": adjoint.theta, **{f"state.{name}": v for name, v in adjoint.state.items()}}
-        files.write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})
+        write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})
         if t == 0:
             files.remove(self.checkpoints.folder)
         self.saved = monotonic()
@@ -102,7 +103,7 @@ def open_scores(folder: Path, at: float, device: torch.device) -> Scores:
     path = folder / f"at-{at!r}.safetensors"
     if not path.exists():
         return Scores(path, device)
-    tensors, metadata = files.read_tensors(path, None)
+    tensors, metadata = read_tensors(path, None)
     state = {name.removeprefix("state."): value for name, value in tensors.items() if name.startswith("state.")}
     adjoint = Adjoint(tensors.get("theta", torch.empty(0, 0)), state)
     adjoint = tree_map(lambda tensor: tensor.to(device), adjoint)

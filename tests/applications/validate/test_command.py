@@ -12,6 +12,7 @@ from cascadice.applications.validate import idea
 from cascadice.applications.validate.estimates import KINDS
 from cascadice.applications.validate.findings import KEPT
 from cascadice.cli import main
+from cascadice.files.tensors import read_tensors
 from cascadice.influence import evaluate_on
 from cascadice.influence.retraining import retrain
 from cascadice.report.page import collect
@@ -114,7 +115,7 @@ def test_an_interrupted_call_goes_on(validate, folder, undrawn, monkeypatch):
     assert code == 130
     assert "stopped; what was computed is kept in" in error
     assert "The same command, without --overwrite, continues." in error
-    tensors, _ = files.read_tensors(folder / "validate" / KEPT, None)
+    tensors, _ = read_tensors(folder / "validate" / KEPT, None)
     assert len(tensors["subsets"]) == 4
     monkeypatch.setattr(idea, "estimate", None)  # was computed
     code, out, _, found = validate(*arguments)

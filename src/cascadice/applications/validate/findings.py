@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from cascadice import files
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.validate import picture
 from cascadice.applications.validate.advice import advise
@@ -31,6 +30,7 @@ from cascadice.applications.validate.idea import (
 )  # fmt: skip
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.engine import evaluate, evaluate_on
+from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
 from cascadice.runs import memory, store
@@ -146,7 +146,7 @@ def _read_kept(folder: Path, note: Mapping[str, str], overwrite: bool) -> Result
     """What an earlier call with the same settings computed."""
     if overwrite or not (folder / KEPT).exists():
         return {}
-    results, there = files.read_tensors(folder / KEPT, None)
+    results, there = read_tensors(folder / KEPT, None)
     for name, here in note.items():
         if there.get(name) != here:
             raise ValueError(
@@ -175,7 +175,7 @@ def _compute(
     done = steps(setting, plan, trained, results)
     try:
         for _ in track(done, total, writer.console, "validating", str, unit="steps"):
-            files.write_tensors(writer.folder / KEPT, results, note)
+            write_tensors(writer.folder / KEPT, results, note)
     except KeyboardInterrupt:
         again = "The same command, without --overwrite, continues."
         raise KeyboardInterrupt(f"stopped; what was computed is kept in {writer.folder / KEPT}. {again}") from None
