@@ -79,16 +79,8 @@ def train(name: str | None, rounds: int) -> float:
             assert run.stdout is not None
             found = re.search(r"http://\S+", run.stdout.readline())
             assert found is not None, "the run printed no address"
-            flood = [
-                "taskset",
-                "-c",
-                str((others or [own])[0]),
-                sys.executable,
-                __file__,
-                "--attack",
-                str(name),
-                found[0],
-            ]
+            flood = [sys.executable, __file__, "--attack", str(name), found[0]]
+            flood = ["taskset", "-c", str((others or [own])[0]), *flood]
             client = subprocess.Popen(flood) if name else None
             try:
                 assert run.wait() == 0, f"the run failed under {name}"
@@ -105,10 +97,11 @@ def main() -> None:
     parser.add_argument("--attack", nargs=2, metavar=("NAME", "ADDRESS"), help="make one attack, and nothing else")
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=ATTACKS)
     args = parser.parse_args()
     if args.attack:
         return attack(*args.attack)
-    for name, make in ATTACKS.items():
+    for name, make in ATTACKS.items() if args.only is None else [(args.only, ATTACKS[args.only])]:
         ratios = []
         for _ in range(args.repeat):
             alone = train(None, args.rounds)
