@@ -6,7 +6,8 @@
 OLD_SRC and NEW_SRC are folders that hold the package `cascadice`. Each version runs in a process of its own
 (compare_worker.py). The two take turns, so that only one computes at a time and both see the same machine. Every turn
 gives a ratio new / old; the table shows the median of the ratios and their quartiles. On a CPU, times are CPU seconds
-of the process, which other processes on the machine hardly change. `apart` is the relative difference of what the two
+of the process, which other processes on the machine hardly change; recording, which waits for the disk, is timed by the
+clock. `apart` is the relative difference of what the two
 versions computed.
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 CASES = ("mlp-vmap", "mlp-loop", "cnn-loop")
-WORKLOADS = ("training", "one hop", "further hop", "truth", "shares", "full horizon")
+WORKLOADS = ("training", "one hop", "further hop", "truth", "shares", "full horizon", "recording")
 SHORTEST = 0.1  # seconds of a turn; faster workloads run several times in a turn
 
 

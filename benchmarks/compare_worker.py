@@ -7,13 +7,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import cascadice as cd
+from cascadice.runs.recipes import RECIPES
+from cascadice.runs.train import run
 
 NODES, BATCH, ROUNDS = 16, 32, 6
 SHAPE = (3, 16, 16)
@@ -36,6 +40,8 @@ def make_network(case: str, device: str) -> Any:
 
 def make_workload(case: str, workload: str, device: str) -> Callable[[], Any]:
     """A function that does the work once and returns what it computed."""
+    if workload == "recording":
+        return recorded_run(case, device)
     network = make_network(case, device)
     influence: Any = cd.influence
     evaluation = evaluate_on(network, network.data.test)
@@ -60,6 +66,21 @@ def scored_samples(network: Any, evaluation: Any, hops: int) -> Iterator[Any]:
         yield next(iter(scored.samples.values()))
 
 
+def recorded_run(case: str, device: str) -> Callable[[], Any]:
+    """Train a run that writes every round to disk, as `cascadice run --record all` does."""
+    model, strategy = case.split("-")
+    options = tuple(f"{name}={list(value)}" for name, value in OPTIONS[model].items())
+    setting: dict[str, Any] = {"model": model, "model_options": options, "strategy": strategy, "device": device}
+    config = replace(RECIPES["demo"](), rounds=30, epochs=None, record="all", **setting)
+
+    def work() -> Any:
+        with TemporaryDirectory() as folder:
+            run(config, Path(folder) / "run", quiet=True)
+            return cd.store.load_checkpoint(Path(folder) / "run")[1].theta
+
+    return work
+
+
 def number(result: Any) -> float:
     """A single number that depends on all of the result."""
     while not isinstance(result, Tensor):
@@ -68,16 +89,16 @@ def number(result: Any) -> float:
 
 
 class Clock:
-    """CPU seconds of this process, or on a GPU wall-clock seconds."""
+    """CPU seconds of this process; on a GPU, or where a disk is waited for, seconds by the clock."""
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self.waits = device == "cuda"
 
     def __call__(self) -> float:
         if self.device == "cuda":
             torch.cuda.synchronize()
-            return time.perf_counter()
-        return time.process_time()
+        return time.perf_counter() if self.waits else time.process_time()
 
 
 def main(source: str, device: str, threads: str) -> None:
@@ -93,6 +114,7 @@ def main(source: str, device: str, threads: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["request"] == "prepare":
+            clock.waits = device == "cuda" or request["workload"] == "recording"
             work = make_workload(request["case"], request["workload"], device)
             value = number(work())
             for _ in range(3):  # memory is allocated and kernels are loaded in the first calls

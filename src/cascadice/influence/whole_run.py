@@ -103,9 +103,9 @@ def whole_run(
     """∂f/∂α of every participant and sample, at the run in which all updates count α.
 
     It is a slope: how f moves as somebody's data counts a little more than α, which is not what leaving it out changes.
-    To predict runs that keep a random part of the
-    participants or samples, take that part for α. Cost: about four trainings, three where all rounds fit in memory; at
-    α = 1, two of rounds that were kept.
+    To predict runs that keep a random part of the participants or samples, take that part for α.
+
+    Cost: about four trainings, or three where all rounds fit in memory; at α = 1 with rounds that were kept, two.
 
     Args:
         rounds: How many rounds to train; or rounds that were kept, from the first to the last.
