@@ -280,6 +280,14 @@ def test_a_file_is_unlisted_if_no_line_is_about_it(folder, tmp_path_factory):
     assert not checksums.is_unlisted(tmp_path_factory.mktemp("without a list") / "one.json")
 
 
+def test_nothing_is_removed_where_the_list_is_a_pipe(folder):
+    (folder / LIST).unlink()
+    os.mkfifo(folder / LIST)
+    with soon(), pytest.raises(ValueError, match="must be a file; found a folder, a pipe or a device"):
+        files.remove(folder / "one.json")
+    assert (folder / "one.json").exists()
+
+
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder):
     (folder / "rounds" / "two.json").unlink()
     os.mkfifo(folder / "rounds" / "two.json")

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from cascadice.files import flock, jsonl
@@ -149,7 +150,7 @@ def _read(folder: str, status: os.stat_result) -> ChecksumList:
         known = _lists.pop(folder, None)  # what was half read when somebody interrupts is not kept
         if known is None or known.inode != status.st_ino or known.offset > status.st_size:
             known = ChecksumList(Path(folder), status.st_ino)
-        if known.offset != status.st_size:
+        if known.offset != status.st_size or not S_ISREG(status.st_mode):  # a pipe has no size
             known.refresh()
         return _lists.setdefault(folder, known)
 
