@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cascadice import files
 from cascadice.engine.backwards import bytes_kept, segment
@@ -13,7 +13,7 @@ from cascadice.influence.estimators import WHOLE_RUN as KINDS
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
-from cascadice.influence.whole_run_shares import measured_at, share_out
+from cascadice.influence.whole_run_shares import share_out
 from cascadice.names import lookup
 from cascadice.runs import together
 from cascadice.runs.ask import FORMAT, changed_settings
@@ -100,7 +100,8 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
         results = {f"whole-run at {question.at:g}": swept[question.at]} if "whole-run" in question.kinds else {}
         if "whole-run-shares" not in question.kinds:
             return Swept(results)
-        untrained, trained = together.total(played.world, *_losses(played, question, evaluation, swept, count_one))
+        known = swept[1.0].value if 1.0 in swept else None
+        untrained, trained = played.before_and_after(evaluation, question.on, known, count_one)
     weighted = [(weight, swept[at]) for at, weight in gauss_legendre(question.points)]
     return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained))
 
@@ -158,19 +159,6 @@ def _sweep(
         finally:
             scores.save()
     return scores.collect()
-
-
-def _losses(
-    played: Playable, question: WholeRunQuestion, evaluation: Evaluation, swept: Mapping[float, WholeRun],
-    count: Callable[[], None],
-) -> tuple[float, float]:  # fmt: skip
-    """f(0) and f(1): the loss of models that were never trained, and of the final models."""
-    how: dict[str, Any] = {"on": question.on, "exchange": played.exchange}
-    untrained = measured_at(played.network, played.rounds, evaluation, 0.0, **how)
-    if 1.0 in swept:
-        return untrained, swept[1.0].value
-    there = played.rounds_at(1.0)
-    return untrained, measured_at(played.network, there, evaluation, 1.0, **how, played=count)
 
 
 def _to_train(played: Playable, question: WholeRunQuestion) -> int:

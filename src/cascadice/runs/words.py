@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from rich.table import Table as ConsoleTable
 from torch import Tensor
 
 from cascadice.influence.uncertainty import Bounds
@@ -117,15 +116,9 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
 
 def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     """The first column, of names, has no heading."""
-    table = ConsoleTable("", box=None, padding=(0, 3, 0, 0))
-    table.columns[0].no_wrap = True
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
-    console.print(table)
+    console.print_table(names := ["", *columns], rows, right=len(names))
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:
