@@ -118,7 +118,8 @@ def _print_table(console: Console, title: str, columns: Iterable[str], rows: Ite
     """The first column, of names, has no heading."""
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
-    console.print_table(names := ["", *columns], rows, right=len(names))
+    names = ["", *columns]
+    console.print_table(names, rows, right=len(names))
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:
