@@ -2,15 +2,19 @@
 
 import contextlib
 import math
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
+import cascadice
 from cascadice import files, interrupts
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
@@ -19,10 +23,10 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
+from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
 from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
-from cascadice.runs.manifest import circumstances
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.processes import World
 
@@ -236,6 +240,26 @@ def _write_manifest(journal: Journal) -> None:
         **({"seconds": round(journal.seconds, 3)} if journal.timed else {}),
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
-        **circumstances(journal.network, journal.config, journal.data, journal.world),
+        **_circumstances(journal),
     }
     files.write_json(journal.folder / MANIFEST, manifest)
+
+
+def _circumstances(journal: Journal) -> dict[str, Any]:
+    """What stays the same as long as a run trains: its network, and the machine."""
+    network, world = journal.network, journal.world
+    cuda = network.device.type == "cuda"
+    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    process = {} if world is None else {"rank": world.rank, "of": world.size, "members": list(network.members)}
+    return {
+        "strategy": network.strategy,
+        "nodes": network.whole,
+        "parameters": network.learner.size,
+        DATA: journal.data,
+        "seed": journal.config.seed,
+        "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "versions": {**versions, "python": platform.python_version()},
+        **({"process": process} if process else {}),
+    }
