@@ -20,7 +20,7 @@ from cascadice.runs.ask import FORMAT, changed_settings
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
 from cascadice.runs.progress import Console, counting, say
-from cascadice.runs.unfinished import Scores, open_scores
+from cascadice.runs.unfinished import SavedSweep, open_sweep
 
 UNFINISHED = "unfinished"
 SHARES = "whole-run shares"
@@ -106,11 +106,11 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
     return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained))
 
 
-def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> dict[float, Scores]:
+def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> dict[float, SavedSweep]:
     """The sweeps as far as they went; processes that did not get equally far begin again."""
 
-    def opened() -> dict[float, Scores]:
-        return {at: open_scores(folder / UNFINISHED, at, played.network.device) for at in question.weights}
+    def opened() -> dict[float, SavedSweep]:
+        return {at: open_sweep(folder / UNFINISHED, at, played.network.device) for at in question.weights}
 
     sweeps = opened()
     reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
@@ -143,7 +143,7 @@ def remove_sweeps(folder: Path) -> None:
 
 
 def _sweep(
-    played: Playable, question: WholeRunQuestion, evaluation: Evaluation, at: float, scores: Scores,
+    played: Playable, question: WholeRunQuestion, evaluation: Evaluation, at: float, scores: SavedSweep,
     count: Callable[[], None],
 ) -> WholeRun:  # fmt: skip
     """The sweep at one weight, from where it was."""
@@ -172,11 +172,11 @@ def _length(played: Playable) -> int:
     return played.length or segment(played.network, played.rounds)
 
 
-def _to_score(played: Playable, scores: Scores) -> int:
+def _to_score(played: Playable, scores: SavedSweep) -> int:
     return played.rounds if scores.latest is None else scores.latest.t
 
 
-def _to_play(played: Playable, at: float, scores: Scores) -> int:
+def _to_play(played: Playable, at: float, scores: SavedSweep) -> int:
     """How many rounds `engine.backwards` has to play at this weight."""
     stop = _to_score(played, scores)
     if stop == 0 or not isinstance(played.rounds_at(at), int):
