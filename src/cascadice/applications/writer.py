@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
-from cascadice.runs.progress import Console, say
+from cascadice.console import Console, say
 from cascadice.runs.recording import results_folder
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cascadice.applications.reward.seals import read_key
+    from cascadice.console import Console, say
     from cascadice.files import checksums
     from cascadice.report.checking import check_run, summary
     from cascadice.runs.gathering import places_of
-    from cascadice.runs.progress import Console, say
 
     console = Console(quiet=args.quiet)
     places = places_of(args.run) or [Path(args.run)]

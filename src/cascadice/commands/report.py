@@ -21,8 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from cascadice.console import Console, say
     from cascadice.report.page import write, write_results
-    from cascadice.runs.progress import Console, say
 
     folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
     has_results = _has_results(folder)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cascadice import files
+from cascadice.console import Console, say, track
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Round
@@ -20,7 +21,6 @@ from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.binding import build_recorded, check_process
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.processes import World
-from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.words import in_words, print_summary

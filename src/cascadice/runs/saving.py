@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cascadice import files, models
+from cascadice.console import Console, track
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
 from cascadice.engine.networks import Network
@@ -22,7 +23,6 @@ from cascadice.runs import saved
 from cascadice.runs.config import OWN, Config, to_json
 from cascadice.runs.folder import CONFIG, check_folder, check_writable, clear
 from cascadice.runs.journal import begin, ending, enter
-from cascadice.runs.progress import Console, track
 from cascadice.runs.resume import open_journal
 
 Source = str | Callable[..., Any] | None

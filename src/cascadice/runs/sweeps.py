@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascadice import files
+from cascadice.console import Console, counting, say
 from cascadice.engine.backwards import bytes_kept, segment
 from cascadice.engine.evaluation import Evaluation
 from cascadice.influence.estimators import WHOLE_RUN as KINDS
@@ -19,7 +20,6 @@ from cascadice.runs import together
 from cascadice.runs.ask import FORMAT, changed_settings
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
-from cascadice.runs.progress import Console, counting, say
 from cascadice.runs.unfinished import SavedSweep, open_sweep
 
 UNFINISHED = "unfinished"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascadice import files, loggers
+from cascadice.console import Console, say, track
 from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
@@ -26,7 +27,7 @@ from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check
 from cascadice.runs.journal import Journal, begin, ending, enter
 from cascadice.runs.metrics import RoundMetrics, logged
 from cascadice.runs.processes import World
-from cascadice.runs.progress import Console, latest, print_closing, print_opening, say, track
+from cascadice.runs.progress import latest, print_closing, print_opening
 from cascadice.runs.resume import open_journal
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import files
+from cascadice.console import Console
 from cascadice.influence import tables
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
 from cascadice.influence.whole_run import WholeRun, focused
@@ -15,7 +16,6 @@ from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
 from cascadice.runs.processes import World
-from cascadice.runs.progress import Console
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, note_of, remove_sweeps, sweep_run
 

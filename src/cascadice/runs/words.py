@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from torch import Tensor
 
+from cascadice.console import Console, say
 from cascadice.influence.uncertainty import Bounds
-from cascadice.runs.progress import Console, say
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, sides
 
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"

@@ -29,6 +29,7 @@ from cascadice.applications.validate.idea import (
     train,
 )  # fmt: skip
 from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.console import track
 from cascadice.engine import evaluate, evaluate_on
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
@@ -40,7 +41,6 @@ from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
 from cascadice.runs.metrics import quality
 from cascadice.runs.playing import playable
-from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 
 COMMAND, KEPT = "validate", "retrained.safetensors"
