@@ -15,9 +15,8 @@ from cascadice.influence.quadrature import gauss_legendre
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
 from cascadice.influence.whole_run_shares import share_out
-from cascadice.names import lookup
 from cascadice.runs import together
-from cascadice.runs.ask import FORMAT, changed_settings
+from cascadice.runs.ask import FORMAT, changed_settings, check_question
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
 from cascadice.runs.unfinished import SavedSweep, open_sweep
@@ -53,15 +52,9 @@ class WholeRunQuestion:
         return list(dict.fromkeys([*([self.at] if "whole-run" in self.kinds else []), *of_shares]))
 
     def __post_init__(self) -> None:
-        for kind in self.kinds:
-            lookup(KINDS, kind, "kind")
-        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds must hold at least one entry, each once; found {list(self.kinds)}.")
+        check_question(self, KINDS, points=1, eval_samples=1)
         if not 0 < self.at <= 1:
             raise ValueError(f"at must be above 0 and at most 1; found {self.at:g}.")
-        for name in ("points", "eval_samples"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1; found {value}.")
 
 
 class Swept(NamedTuple):
