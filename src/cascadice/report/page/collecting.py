@@ -44,8 +44,7 @@ def collect(folder: files.Folder) -> Json:
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_all_sections(places, run, notes)
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
-    final_first = sorted(summaries, key=lambda one: not one.whole_run)
-    scored = samples.samples(config, final_first, notes, whole, places[0])
+    scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, places[0])
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]
