@@ -131,12 +131,9 @@ def _loggers(args: argparse.Namespace, out: Path, place: Path) -> "list[Callback
     from cascadice import loggers
 
     whole = out.absolute()
-    logs, name = (
-        Path(args.log_to or whole.parent / "logs"),
-        "-".join(dict.fromkeys((whole.name, place.absolute().name))),
-    )
+    logs, name = args.log_to or whole.parent / "logs", "-".join(dict.fromkeys((whole.name, place.absolute().name)))
     try:
-        return loggers.build([each.strip() for each in args.log.split(",")], logs, name)
+        return loggers.build([each.strip() for each in args.log.split(",")], Path(logs), name)
     except ImportError as error:
         raise ValueError(str(error)) from None
 
