@@ -10,12 +10,13 @@ import torch
 from cascadice import files
 from cascadice.cli import main
 from cascadice.commands import streams
+from cascadice.console import Console, say
 from cascadice.files import jsonl
 from cascadice.names import visible
 from cascadice.pictures.partition import plot
 from cascadice.report.page.writing import json_in_html, page_of_results
 from cascadice.runs.options import read_options
-from cascadice.runs.progress import Console, holdings_table, say
+from cascadice.runs.progress import holdings_table
 
 HOSTILE = ("[/b]", "\x1b[31mred", "\x9b2J", "a\u202eb", ":smile:", "$\\frac$")
 TINY = ["--nodes", "3", "--model-options", "hidden=[4]", "--rounds", "2"]

@@ -1,6 +1,6 @@
 """What is printed: plain lines, and progress as a bar or, without a terminal, as a few lines."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import monotonic
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from rich import console as rich_console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from cascadice.names import visible
@@ -31,6 +32,18 @@ class Console(rich_console.Console):
         To start one where memory is short may never end (https://github.com/python/cpython/issues/140746).
         """
         return self.status(what) if self.is_terminal and not self.quiet else nullcontext()
+
+    def print_table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: int = 0, wrap: str = ""
+    ) -> None:
+        """Print rows; `right` columns after the first are right-aligned, and only the column `wrap` may break lines."""
+        table = Table(box=None, padding=(0, 3, 0, 0))
+        for place, column in enumerate(columns):
+            whole = not wrap or column != wrap
+            table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=whole)
+        for row in rows:
+            table.add_row(*("" if cell is None else str(cell) for cell in row))
+        self.print(table)
 
 
 def say(console: Console, text: str) -> None:

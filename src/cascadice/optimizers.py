@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from math import log
 from typing import Any, NamedTuple, ParamSpec
@@ -208,6 +208,7 @@ def resolve(optimizer: Any) -> Optimizer:
     raise TypeError(f"optimizer must be a name or an optimizers.Optimizer; found {name}. {remedy}")
 
 
+@lru_cache(maxsize=64)
 def check_differentiable(optimizer: Optimizer) -> None:
     """Refuse an optimizer whose steps respond to the gradient but have derivative zero by it (sign, rounding).
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cascadice.applications.writer import Writer, open_writer
-from cascadice.runs.progress import Console
+from cascadice.console import Console
 
 
 @pytest.fixture

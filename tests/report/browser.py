@@ -19,6 +19,9 @@ AS_3_AND_4 = (
     "import os,sys; r,w=map(int,sys.argv[1:3]); os.dup2(r,3); os.dup2(w,4); os.execvp(sys.argv[3],sys.argv[3:])"
 )
 SECONDS = 30
+KEYS = {
+    "Tab": 9, "Enter": 13, "Escape": 27, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40,
+}  # fmt: skip
 
 
 def find():
@@ -87,14 +90,14 @@ class Tab:
         elif event == "Network.requestWillBeSent":
             self.requests.append(what["request"]["url"])
 
-    def open(self, path, width=1280, height=900, theme="light"):
+    def open(self, place, width=1280, height=900, theme="light"):
         self.errors.clear()
         self.requests.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=place if isinstance(place, str) else place.as_uri())
         self.wait("document.readyState === 'complete' && !!window.cascadice")
         self.settle()
 
@@ -126,10 +129,10 @@ class Tab:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
         self.settle()
 
-    def press(self, key, code=0, text=""):
+    def press(self, key):
         for kind in ("keyDown", "keyUp"):
-            more = {"text": text} if text and kind == "keyDown" else {}
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
+            more = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=KEYS[key], **more)
         self.settle()
 
     def write(self, text):

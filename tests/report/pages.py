@@ -1,5 +1,6 @@
 """Runs with everything a page can show, small enough to be made in seconds."""
 
+import base64
 import json
 from dataclasses import replace
 
@@ -10,6 +11,9 @@ from cascadice.runs.ask import Question, ask
 from cascadice.runs.folder import fingerprint
 from cascadice.runs.recipes import demo
 
+# a PNG of one pixel
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+RADII = "JSON.stringify([...document.querySelectorAll('#graph .body')].map(c => c.getAttribute('r')))"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 CONFIG = replace(
     demo(), nodes=6, model_options=("hidden=[8]",), epochs=None, rounds=8, eval_every=2, record="all",
@@ -46,3 +50,15 @@ def write_section(folder, name, config=CONFIG, **more):
     }
     (folder / name).mkdir()
     (folder / name / f"{name}.json").write_text(json.dumps(content))
+
+
+def write_everything(folder):
+    """What `detect` and `reward` would have written, with a picture and a chart."""
+    write_section(folder, "detect", votes=[[0, 0, 1, 0, 0, 0]], figure="detect.png")
+    (folder / "detect" / "detect.png").write_bytes(base64.b64decode(PIXEL))
+    paid = {
+        "rounds": [0, 1, 2],
+        "payments": [1.0] * 6,
+        "contributions": [[-1.0, 0.1 * t, 0.5, 0, 0, 0] for t in range(-1, 2)],
+    }
+    write_section(folder, "reward", **paid)

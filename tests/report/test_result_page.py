@@ -6,7 +6,6 @@ import json
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from report import browser
 from report.pages import HOSTILE
 
 from cascadice.cli import main
@@ -191,14 +190,6 @@ def test_the_command_writes_the_page_of_one_and_of_all(tmp_path, capsys):
         assert "{{" not in text
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    if browser.find() is None:
-        pytest.skip("needs a browser")
-    with browser.browser(tmp_path_factory.mktemp("profile")) as tab:
-        yield tab
-
-
 def test_one_result_in_a_browser(chromium, tmp_path):
     path, _ = write_results(make(tmp_path))
     chromium.open(path)
@@ -225,15 +216,15 @@ def test_a_figure_is_enlarged_by_keyboard_and_closed_by_escape(chromium, tmp_pat
     chromium.open(write_results(place)[0], width, 844)
     assert chromium.js("document.querySelector('button.figure img').clientWidth") < width
     chromium.js("document.querySelector('button.figure').focus()")
-    chromium.press("Enter", 13, "\r")
+    chromium.press("Enter")
     assert chromium.js("document.getElementById('large').open")
     assert chromium.js("document.activeElement.id") == "large-picture"
     assert chromium.js("document.querySelector('#large img').clientWidth") == 2000
     assert chromium.js("document.querySelector('#large img').alt").startswith("What was found. pearson 0.99")
-    chromium.press("ArrowRight", 39)
+    chromium.press("ArrowRight")
     chromium.wait("document.getElementById('large-picture').scrollLeft > 0")
     assert chromium.js("document.documentElement.scrollWidth") == width
-    chromium.press("Escape", 27)
+    chromium.press("Escape")
     assert not chromium.js("document.getElementById('large').open")
     assert chromium.js("document.activeElement.className") == "figure"
     chromium.click("button.figure")

@@ -79,7 +79,7 @@ def resume(folder, rounds=6):
 
 
 def all_rounds(folder):
-    return open_recording(folder).all_rounds()
+    return open_recording(folder).consecutive_rounds()
 
 
 def test_changed_settings_are_refused(folder):

@@ -125,8 +125,8 @@ def test_optimizer_state_is_counted(name, numbers):
 
 def test_what_layers_compute_is_counted():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    assert forecast.layers(model, torch.zeros(1, 2, 2)) == (8 + 8 + 2, 8 + 8)
-    attention = forecast.layers(models.transformer(10, 6, width=8, depth=1, heads=2), torch.zeros(1, 6).long())
+    assert forecast.activations(model, torch.zeros(1, 2, 2)) == (8 + 8 + 2, 8 + 8)
+    attention = forecast.activations(models.transformer(10, 6, width=8, depth=1, heads=2), torch.zeros(1, 6).long())
     assert attention.all > 2 * 6 * 6 + 6 * 8  # what attention computes between modules counts too
 
 

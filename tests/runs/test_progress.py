@@ -4,10 +4,9 @@ import io
 from threading import active_count
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
-from cascadice.runs import progress
+from cascadice.console import Console
 from cascadice.runs.progress import holdings_table
 
 
@@ -28,5 +27,5 @@ def test_table_shows_every_class_or_the_commonest() -> None:
 
 def test_where_there_is_no_terminal_no_thread_draws() -> None:
     before = active_count()
-    with progress.Console(quiet=True).doing("counting"), progress.Console(file=io.StringIO()).doing("counting"):
+    with Console(quiet=True).doing("counting"), Console(file=io.StringIO()).doing("counting"):
         assert active_count() == before

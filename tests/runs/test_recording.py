@@ -8,7 +8,7 @@ from cascadice.engine import simulate
 from cascadice.runs import store
 from cascadice.runs.config import Config
 from cascadice.runs.folder import clear
-from cascadice.runs.recording import Recording, results_folder
+from cascadice.runs.recording import RecordedRounds, Recording, results_folder
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_recorded_rounds_are_a_sequence_of_which_one_is_loaded_at_a_time(tmp_pat
     load = store.load_round
     monkeypatch.setattr(store, "layout", lambda model: None)
     monkeypatch.setattr(store, "load_round", lambda folder, t, **more: loaded.append(t) or load(folder, t, **more))
-    recorded = Recording(tmp_path, Config(), network, (0, 1, 2, 3, 4)).all_rounds()
+    recorded = RecordedRounds(tmp_path, range(5), network)
     assert (len(recorded), len(recorded[1:4]), loaded) == (5, 3, [])
     assert [round_.t for round_ in reversed(recorded[:3])] == loaded == [2, 1, 0]
     assert torch.equal(recorded[-1].after.theta, rounds[-1].after.theta)
     with pytest.raises(IndexError):
         recorded[5]
     with pytest.raises(ValueError, match="lacks round 2"):
-        Recording(tmp_path, Config(), network, (0, 1, 3, 4)).all_rounds()
+        Recording(tmp_path, Config(), network, (0, 1, 3, 4)).consecutive_rounds()

@@ -188,7 +188,7 @@ def test_stopped_it_goes_on_where_it_was_with_the_same_bits(run, never_stopped, 
         patch.setattr(sweeps, "counting", stopping(after))
         patch.setattr(unfinished, "SAVE_SECONDS", 0.0)
         if killed:  # nothing is saved on the way out
-            patch.setattr(unfinished.Scores, "save", _saving_unless(unfinished.Scores.save))
+            patch.setattr(unfinished.SavedSweep, "save", _saving_unless(unfinished.SavedSweep.save))
         with pytest.raises(StopError):
             ask_whole_run(run, BOTH, quiet=True)
     assert list(parts(out)) == []

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cascadice.applications.detect.evidence import threshold
-from cascadice.applications.detect.signals import RIVALS, SIGNALS
+from cascadice.applications.detect.signals import SIGNALS
+from cascadice_experiments.anomalies.rivals import RIVALS
 from cascadice_experiments.anomalies.settings import NINE, SETTINGS, name_of
 from cascadice_experiments.roc import auroc
 

@@ -18,13 +18,14 @@ from cascadice.applications.detect.evidence import (
     strengths,
     threshold,
 )
-from cascadice.applications.detect.signals import RIVALS, SIGNALS, signal_scores
+from cascadice.applications.detect.signals import SIGNALS, signal_scores
 from cascadice.data import DataSet
 from cascadice.engine import Network, evaluate, fleet, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence import Evaluation, evaluate_on, own_data
 from cascadice.influence.proximity import in_turn
 from cascadice_experiments.anomalies.ablation import ablate
+from cascadice_experiments.anomalies.rivals import RIVALS
 from cascadice_experiments.anomalies.settings import (
     Fleet,
     Plan,

@@ -6,9 +6,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from cascadice.applications.choose.groups import find_groups, rand_index
+from cascadice.applications.choose.groups import find_groups
 from cascadice.data import DataSet
 from cascadice.data.batches import rounds_per_epoch
 from cascadice.engine import Network, Participants, blocks, by_network, evaluate, fleet, simulate
@@ -88,7 +89,10 @@ def _rand_indices(aware: Mapping[str, TrustRule], odd: Tensor, count: int) -> di
     """Adjusted Rand index of the groups that each network's influence shows against the planted ones."""
     planted = by_network(odd.long(), count)
     return {
-        name: [rand_index(find_groups(g), truth) for g, truth in zip(blocks(rule.given, count), planted, strict=True)]
+        name: [
+            float(adjusted_rand_score(truth, find_groups(given)))
+            for given, truth in zip(blocks(rule.given, count), planted, strict=True)
+        ]
         for name, rule in aware.items()
     }
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.table import Table
-
 import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
-from cascadice.runs.progress import Console, say
+from cascadice.console import Console, say
 from cascadice.runs.recording import results_folder
 
 if TYPE_CHECKING:
@@ -68,15 +66,10 @@ class Writer:
             say(self.console, line)
 
     def print_table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int, wrap: str = "") -> None:
-        """Print rows, if any: `right` columns after the first right-aligned; only the column `wrap` may break lines."""
-        table = Table(box=None, padding=(0, 3, 0, 0))
-        for place, column in enumerate(columns):
-            table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=column != wrap)
-        for row in rows:
-            table.add_row(*("" if cell is None else str(cell) for cell in row))
+        """Print rows, if there are any, as `Console.print_table` does."""
         if rows:
             self.console.print()
-            self.console.print(table)
+            self.console.print_table(columns, rows, right, wrap)
 
     def print_files(self, more: str = "") -> None:
         """Print which files were written, and where."""

@@ -14,13 +14,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.table import Table
-
     from cascadice.applications.reward.seals import read_key
+    from cascadice.console import Console, say
     from cascadice.files import checksums
     from cascadice.report.checking import check_run, summary
     from cascadice.runs.gathering import places_of
-    from cascadice.runs.progress import Console, say
 
     console = Console(quiet=args.quiet)
     places = places_of(args.run) or [Path(args.run)]
@@ -29,10 +27,7 @@ def run(args: argparse.Namespace) -> int:
         for place in places
         for area in check_run(place, read_key(args.seal, place), args.data_root)
     ]
-    table = Table("part", "files", "checked", "wrong", box=None, padding=(0, 3, 0, 0))
-    for row in summary(areas):
-        table.add_row(*row)
-    console.print(table)
+    console.print_table(("part", "files", "checked", "wrong"), summary(areas), wrap="checked")
     problems = [problem for area in areas for problem in area.problems]
     if not problems and not all((place / checksums.LIST).exists() for place in places):
         say(console, "This run has no checksums: an earlier version recorded it. Resuming it adds them.")

@@ -8,11 +8,8 @@ ACCEPTED = "Name a folder that `cascadice run`, `cascadice reproduce` or a study
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    run, study = (
-        "the folder that `cascadice run` wrote, or that of one of its processes",
-        "`python -m cascadice_experiments.STUDY --out`",
-    )
-    text = f"{run}, or `cascadice reproduce` (of one figure or of all), or {study}"
+    text = "the folder that `cascadice run` wrote, or that of one of its processes, or `cascadice reproduce` (of "
+    text += "one figure or of all), or `python -m cascadice_experiments.STUDY --out`"
     parser.add_argument("run", metavar="RUN", help=text)
     parser.add_argument("--out", metavar="FILE", help="the page (RUN/report.html); an earlier one is replaced")
     text = "compare the run with this one, of the same data, loss and number of participants"
@@ -21,8 +18,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from cascadice.console import Console, say
     from cascadice.report.page import write, write_results
-    from cascadice.runs.progress import Console, say
 
     folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
     has_results = _has_results(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from cascadice.commands import view
 from cascadice.names import lookup
 from cascadice.runs import flags
 from cascadice.runs.config import Config, field_types, override
@@ -66,7 +67,8 @@ def _run(args: argparse.Namespace, world: "World | None") -> None:
             train.run(config, out, **options)
         else:
             somebody = sys.stdout.isatty() and world is None  # scripts go on when the run has ended
-            run_live(config, out, args.live, stay=somebody, opened=_opener(args) if somebody else None, **options)
+            opened = view.browse if somebody and not args.no_browser else None
+            run_live(config, out, args.live, stay=somebody, opened=opened, **options)
     except KeyboardInterrupt as stop:
         resumable = (place / "checkpoint.safetensors").exists()
         how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
@@ -84,14 +86,14 @@ def run_live(
         stay: Whether to go on serving when the run has ended, until Ctrl-C.
         opened: Called with the address before the first round.
     """
-    from cascadice.report.live import serving, view
+    from cascadice.report import live as pages
     from cascadice.runs import train
 
     token, addresses = secrets.token_urlsafe(24), list[str]()
 
     @contextmanager
     def live(folder: "Folder", rounds: int) -> Iterator[str]:
-        with serving(folder, rounds, port, token, stays=stay) as address:
+        with pages.serving(folder, rounds, port, token, stays=stay) as address:
             addresses.append(address)
             if opened is not None:
                 opened(address)
@@ -100,14 +102,8 @@ def run_live(
     summary = train.run(config, out, live=live, **options)
     if stay:
         print("the run has ended; its page stays open until Ctrl-C", flush=True)
-        view(out, lambda address: None, urlsplit(addresses[0]).port or 0, token)
+        pages.view(out, lambda address: None, urlsplit(addresses[0]).port or 0, token)
     return summary
-
-
-def _opener(args: argparse.Namespace) -> Callable[[str], object] | None:
-    from cascadice.commands.view import browse
-
-    return None if args.no_browser else browse
 
 
 def _question(args: argparse.Namespace) -> "Question | None":
@@ -135,12 +131,9 @@ def _loggers(args: argparse.Namespace, out: Path, place: Path) -> "list[Callback
     from cascadice import loggers
 
     whole = out.absolute()
-    logs, name = (
-        Path(args.log_to or whole.parent / "logs"),
-        "-".join(dict.fromkeys((whole.name, place.absolute().name))),
-    )
+    logs, name = args.log_to or whole.parent / "logs", "-".join(dict.fromkeys((whole.name, place.absolute().name)))
     try:
-        return loggers.build([each.strip() for each in args.log.split(",")], logs, name)
+        return loggers.build([each.strip() for each in args.log.split(",")], Path(logs), name)
     except ImportError as error:
         raise ValueError(str(error)) from None
 

@@ -125,6 +125,16 @@ def _check_vectorises(network: Network, x: Inputs, y: Tensor, measure: Loss) -> 
         ) from error
 
 
+def check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
+    """There must be a row for each of these participants, as long as its parameters."""
+    expected = (len(nodes), network.learner.size)
+    if theta.shape != expected:
+        raise ValueError(
+            f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
+            "Build the network that was recorded."
+        )
+
+
 def check_differentiable(loss: Tensor) -> None:
     """A measure must depend on the outputs by operations with derivatives; torch would call its gradient 0."""
     if not loss.requires_grad:

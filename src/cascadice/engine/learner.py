@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -187,34 +187,15 @@ def per_sample(weights: Float[Tensor, " batch"], like: Tensor) -> Tensor:
     return weights.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
 
 
-@runtime_checkable
-class Step(Protocol):
-    """One step of the optimizer on one batch: gives the new theta, state, buffers, and the loss before it."""
-
-    def __call__(
-        self,
-        theta: Tensor,
-        state: State,
-        buffers: Buffers,
-        x: Inputs,
-        y: Tensor,
-        lr: Tensor,
-        samples: Optional,
-        out: Tensor | None,
-    ) -> tuple[Tensor, State, Buffers, Tensor]: ...
+Step = Callable[..., tuple[Tensor, State, Buffers, Tensor]]
+"""One step of the optimizer on one batch: (theta, state, buffers, x, y, lr, samples, out) -> the new theta, state and
+buffers, and the loss before it."""
 
 
 def pure_step(
-    learner: Learner,
-    theta: Tensor,
-    state: State,
-    buffers: Buffers,
-    x: Inputs,
-    y: Tensor,
-    lr: Tensor,
-    samples: Optional = (),
-    out: Tensor | None = None,
-) -> tuple[Tensor, State, Buffers, Tensor]:
+    learner: Learner, theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor,
+    samples: Optional = (), out: Tensor | None = None,
+) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
     """One step by torch.func: can be vmapped, compiled and differentiated again."""
     by_theta, loss, buffers = gradient(learner, theta, buffers, x, y, samples)
     delta, state = learner.optimizer.update(by_theta, state, theta, lr)

@@ -22,9 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from cascadice import optimizers
 from cascadice.engine import send
-from cascadice.engine.checks import check_differentiable, check_rows
-from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.evaluation import Evaluation, check_rows
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
 from cascadice.engine.exchange.protocol import Exchange
 from cascadice.engine.exchange.stacked import Averaging
@@ -156,7 +156,7 @@ class Operator:
         moving: Weights = ALL,
     ) -> tuple[Participants, Adjoint]:  # fmt: skip
         """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
-        check_differentiable(self.network)
+        self._check_differentiable()
         d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
         half, change = self._runner.push(drawn, before, tangent, nodes, weights.samples, d_samples)
         half = send.apply(self.network, drawn, before, half, nodes)
@@ -198,7 +198,7 @@ class Operator:
         weights: Weights = ALL, *, scores: bool, through: bool = True, out: Tensor | None = None,
     ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
         """`push_rows`, transposed: from the adjoint of what these rows `sent` to that of what they had before."""
-        check_differentiable(self.network)
+        self._check_differentiable()
         reaching = send.pull_part(adjoint, weights.updates[0]) if weights.updates else adjoint
         of_half, past = self._pull_send(drawn, before, sent, reaching, nodes)
         pulled, inner, samples = self._runner.pull(drawn, before, of_half, nodes, weights.samples, scores, through, out)
@@ -257,6 +257,11 @@ class Operator:
         tape = runner.tape(drawn, round_.tape, self._pull_send(round_.draw, round_.before, round_.half, half)[0])
         participants, samples = run(round_.before, round_.half, half, *tape)
         return participants.clone(), samples.clone()
+
+    def _check_differentiable(self) -> None:
+        """Derivatives need optimizers whose steps respond to gradients."""
+        for learner in self.network.learners:
+            optimizers.check_differentiable(learner.optimizer)
 
     # evaluate
 

@@ -24,13 +24,13 @@ class SampleBuffer:
 
     @property
     def samples(self) -> Samples:
-        """What is on the shelf, at its numbers; zeros where there is nothing."""
+        """All samples, at their numbers; zeros where there is none."""
         assert self._form is not None
         *inputs, targets = (leaf[: self._size] for leaf in self._leaves)
         return Samples(tree_unflatten(inputs, self._form), targets)
 
     def put(self, x: Any, y: Any, index: Any = None) -> Int[Tensor, " batch"]:
-        """Copy a batch onto the shelf; its numbers there. Cost: a copy; seldom, one of everything, for room to grow."""
+        """Copy a batch into the buffer; its numbers there. Cost: a copy; seldom one of everything, for room to grow."""
         x = as_inputs(x)
         self._check(x, y)
         given, self._form = [*tree_leaves(x), y], tree_structure(x)

@@ -1,6 +1,6 @@
 """What must hold before influence is computed: of the rounds, the sources, the model and its loss."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +30,12 @@ def check_rounds(rounds: Sequence[Round]) -> None:
         raise ValueError("at least one round is needed: that of the update; found none.")
     if any(later.t != earlier.t + 1 for earlier, later in pairwise(rounds)):
         raise ValueError(f"rounds must follow one another; found {[round_.t for round_ in rounds]}.")
+
+
+def check_many(rounds: Iterable[Round]) -> None:
+    """Rounds that are read one by one must not be a single one."""
+    if isinstance(rounds, Round):
+        raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
 
 
 def check_recording(network: Network, rounds: Sequence[Round], many: int = PROBED) -> None:

@@ -13,7 +13,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Round
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.checks import check_rounds, check_sources
+from cascadice.influence.checks import check_many, check_rounds, check_sources
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
 from cascadice.influence.reverse_gossip import by_both, by_participant, reverse_gossip
@@ -198,8 +198,7 @@ def score_rounds(
         >>> for result in score_rounds(network, rounds, evaluate_on(network), hops=2, samples=True):
         ...     print(result.round.t, result.participants["first order"])
     """
-    if isinstance(rounds, Round):
-        raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
+    check_many(rounds)
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)

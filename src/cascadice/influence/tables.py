@@ -89,11 +89,16 @@ class Table:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """As a data frame."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
-        return pd.DataFrame(self.columns)
+        return as_frame(self.columns)
+
+
+def as_frame(columns: Mapping[str, NDArray[Any]]) -> "pandas.DataFrame":
+    """Columns of one length as a data frame."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
+    return pd.DataFrame(columns)
 
 
 def _table(kind: str, **numbers: Any) -> Table:

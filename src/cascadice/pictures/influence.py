@@ -7,10 +7,8 @@ import numpy as np
 from cascadice.files import Folder
 from cascadice.influence.readings import Agreement
 from cascadice.pictures import figures
-from cascadice.pictures.figures import COLOURS, HARMED, HELPED, Numbers, agreement, contributions, decay
+from cascadice.pictures.figures import COLOURS, Numbers, agreement, contributions, decay
 from cascadice.pictures.panels import panels, save
-
-__all__ = ["COLOURS", "HARMED", "HELPED", "plot"]
 
 ByKind = Mapping[str, Numbers]
 

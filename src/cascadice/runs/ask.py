@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cascadice import files
+from cascadice.console import Console, say, track
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Round
@@ -20,7 +21,6 @@ from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.binding import build_recorded, check_process
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.processes import World
-from cascadice.runs.progress import Console, say, track
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.words import in_words, print_summary
@@ -57,17 +57,21 @@ class Question:
         return max(1, self.hops)
 
     def __post_init__(self) -> None:
-        for kind in self.kinds:
-            lookup(ESTIMATORS, kind, "kind")
-        for name in ("kinds", "sources"):
-            given = getattr(self, name)
-            if given is not None and (not given or len(set(given)) < len(given)):
-                raise ValueError(f"{name} must hold at least one entry, each once; found {list(given)}.")
-        for name, least in {"hops": 0, "points": 1, "every": 1, "eval_samples": 1}.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name.replace('_', '-')} must be at least {least}; found {value}.")
+        check_question(self, ESTIMATORS, hops=0, points=1, every=1, eval_samples=1)
         if not self.hops and (self.samples or "shares" in self.kinds):
             raise ValueError("samples and shares need at least 1 hop; found 0. Use --hops 1 or more.")
+
+
+def check_question(question: Any, kinds: Mapping[str, Any], **least: int) -> None:
+    """Check that a question asks for known kinds and for somebody, and that its numbers are at least these."""
+    for kind in question.kinds:
+        lookup(kinds, kind, "kind")
+    for name, given in (("kinds", question.kinds), ("sources", getattr(question, "sources", None))):
+        if given is not None and (not given or len(set(given)) < len(given)):
+            raise ValueError(f"{name} must hold at least one entry, each once; found {list(given)}.")
+    for name, smallest in least.items():
+        if (value := getattr(question, name)) is not None and value < smallest:
+            raise ValueError(f"{name.replace('_', '-')} must be at least {smallest}; found {value}.")
 
 
 def note_of(question: Question, run: str) -> dict[str, str]:

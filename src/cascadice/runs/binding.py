@@ -49,11 +49,6 @@ def build_recorded(
     return replace(network, mixing=really(network.mixing, told))
 
 
-def process_of(network: Network, world: World) -> dict[str, Any]:
-    """What a manifest says of the process whose folder it is in."""
-    return {"rank": world.rank, "of": world.size, "members": list(network.members)}
-
-
 def check_process(folder: Path, network: Network | None, world: World | None) -> None:
     """Raise ValueError if the run in a folder is not that of this process; `network` is its part, if it is known."""
     if not (manifest := read_manifest(folder)):

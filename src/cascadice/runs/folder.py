@@ -24,16 +24,8 @@ RUN_FILES = (
     CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, DEPARTURES, "rounds", INFLUENCE,
     WHOLE_RUN, NETWORK, checksums.LIST,
 )  # fmt: skip
-RESULTS = (
-    "detect",
-    "choose",
-    "reward",
-    "forget",
-    "contribution",
-    "validate",
-    "ledger",
-    "report.html",
-)  # of commands over the run
+# of commands over the run
+RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "ledger", "report.html")
 OWN = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so

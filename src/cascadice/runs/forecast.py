@@ -38,7 +38,7 @@ SHORTER = "Use smaller batches (--batch-size) or fewer local steps (--local-step
 LESS = "Use fewer test samples (--eval-samples) or fewer participants"
 
 
-class Layers(NamedTuple):
+class Activations(NamedTuple):
     """Numbers that a model computes for one sample: all of them, and the most that a forward pass holds at once."""
 
     all: int
@@ -63,7 +63,7 @@ def _place(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def layers(model: nn.Module, sample: Tensor) -> Layers:
+def activations(model: nn.Module, sample: Tensor) -> Activations:
     """What a model computes for one sample, by a pass without numbers (on torch's meta device).
 
     Args:
@@ -71,14 +71,14 @@ def layers(model: nn.Module, sample: Tensor) -> Layers:
         sample: A batch of one.
 
     Example:
-        >>> layers(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
-        Layers(all=18, most=16)
+        >>> activations(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+        Activations(all=18, most=16)
     """
     empty, nothing = deepcopy(model).to("meta"), sample.to("meta")
     with torch.no_grad(), _Counting() as counting:
         empty(nothing)
     sizes = [sample.numel(), *counting.sizes]
-    return Layers(sum(sizes[1:]), max((a + b for a, b in pairwise(sizes)), default=0))
+    return Activations(sum(sizes[1:]), max((a + b for a, b in pairwise(sizes)), default=0))
 
 
 def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Need]:
@@ -145,9 +145,9 @@ def _sizes(network: Network) -> tuple[int, int, int]:
     return batch.shape[1], batch.shape[2], network.initial.theta.element_size()
 
 
-def _layers(network: Network) -> Layers:
+def _activations(network: Network) -> Activations:
     x, _ = network.data.train.take(torch.zeros(1, dtype=torch.int64))
-    return layers(network.learner.evaluating, x.to(network.initial.theta.dtype) if x.is_floating_point() else x)
+    return activations(network.learner.evaluating, x.to(network.initial.theta.dtype) if x.is_floating_point() else x)
 
 
 def _local_work(network: Network, rows: int | None = None) -> Need:
@@ -156,14 +156,14 @@ def _local_work(network: Network, rows: int | None = None) -> Need:
     together = _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
     inputs = steps * batch * prod(network.data.train.shape) * (size + network.data.train.x.element_size())
-    each = per_parameter * network.learner.size * size + BACKWARD * batch * _layers(network).all * size + inputs
+    each = per_parameter * network.learner.size * size + BACKWARD * batch * _activations(network).all * size + inputs
     return Need("local work", int(together * each), SHORTER)
 
 
 def _evaluation(network: Network) -> Need:
     samples, size = min(CHUNK, len(network.data.test)), network.initial.theta.element_size()
     together = min(_rows(network, network.nodes), max(1, 2**17 // samples))
-    return Need("evaluation", together * samples * _layers(network).most * size, FEWER)
+    return Need("evaluation", together * samples * _activations(network).most * size, FEWER)
 
 
 def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Need]:
@@ -208,12 +208,12 @@ def _reach(network: Network) -> int:
 
 def _gradients(network: Network, eval_samples: int) -> int:
     size, together = network.initial.theta.element_size(), _rows(network, network.nodes)
-    return together * (BACKWARD * eval_samples * _layers(network).all + TEMPORARY * network.learner.size) * size
+    return together * (BACKWARD * eval_samples * _activations(network).all + TEMPORARY * network.learner.size) * size
 
 
 def _losses(network: Network, rows: int, eval_samples: int) -> int:
     together = _rows(network, rows)
-    return together * eval_samples * _layers(network).most * network.initial.theta.element_size()
+    return together * eval_samples * _activations(network).most * network.initial.theta.element_size()
 
 
 def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") -> list[Need]:

@@ -2,17 +2,20 @@
 
 import contextlib
 import math
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
+import cascadice
 from cascadice import files, interrupts
-from cascadice.data.samples import content_digest
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
 from cascadice.engine.metrics import evaluate
@@ -20,26 +23,14 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
-from cascadice.runs.binding import check_data, check_process, check_version
+from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.departures import Departures, read_departures, write_departures
-from cascadice.runs.folder import (
-    BELOW,
-    CONFIG,
-    FIGURE,
-    FORMAT,
-    HOLDINGS,
-    MANIFEST,
-    fingerprint,
-    read_manifest,
-    run_fingerprint,
-)
-from cascadice.runs.manifest import circumstances
+from cascadice.runs.departures import Departures, write_departures
+from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.processes import World
 
 CHECKPOINT_SECONDS = 60.0
-CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 UPDATE_SECONDS = 2.0  # between updates of a live view
 UPDATE_SHARE = 0.1  # of the time at most goes into updates of a live view, which share the interpreter with training
 
@@ -81,57 +72,6 @@ class Journal:
     @property
     def seconds(self) -> float:
         return self.earlier_seconds + monotonic() - self.began
-
-
-def open_journal(
-    folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World | None = None
-) -> Journal:
-    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again.
-
-    Processes of one `world` begin with the last checkpoint that all of them have.
-    """
-    identity = run_fingerprint(folder, config) if resume else fingerprint(config)
-    every = config.checkpoint_every or (None if world is None else -(-rounds // CHECKPOINTS))
-    journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
-    if not resume:
-        return journal
-    check_process(folder, network, world)
-    if (checkpoint := _last_checkpoint(journal)) is not None:
-        check_version(folder)
-        check_data(folder, network.data)
-        if checkpoint.t > rounds:
-            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
-        journal.t = journal.checkpointed = checkpoint.t
-        journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
-        journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
-        journal.departures = read_departures(folder).before(checkpoint.t)
-        manifest = read_manifest(folder)
-        journal.earlier_seconds = manifest.get("seconds", 0.0)
-        journal.started = manifest.get("started", journal.started)
-    _check_earlier_rounds(journal)
-    _delete_later_rounds(journal)
-    files.remove_drafts(folder, *BELOW)
-    return journal
-
-
-def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
-    """The last checkpoint of this process; with others that wait for one another, the last that all have."""
-    names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
-    whose = {"run": journal.fingerprint, "layout": journal.layout}
-    there = [store.load_checkpoint(journal.folder, **whose, name=name) for name in names]
-    if journal.world is None or journal.world.carries_on:
-        return there[0] if there else None
-    known = journal.world.tell([checkpoint.t for checkpoint in there])
-    common = set(known[0]).intersection(*known[1:])
-    return next((checkpoint for checkpoint in there if checkpoint.t == max(common)), None) if common else None
-
-
-def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
-    """The metrics before round t; where no list says that there were any, training continues if it will make some."""
-    metrics = store.metrics_so_far(folder)
-    if not metrics and t == rounds:
-        raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
-    return [m for m in metrics if m.t < t]
 
 
 def enter(journal: Journal, round: Round, last: bool) -> None:
@@ -250,7 +190,7 @@ def end(journal: Journal, status: str) -> None:
     """Keep the rounds before `journal.t`, and plot them."""
     journal.status = status
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
-    _delete_later_rounds(journal)
+    delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     write_departures(journal.folder, journal.departures)
     _write(journal)
@@ -263,24 +203,10 @@ def _write(journal: Journal) -> None:
     _write_manifest(journal)
 
 
-def _delete_later_rounds(journal: Journal) -> None:
+def delete_later_rounds(journal: Journal) -> None:
+    """Delete recorded rounds that a resumed run makes again, and those of a run that diverged."""
     there = (*store.saved_rounds(journal.folder), *store.missing_rounds(journal.folder))
     store.delete_rounds(journal.folder, [t for t in there if t >= journal.t])
-
-
-def _check_earlier_rounds(journal: Journal) -> None:
-    """Rounds before the checkpoint must be there, and whole; a resumed run will not make them again.
-
-    If only the last are kept, some may be deleted, or back again. Cost: each is read once.
-    """
-    missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
-    if store.rounds_to_keep(journal.config.record).most is not None:
-        returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
-        store.delete_rounds(journal.folder, [*missing, *returned])
-    elif missing:
-        store.check_rounds(journal.folder)
-    for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
-        store.load_round(journal.folder, t, run=journal.fingerprint, layout=journal.layout)
 
 
 def plot(journal: Journal) -> None:
@@ -314,6 +240,26 @@ def _write_manifest(journal: Journal) -> None:
         **({"seconds": round(journal.seconds, 3)} if journal.timed else {}),
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
-        **circumstances(journal.network, journal.config, journal.data, journal.world),
+        **_circumstances(journal),
     }
     files.write_json(journal.folder / MANIFEST, manifest)
+
+
+def _circumstances(journal: Journal) -> dict[str, Any]:
+    """What stays the same as long as a run trains: its network, and the machine."""
+    network, world = journal.network, journal.world
+    cuda = network.device.type == "cuda"
+    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    process = {} if world is None else {"rank": world.rank, "of": world.size, "members": list(network.members)}
+    return {
+        "strategy": network.strategy,
+        "nodes": network.whole,
+        "parameters": network.learner.size,
+        DATA: journal.data,
+        "seed": journal.config.seed,
+        "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "versions": {**versions, "python": platform.python_version()},
+        **({"process": process} if process else {}),
+    }

@@ -1,6 +1,6 @@
 """A run to play again: from its settings alone, or from its recording where a rule chose who listens to whom."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,19 @@ class Playable:
         test = self.network.data.test
         return evaluate_on(self.network, test.subset(torch.arange(samples or len(test))))
 
-    def before_and_after(self, evaluation: Evaluation, on: str | int = "all") -> tuple[float, float]:
-        """f(0) and f(1): the loss of models that only gossip, and of the final models."""
+    def before_and_after(
+        self, evaluation: Evaluation, on: str | int = "all", trained: float | None = None,
+        played: Callable[[], None] | None = None,
+    ) -> tuple[float, float]:  # fmt: skip
+        """f(0) and f(1): the loss of models that only gossip, and of the final models.
+
+        `trained` is this process's part of the latter, if it is known; else `played` is called after each round.
+        """
         how: dict[str, Any] = {"on": on, "exchange": self.exchange}
         untrained = measured_at(self.network, self.rounds, evaluation, 0.0, **how)
-        losses = untrained, measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how)
-        told = [losses] if self.world is None else self.world.tell(losses)
+        if trained is None:
+            trained = measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how, played=played)
+        told = [(untrained, trained)] if self.world is None else self.world.tell((untrained, trained))
         return sum(before for before, _ in told), sum(after for _, after in told)
 
     def rounds_at(self, at: float) -> int | RecordedRounds:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from torch import Tensor
 
-from cascadice.console import Console, counting, say, track
+from cascadice.console import Console, say
 from cascadice.data import partition
 from cascadice.engine.networks import Network
 from cascadice.runs.metrics import RoundMetrics, quality
 from cascadice.topology import describe_schedule
-
-__all__ = ["Console", "counting", "latest", "print_closing", "print_opening", "say", "track"]
 
 FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
 

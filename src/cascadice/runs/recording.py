@@ -70,10 +70,6 @@ class Recording:
         for t in self.round_numbers if numbers is None else numbers:
             yield load_round(self.folder, t, self.network, run)
 
-    def all_rounds(self) -> RecordedRounds:
-        """All recorded rounds as a sequence, of which none may be missing; one is in memory at a time."""
-        return RecordedRounds(self.folder, self.consecutive_rounds(), self.network, self.fingerprint)
-
     def consecutive_rounds(self) -> range:
         """The recorded rounds, of which none may be missing: what travels through rounds needs every one."""
         store.check_rounds(self.folder)

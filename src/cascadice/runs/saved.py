@@ -173,12 +173,8 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     weights = tensors.get("sample_weights")
     built = replace(built, initial=initial, sample_weights=None if weights is None else weights.to(built.device))
     if facts["autocast"]:
-        built = replace(
-            built,
-            learner=replace(
-                built.learner, autocast=lookup({**DTYPES, "float16": torch.float16}, facts["autocast"], "dtype")
-            ),
-        )
+        precision = lookup({**DTYPES, "float16": torch.float16}, facts["autocast"], "dtype")
+        built = replace(built, learner=replace(built.learner, autocast=precision))
     return replace(built, uneven=True, groups=()) if facts["uneven"] else built
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cascadice import files, models
+from cascadice.console import Console, track
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
 from cascadice.engine.networks import Network
@@ -21,8 +22,8 @@ from cascadice.losses import LOSSES
 from cascadice.runs import saved
 from cascadice.runs.config import OWN, Config, to_json
 from cascadice.runs.folder import CONFIG, check_folder, check_writable, clear
-from cascadice.runs.journal import begin, ending, enter, open_journal
-from cascadice.runs.progress import Console, track
+from cascadice.runs.journal import begin, ending, enter
+from cascadice.runs.resume import open_journal
 
 Source = str | Callable[..., Any] | None
 """A name, a reference `package.module:name`, or a function that other processes can import; None: what is known"""

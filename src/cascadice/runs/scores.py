@@ -16,12 +16,13 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round
 from cascadice.engine.simulation import simulate
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, RoundInfluence, score_rounds, table
-from cascadice.influence.tables import Table, concatenate, table_of_drawn, table_of_participants
+from cascadice.influence.tables import Table, as_frame, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.names import lookup
 from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
+from cascadice.runs.whole_run import rows_by_round
 
 if TYPE_CHECKING:
     import pandas
@@ -58,11 +59,7 @@ class ScoreTable:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """As a data frame; `attrs["question"]` says what the numbers are."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
-        frame = pd.DataFrame(self.columns)
+        frame = as_frame(self.columns)
         frame.attrs["question"] = self.question
         return frame
 
@@ -213,10 +210,7 @@ def _of_run(
             found = whole_run(network, rounds, evaluation, at=at, **more)
         else:
             found = whole_run_shares(network, rounds, evaluation, points=points or 3, **more)
-    each = range(len(found.by_round))
-    of_participants = [table_of_participants(kind, found.first + t, found.by_round[t]) for t in each]
-    of_samples = [table_of_drawn(kind, found.first + t, found.drawn[t], found.samples[t]) for t in each if samples]
-    return concatenate([*of_participants, *of_samples])
+    return concatenate(rows_by_round(kind, found))
 
 
 def _of_rounds(

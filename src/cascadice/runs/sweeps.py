@@ -4,23 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cascadice import files
+from cascadice.console import Console, counting, say
 from cascadice.engine.backwards import bytes_kept, segment
 from cascadice.engine.evaluation import Evaluation
 from cascadice.influence.estimators import WHOLE_RUN as KINDS
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
-from cascadice.influence.whole_run_shares import measured_at, share_out
-from cascadice.names import lookup
+from cascadice.influence.whole_run_shares import share_out
 from cascadice.runs import together
-from cascadice.runs.ask import FORMAT, changed_settings
+from cascadice.runs.ask import FORMAT, changed_settings, check_question
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
-from cascadice.runs.progress import Console, counting, say
-from cascadice.runs.unfinished import Scores, open_scores
+from cascadice.runs.unfinished import SavedSweep, open_sweep
 
 UNFINISHED = "unfinished"
 SHARES = "whole-run shares"
@@ -53,15 +52,9 @@ class WholeRunQuestion:
         return list(dict.fromkeys([*([self.at] if "whole-run" in self.kinds else []), *of_shares]))
 
     def __post_init__(self) -> None:
-        for kind in self.kinds:
-            lookup(KINDS, kind, "kind")
-        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds must hold at least one entry, each once; found {list(self.kinds)}.")
+        check_question(self, KINDS, points=1, eval_samples=1)
         if not 0 < self.at <= 1:
             raise ValueError(f"at must be above 0 and at most 1; found {self.at:g}.")
-        for name in ("points", "eval_samples"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name.replace('_', '-')} must be at least 1; found {value}.")
 
 
 class Swept(NamedTuple):
@@ -100,16 +93,17 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
         results = {f"whole-run at {question.at:g}": swept[question.at]} if "whole-run" in question.kinds else {}
         if "whole-run-shares" not in question.kinds:
             return Swept(results)
-        untrained, trained = together.total(played.world, *_losses(played, question, evaluation, swept, count_one))
+        known = swept[1.0].value if 1.0 in swept else None
+        untrained, trained = played.before_and_after(evaluation, question.on, known, count_one)
     weighted = [(weight, swept[at]) for at, weight in gauss_legendre(question.points)]
     return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained))
 
 
-def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> dict[float, Scores]:
+def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> dict[float, SavedSweep]:
     """The sweeps as far as they went; processes that did not get equally far begin again."""
 
-    def opened() -> dict[float, Scores]:
-        return {at: open_scores(folder / UNFINISHED, at, played.network.device) for at in question.weights}
+    def opened() -> dict[float, SavedSweep]:
+        return {at: open_sweep(folder / UNFINISHED, at, played.network.device) for at in question.weights}
 
     sweeps = opened()
     reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
@@ -142,7 +136,7 @@ def remove_sweeps(folder: Path) -> None:
 
 
 def _sweep(
-    played: Playable, question: WholeRunQuestion, evaluation: Evaluation, at: float, scores: Scores,
+    played: Playable, question: WholeRunQuestion, evaluation: Evaluation, at: float, scores: SavedSweep,
     count: Callable[[], None],
 ) -> WholeRun:  # fmt: skip
     """The sweep at one weight, from where it was."""
@@ -160,19 +154,6 @@ def _sweep(
     return scores.collect()
 
 
-def _losses(
-    played: Playable, question: WholeRunQuestion, evaluation: Evaluation, swept: Mapping[float, WholeRun],
-    count: Callable[[], None],
-) -> tuple[float, float]:  # fmt: skip
-    """f(0) and f(1): the loss of models that were never trained, and of the final models."""
-    how: dict[str, Any] = {"on": question.on, "exchange": played.exchange}
-    untrained = measured_at(played.network, played.rounds, evaluation, 0.0, **how)
-    if 1.0 in swept:
-        return untrained, swept[1.0].value
-    there = played.rounds_at(1.0)
-    return untrained, measured_at(played.network, there, evaluation, 1.0, **how, played=count)
-
-
 def _to_train(played: Playable, question: WholeRunQuestion) -> int:
     """How many rounds to play for the loss of the final models of the run itself, which shares need."""
     known = "whole-run-shares" not in question.kinds or played.recorded is not None or 1.0 in question.weights
@@ -184,11 +165,11 @@ def _length(played: Playable) -> int:
     return played.length or segment(played.network, played.rounds)
 
 
-def _to_score(played: Playable, scores: Scores) -> int:
+def _to_score(played: Playable, scores: SavedSweep) -> int:
     return played.rounds if scores.latest is None else scores.latest.t
 
 
-def _to_play(played: Playable, at: float, scores: Scores) -> int:
+def _to_play(played: Playable, at: float, scores: SavedSweep) -> int:
     """How many rounds `engine.backwards` has to play at this weight."""
     stop = _to_score(played, scores)
     if stop == 0 or not isinstance(played.rounds_at(at), int):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascadice import files, loggers
+from cascadice.console import Console, say, track
 from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
@@ -23,10 +24,11 @@ from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
 from cascadice.runs.config import Config, build, length_of, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
-from cascadice.runs.journal import Journal, begin, ending, enter, open_journal
+from cascadice.runs.journal import Journal, begin, ending, enter
 from cascadice.runs.metrics import RoundMetrics, logged
 from cascadice.runs.processes import World
-from cascadice.runs.progress import Console, latest, print_closing, print_opening, say, track
+from cascadice.runs.progress import latest, print_closing, print_opening
+from cascadice.runs.resume import open_journal
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""

@@ -56,7 +56,7 @@ class Checkpoints(MutableMapping[int, Participants]):
 
 
 @dataclass
-class Scores:
+class SavedSweep:
     """The scores of one sweep so far, the last round first, and where they are kept."""
 
     path: Path
@@ -98,14 +98,14 @@ class Scores:
         return together(self.parts, self.latest.t, self.latest.value)
 
 
-def open_scores(folder: Path, at: float, device: torch.device) -> Scores:
+def open_sweep(folder: Path, at: float, device: torch.device) -> SavedSweep:
     """The sweep at this weight as far as it went before; empty if it has not begun."""
     path = folder / f"at-{at!r}.safetensors"
     if not path.exists():
-        return Scores(path, device)
+        return SavedSweep(path, device)
     tensors, metadata = read_tensors(path, None)
     state = {name.removeprefix("state."): value for name, value in tensors.items() if name.startswith("state.")}
     adjoint = Adjoint(tensors.get("theta", torch.empty(0, 0)), state)
     adjoint = tree_map(lambda tensor: tensor.to(device), adjoint)
     parts = list(zip(*(tensors[name] for name in ("participants", "samples", "drawn")), strict=True))
-    return Scores(path, device, Sweep(int(metadata["t"]), adjoint, float(metadata["value"])), parts)
+    return SavedSweep(path, device, Sweep(int(metadata["t"]), adjoint, float(metadata["value"])), parts)

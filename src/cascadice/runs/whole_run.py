@@ -1,11 +1,12 @@
 """Ask a run who helped its final models; what was computed is kept, so a stopped command goes on where it was."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cascadice import files
+from cascadice.console import Console
 from cascadice.influence import tables
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
 from cascadice.influence.whole_run import WholeRun, focused
@@ -15,7 +16,6 @@ from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
 from cascadice.runs.processes import World
-from cascadice.runs.progress import Console
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, note_of, remove_sweeps, sweep_run
 
@@ -90,9 +90,12 @@ def _compute(played: Playable, question: WholeRunQuestion, out: Path, console: C
     if swept.losses:
         untrained, trained = swept.losses
         files.write_json(out / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
-    return [concatenate(_rows(kind, result, t) for kind, result in swept.scores.items()) for t in range(played.rounds)]
+    each = [rows_by_round(kind, result) for kind, result in swept.scores.items()]
+    return [concatenate(rows) for rows in zip(*each, strict=True)]
 
 
-def _rows(kind: str, result: WholeRun, t: int) -> Table:
-    of_participants = table_of_participants(kind, t, result.by_round[t])
-    return concatenate([of_participants, table_of_drawn(kind, t, result.drawn[t], result.samples[t])])
+def rows_by_round(kind: str, result: WholeRun) -> Iterator[Table]:
+    """The rows of each round: of participants, and of samples if they were scored."""
+    for t, (scores, samples, drawn) in enumerate(zip(result.by_round, result.samples, result.drawn, strict=True)):
+        of_participants = table_of_participants(kind, result.first + t, scores)
+        yield concatenate([of_participants, table_of_drawn(kind, result.first + t, drawn, samples)])

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from rich.table import Table as ConsoleTable
 from torch import Tensor
 
+from cascadice.console import Console, say
 from cascadice.influence.uncertainty import Bounds
-from cascadice.runs.progress import Console, say
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, sides
 
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
@@ -117,15 +116,10 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
 
 def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     """The first column, of names, has no heading."""
-    table = ConsoleTable("", box=None, padding=(0, 3, 0, 0))
-    table.columns[0].no_wrap = True
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
-    console.print(table)
+    names = ["", *columns]
+    console.print_table(names, rows, right=len(names))
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:

@@ -22,13 +22,14 @@ from cascadice.applications.detect.evidence import (
     threshold,
 )
 from cascadice.applications.detect.idea import Verdict, detect, votes
-from cascadice.applications.detect.signals import RIVALS, SIGNALS, Signal, signal_scores
+from cascadice.applications.detect.signals import SIGNALS, Signal, signal_scores
 from cascadice.data import partition as partitions
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, module_of, network, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.fleets import blocks, fleet
 from cascadice.influence import evaluate_on, own_data
+from cascadice_experiments.anomalies.rivals import RIVALS
 
 
 def drawn(rounds=6, nodes=7, signs=2, seed=0, density=0.7):

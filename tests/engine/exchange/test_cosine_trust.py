@@ -245,12 +245,9 @@ def test_rules_have_names():
 
 
 def test_the_former_name_is_the_same_rule():
-    from cascadice.engine.exchange.influence_aware import influence_aware
-
     net = digits()
-    last = [list(cd.simulate(net, 3, rule=rule))[-1].after.theta for rule in (
-        cosine_trust(net), influence_aware(net), trust.build("influence", net), trust.build("cosine-trust", net),
-    )]  # fmt: skip
+    rules = (cosine_trust(net), trust.build("influence", net), trust.build("cosine-trust", net))
+    last = [list(cd.simulate(net, 3, rule=rule))[-1].after.theta for rule in rules]
     assert all(torch.equal(last[0], other) for other in last[1:])
 
 

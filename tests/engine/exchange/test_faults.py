@@ -12,8 +12,9 @@ from chaos.faults import HARMLESS, MESSAGE_FAULTS, OF_SEVERAL, Faulty
 from cascadice import data, models, network
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.engine.carrying_on import carry_on
-from cascadice.engine.exchange.messages import Messages, PeerError, renormalised
+from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.pairs import Pairs
+from cascadice.engine.exchange.renormalise import renormalised
 from cascadice.engine.networks import draw
 from cascadice.engine.parts import part_of, split
 from cascadice.influence import reverse_gossip

@@ -78,15 +78,3 @@ def _k_means(points: Float[Tensor, "n q"], groups: int, steps: int = 50) -> Int[
         members = torch.nn.functional.one_hot(nearest, groups).to(points)
         centres = (members.T @ points) / members.sum(0).clamp(min=1)[:, None]
     return nearest
-
-
-def rand_index(one: Int[Tensor, " n"], other: Int[Tensor, " n"]) -> float:
-    """Adjusted Rand index (Hubert & Arabie 1985) of two groupings: 1 if equal, about 0 if unrelated."""
-    _, a = torch.unique(one, return_inverse=True)
-    _, b = torch.unique(other, return_inverse=True)
-    table = torch.zeros(int(a.max()) + 1, int(b.max()) + 1, dtype=torch.float64)
-    table.index_put_((a, b), torch.ones(len(a), dtype=torch.float64), accumulate=True)
-    together, in_one, in_other = (float((c * (c - 1) / 2).sum()) for c in (table, table.sum(1), table.sum(0)))
-    expected = in_one * in_other / max(len(a) * (len(a) - 1) / 2, 1)
-    most = (in_one + in_other) / 2
-    return 1.0 if most == expected else (together - expected) / (most - expected)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cascadice.files import Folder
-from cascadice.pictures.influence import HARMED, HELPED
+from cascadice.pictures.figures import HARMED, HELPED
 from cascadice.pictures.panels import panels, plot_matrix, save
 
 

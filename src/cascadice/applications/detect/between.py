@@ -3,14 +3,12 @@
 Beside its model, everybody sends its update to those that hear it: as many bytes again.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cascadice.applications.detect.signals import Received, Seen
 from cascadice.engine import Evaluation, Network, Operator, Participants, Round
 from cascadice.engine.exchange.geometry import inner_products, neighbours, norms
 from cascadice.engine.operator import Exchange
@@ -23,13 +21,6 @@ class ReceivedHere:
     heard: Bool[Tensor, "n n"]
     inner: Float[Tensor, "n n"]
     gradient_cosine: Float[Tensor, "n n"]
-
-
-def looking(exchange: Exchange | None) -> Callable[[Network, Round, Evaluation], Seen]:
-    """How to look at a round: all of it, or what this process receives by an exchange with others."""
-    if exchange is None:
-        return Received
-    return lambda network, round_, evaluation: receive(network, round_, evaluation, exchange)
 
 
 def receive(network: Network, round_: Round, evaluation: Evaluation, exchange: Exchange) -> ReceivedHere:

@@ -3,17 +3,18 @@
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cascadice.applications.detect import picture
-from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.between import receive
 from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
-from cascadice.applications.detect.signals import SIGNALS
+from cascadice.applications.detect.signals import SIGNALS, Received
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
@@ -55,7 +56,8 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     options |= {"unlike": args.unlike}
     rounds = recording.load_rounds()
     with writer.console.doing("looking at what everyone heard"), together.exchange(world, network) as exchange:
-        verdicts = detect(network, rounds, evaluation, **options, look=looking(exchange))
+        look: Any = Received if exchange is None else partial(receive, exchange=exchange)
+        verdicts = detect(network, rounds, evaluation, **options, look=look)
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
     writer.write(results, picture.plot)

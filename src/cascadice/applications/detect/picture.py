@@ -7,7 +7,7 @@ import numpy as np
 
 from cascadice.applications.detect.idea import MAJORITY
 from cascadice.files import Folder
-from cascadice.pictures.influence import COLOURS, HARMED, HELPED
+from cascadice.pictures.figures import COLOURS, HARMED, HELPED
 from cascadice.pictures.panels import panels, plot_matrix, save
 
 LINES = (HARMED, *COLOURS[1:], HELPED)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cascadice.engine import Evaluation, Network, Operator, Participants, Round
+from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.exchange.robust import krum_scores
 from cascadice.influence.proximity import proximity
@@ -80,26 +80,6 @@ def distance(received: Seen) -> Float[Tensor, "n n"]:
     return scores.masked_fill(scores.isinf(), 0.0).T
 
 
-def own_cosine(received: Seen) -> Float[Tensor, "n n"]:
-    """cos(Δ_k, Δ_j): how much j's update agrees with the receiver's own."""
-    norms = received.inner.diag().sqrt()
-    lengths = torch.outer(norms, norms)
-    return torch.where(lengths > 0, received.inner / lengths, 0.0)
-
-
-def received_loss(received: Received) -> Float[Tensor, "n n"]:
-    """The loss on k's data of the model that j sent. Cost: a forward pass a link."""
-    network, half, operator = received.network, received.round_.half, Operator(received.network)
-    losses = half.theta.new_zeros(network.nodes, network.nodes)
-    for pairs in torch.split(received.heard.nonzero(), network.nodes):
-        source, receiver = pairs.to(losses.device).unbind(1)
-        buffers = {name: buffer[source] for name, buffer in half.buffers.items()}
-        sent = Participants(half.theta[source], {}, buffers)
-        loss = operator.losses(received.evaluation, sent, pairs[:, 1].tolist())
-        losses[source, receiver] = loss.to(losses)
-    return losses
-
-
 class Signal(NamedTuple):
     """A score of every link, and what it means if j's score is above, or below, those of k's other neighbours."""
 
@@ -117,13 +97,6 @@ SIGNALS: Mapping[str, Signal] = {
     "distance": Signal(
         distance, "its updates are far from those of the others", "its updates are unusually close to the others'"
     ),
-}
-# What people use instead, to compare with; the norm of the update and Krum's distance, also in use, are signals.
-RIVALS: Mapping[str, Signal] = {
-    "cosine to own update": Signal(
-        own_cosine, "its updates agree more with the receiver's", "its updates agree less with the receiver's"
-    ),
-    "loss of received model": Signal(received_loss, "its models have a higher loss", "its models have a lower loss"),
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from cascadice.applications.forget.corrections import Correct, along, coasted, pushed, replayed, work_without
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
 from cascadice.engine import Network, Operator, Participants, Round, draw
-from cascadice.influence.checks import check_form, check_replays, check_samples_are_separate
+from cascadice.influence.checks import check_form, check_many, check_replays, check_samples_are_separate
 from cascadice.influence.quadrature import gauss_legendre
 from cascadice.names import lookup
 
@@ -68,8 +68,7 @@ def forget(
         >>> rounds = list(cd.simulate(network, 30))
         >>> corrected = forget(network, rounds, Removal(nodes=(2,))).participants
     """
-    if isinstance(rounds, Round):
-        raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
+    check_many(rounds)
     correct = lookup(LEVELS, level, "level").correct
     check_removal(network, removal)
     span: list[int] = []

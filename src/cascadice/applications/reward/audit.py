@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from cascadice.applications.plain import Json
-from cascadice.applications.reward.ledger import CHAIN, Ledger, read_ledger, totals
+from cascadice.applications.reward.ledger import CHAIN, Ledger, by_round, read_ledger
 from cascadice.applications.reward.payouts import pay
 
 TERMS = ("budget", "floor", "clawback", "payout", "payments", "rounds", "seal", "ledger")
@@ -39,7 +39,8 @@ def audit(results: Json, folder: Path) -> list[str]:
     if ledger.problems.keys() & set(entered) or entered != sorted(results["rounds"]):
         wrong = next(iter(ledger.problems.values()), "its rounds are not those that were paid for")
         raise ValueError(f"the ledger in {place} does not support the payments: {wrong}.")
-    _compare(results, _by_round(ledger, entered), np.unique(ledger.rows["participant"]).tolist())
+    paid_for = by_round(ledger)[[ledger.rounds.index(t) for t in entered]]
+    _compare(results, paid_for, np.unique(ledger.rows["participant"]).tolist())
     return [f"Computed again from the ledger: these are the payments that its {len(entered)} rounds give."]
 
 
@@ -51,12 +52,6 @@ def _entered(ledger: Ledger, seal: str) -> list[int] | None:
     until = seals.index(seal) + 1
     then, since = ({line.round for line in part} for part in (ledger.chain[:until], ledger.chain[until:]))
     return None if then & since else sorted(then)
-
-
-def _by_round(ledger: Ledger, rounds: list[int]) -> torch.Tensor:
-    sums = totals(ledger, "round", "participant")
-    values = torch.from_numpy(sums["value"]).view(len(ledger.rounds), -1)
-    return values[[ledger.rounds.index(t) for t in rounds]]
 
 
 def _compare(results: Json, contributions: torch.Tensor, nodes: list[int]) -> None:

@@ -28,6 +28,7 @@ from cascadice.applications.reward.ledger import (
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.console import track
 from cascadice.engine import Network, evaluate_on
 from cascadice.engine.exchange.messages import Messages
 from cascadice.names import lookup
@@ -36,7 +37,6 @@ from cascadice.runs.ask import Question, start_rounds
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import Playable, playable
 from cascadice.runs.processes import World
-from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cascadice.pictures.influence import COLOURS, HARMED, HELPED
+from cascadice.pictures.figures import COLOURS, HARMED, HELPED
 from cascadice.pictures.panels import NAMED_UP_TO, panels, save
 
 

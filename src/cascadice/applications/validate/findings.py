@@ -29,18 +29,18 @@ from cascadice.applications.validate.idea import (
     train,
 )  # fmt: skip
 from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.console import track
 from cascadice.engine import evaluate, evaluate_on
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
-from cascadice.runs import memory, store
+from cascadice.runs import memory, store, together
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
 from cascadice.runs.metrics import quality
 from cascadice.runs.playing import playable
-from cascadice.runs.progress import track
 from cascadice.runs.recording import Recording
 
 COMMAND, KEPT = "validate", "retrained.safetensors"
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
-    results = _read_kept(_folder(args, recording), note, args.overwrite)
+    results = _read_kept(together.places(None, args.run, args.out, COMMAND)[1], note, args.overwrite)
     args.overwrite |= bool(results)  # what is there is of these settings, and is added to
     writer = open_writer(args, recording, COMMAND, KEPT)
     trainings = forecast(setting, plan, results)
@@ -136,10 +136,6 @@ def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
         "eval-samples": str(len(setting.evaluation.y)),
         "seed": str(seed),
     }
-
-
-def _folder(args: argparse.Namespace, recording: Recording) -> Path:
-    return recording.folder / COMMAND if args.out is None else Path(args.out)
 
 
 def _read_kept(folder: Path, note: Mapping[str, str], overwrite: bool) -> Results:

@@ -21,6 +21,7 @@ from cascadice.engine.exchange import frames
 from cascadice.engine.exchange.attendance import POLICIES, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame
 from cascadice.engine.exchange.post import MissingError, Post
+from cascadice.engine.exchange.renormalise import renormalised, rescaled
 from cascadice.engine.exchange.rows import as_rows, from_rows, real_buffers, width
 from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
@@ -131,7 +132,7 @@ class Messages:
         if self.incomplete:
             self._check_complete(round_.t)
             self._mixed = W.index_copy(0, self._own, renormalised(mine, came, self._own))
-            mixed = _rescaled(mixed, rows, mine, came)
+            mixed = rescaled(mixed, rows, mine, came)
         return from_rows(mixed, half, out)
 
     def _routes(self, W: Float[Tensor, "n n"]) -> "Routes":
@@ -225,7 +226,7 @@ class Messages:
             heard[frame.nodes] = True
         self.skip(EARLY - 1)
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
-        return Joined(t, t + EARLY, W, from_rows(_rescaled(mixed, rows, mine, heard), here, None))
+        return Joined(t, t + EARLY, W, from_rows(rescaled(mixed, rows, mine, heard), here, None))
 
     def _reached(self, awaited: int) -> int | None:
         """The exchange that two of the others have reached, or one if not even two are `awaited`."""
@@ -262,19 +263,6 @@ class Messages:
             raise PeerError(f"a message of round {t} left participants out. Do all processes run the same network?")
 
 
-def renormalised(mine: Float[Tensor, "m n"], came: Tensor, own: Tensor) -> Float[Tensor, "m n"]:
-    """Rows of W without those who did not come, scaled to their sums; who is left with nobody keeps its own.
-
-    Example:
-        >>> renormalised(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([True, False, True]), torch.tensor([0]))
-        tensor([[0.7143, 0.0000, 0.2857]])
-    """
-    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
-    alone = torch.zeros_like(mine)
-    alone[torch.arange(len(own)), own] = full[:, 0]
-    return torch.where(left > 0, mine * came * (full / left), alone)
-
-
 def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     with full_precision():
         return torch.mm(W.to(rows), rows, out=out)
@@ -283,12 +271,6 @@ def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
 def _add_product(total: Tensor, W: Tensor, rows: Tensor) -> None:
     with full_precision():
         total.addmm_(W.to(total), rows.to(total))
-
-
-def _rescaled(mixed: Tensor, rows: Tensor, mine: Float[Tensor, "m n"], came: Tensor) -> Tensor:
-    """Sums over those who came, as averages; rows of who is left with nobody."""
-    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
-    return torch.where(left > 0, mixed * (full / left).to(rows), rows)
 
 
 def _flags(nodes: Tensor, size: int) -> Tensor:

@@ -20,7 +20,6 @@ from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.folder import fingerprint, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
 from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.summary import InfluenceSummary
 
 WORDS = {"interrupted": "was interrupted", "stopped": "was killed", "failed": "failed", "diverged": "diverged"}
 POINTS = 400  # most points of a curve
@@ -45,7 +44,7 @@ def collect(folder: files.Folder) -> Json:
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_all_sections(places, run, notes)
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
-    scored = samples.samples(config, _final_first(summaries), notes, whole, places[0])
+    scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, places[0])
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]
@@ -121,10 +120,6 @@ def _gone(home: Path) -> list[str]:
     paths = [] if found is None else [home / name for name in found.files if name.endswith(".json")]
     gone = [path for path in paths if path.parent.is_dir() and not path.exists()]
     return [f"{path.relative_to(home)} is missing: what it held is not shown." for path in gone]
-
-
-def _final_first(summaries: Sequence[InfluenceSummary]) -> list[InfluenceSummary]:
-    return sorted(summaries, key=lambda one: not one.whole_run)
 
 
 def _run(config: Config, manifest: dict[str, Any]) -> Json:

@@ -23,9 +23,8 @@ RESULTS_SCRIPTS = ("basics.js", "results.js", "sections.js", "table.js", "start.
 REPORT = "report.html"
 LARGEST = 10_000_000  # bytes of a page
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
-ESCAPES |= {
-    code: written.replace("\\", "\\\\") for code, written in CONTROLS.items()
-}  # those that JSON leaves as they are
+# those that JSON leaves as they are
+ESCAPES |= {code: written.replace("\\", "\\\\") for code, written in CONTROLS.items()}
 CONTROL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")  # not after a backslash, which would be text
 
 

@@ -1,0 +1,85 @@
+"""Open the journal of a run: a new one, or that of its last checkpoint, from which the run goes on to the same bits."""
+
+from pathlib import Path
+
+from torch.utils._pytree import tree_map
+
+from cascadice import files
+from cascadice.data.samples import content_digest
+from cascadice.engine.networks import Network
+from cascadice.runs import store
+from cascadice.runs.binding import check_data, check_process, check_version
+from cascadice.runs.config import Config
+from cascadice.runs.departures import read_departures
+from cascadice.runs.folder import BELOW, fingerprint, read_manifest, run_fingerprint
+from cascadice.runs.journal import Journal, delete_later_rounds
+from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.processes import World
+
+CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
+
+
+def open_journal(
+    folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World | None = None
+) -> Journal:
+    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again.
+
+    Processes of one `world` begin with the last checkpoint that all of them have.
+    """
+    identity = run_fingerprint(folder, config) if resume else fingerprint(config)
+    every = config.checkpoint_every or (None if world is None else -(-rounds // CHECKPOINTS))
+    journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
+    if not resume:
+        return journal
+    check_process(folder, network, world)
+    if (checkpoint := _last_checkpoint(journal)) is not None:
+        check_version(folder)
+        check_data(folder, network.data)
+        if checkpoint.t > rounds:
+            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
+        journal.t = journal.checkpointed = checkpoint.t
+        journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
+        journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
+        journal.departures = read_departures(folder).before(checkpoint.t)
+        manifest = read_manifest(folder)
+        journal.earlier_seconds = manifest.get("seconds", 0.0)
+        journal.started = manifest.get("started", journal.started)
+    _check_earlier_rounds(journal)
+    delete_later_rounds(journal)
+    files.remove_drafts(folder, *BELOW)
+    return journal
+
+
+def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
+    """The last checkpoint of this process; with others that wait for one another, the last that all have."""
+    names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
+    whose = {"run": journal.fingerprint, "layout": journal.layout}
+    there = [store.load_checkpoint(journal.folder, **whose, name=name) for name in names]
+    if journal.world is None or journal.world.carries_on:
+        return there[0] if there else None
+    known = journal.world.tell([checkpoint.t for checkpoint in there])
+    common = set(known[0]).intersection(*known[1:])
+    return next((checkpoint for checkpoint in there if checkpoint.t == max(common)), None) if common else None
+
+
+def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
+    """The metrics before round t; where no list says that there were any, training continues if it will make some."""
+    metrics = store.metrics_so_far(folder)
+    if not metrics and t == rounds:
+        raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
+    return [m for m in metrics if m.t < t]
+
+
+def _check_earlier_rounds(journal: Journal) -> None:
+    """Rounds before the checkpoint must be there, and whole; a resumed run will not make them again.
+
+    If only the last are kept, some may be deleted, or back again. Cost: each is read once.
+    """
+    missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
+    if store.rounds_to_keep(journal.config.record).most is not None:
+        returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
+        store.delete_rounds(journal.folder, [*missing, *returned])
+    elif missing:
+        store.check_rounds(journal.folder)
+    for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
+        store.load_round(journal.folder, t, run=journal.fingerprint, layout=journal.layout)

@@ -1,0 +1,144 @@
+"""The page in a real browser with more, less and newer data; light and dark, on a desk and a phone."""
+
+import re
+import shutil
+
+import pytest
+from report.pages import RADII
+
+from cascadice.report.page import collect, write
+from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
+
+
+def test_newer_data_keep_the_selection(tab):
+    tab.click('#graph [data-node="2"] .body')
+    tab.js("document.getElementById('hop').focus()")
+    tab.press("Home")
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent); fresh.title = 'Later'")
+    tab.js("fresh.influence.cascades.truth.value = fresh.influence.cascades.truth.value.map(v => 2 * v)")
+    tab.js("cascadice.render(fresh)")
+    assert tab.text("#title") == "Later"
+    assert tab.text("#panel-title") == "Participant 2 (flip-labels)"
+    assert tab.text("#hop-value") == "hop 0: on itself, before gossip"
+    tab.js("fresh.influence = null; fresh.table = null; fresh.samples = null; cascadice.render(fresh)")
+    assert tab.text("#network-title") == "Who gossiped with whom"
+
+
+def test_receivers_that_are_not_drawn_count(tab):
+    tab.click('#graph [data-node="2"] .body')
+    total = re.search(r"total influence [−+][\d.]+", tab.text("#panel-text"))[0]
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent); fresh.shown = [0, 1, 2, 3]")
+    tab.js(
+        "for (const columns of Object.values(fresh.influence.cascades)) {"
+        "  const kept = columns.source.flatMap((source, i) => source > 3 ? [] : [i]);"
+        "  for (const name in columns) columns[name] = kept.map(i => columns[name][i]);"
+        "  columns.receiver = columns.receiver.map(k => k > 3 ? -1 : k); }"
+    )
+    tab.js("(m => { for (const n of ['receiver', 'source', 'weight']) m[n] = [] })(fresh.mixing.matrices[0])")
+    tab.js("cascadice.render(fresh)")
+    assert f"and others not drawn; {total}" in tab.text("#panel-text")
+    assert "4 of 6 participants are drawn" in tab.text("#network-lead")
+
+
+def test_a_run_without_influence(chromium, shown, artefacts):
+    chromium.open(shown / "bare.html")
+    assert "cascadice influence" in chromium.text("#missing")
+    assert chromium.js("document.getElementById('table').hidden && document.getElementById('samples').hidden")
+    chromium.click('#graph [data-node="1"] .body')
+    heard = {
+        k
+        for k, j in zip(*(collect(shown)["mixing"]["matrices"][0][of] for of in ("receiver", "source")), strict=True)
+        if j == 1
+    }
+    wide = "(card => card.offsetWidth === card.parentElement.clientWidth)(document.getElementById('weights-card'))"
+    assert chromium.js(wide)
+    assert chromium.text("#panel-text") == f"Its updates are received by {len(heard - {1})} participants."
+    assert chromium.js("document.querySelectorAll('#graph .edge.path').length") == len(heard - {1})
+    chromium.screenshot(artefacts / "nothing-asked.png")
+    assert chromium.errors == []
+
+
+@pytest.mark.parametrize("absent", ["mixing", "training", "influence", "samples", "table"])
+def test_whatever_is_absent_the_rest_is_shown(tab, absent):
+    tab.js(f"cascadice.render({{...JSON.parse(document.getElementById('data').textContent), {absent}: null}})")
+    assert "6 participants trained mlp" in tab.text("#findings")
+    section = {"mixing": "weights-card", "influence": "reach"}.get(absent, absent)
+    assert tab.js(f"document.getElementById('{section}').hidden")
+    assert tab.js("document.querySelectorAll('#graph .node').length") == 6
+
+
+def test_totals_are_shown_if_receivers_are_unknown(chromium, shown, tmp_path):
+    copy = shutil.copytree(shown, tmp_path / "run", ignore=shutil.ignore_patterns("influence"))
+    chromium.open(write(copy)[0])
+    assert chromium.text("#network-title") == "Who helped and who harmed"
+    before = chromium.js(RADII)
+    chromium.click('#graph [data-node="2"] .body')
+    assert chromium.js(RADII) == before
+    assert "shares, 2 points: only totals are known, not whom they reached" in chromium.text("#panel-text")
+    assert chromium.js("document.getElementById('matrix-card').hidden && document.getElementById('reach').hidden")
+    assert chromium.errors == []
+
+
+def test_colours_follow_the_system_and_the_button(chromium, shown):
+    chromium.open(shown / "report.html", theme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = chromium.js(ground)
+    chromium.click("#theme")
+    assert chromium.js(ground) != dark
+    assert chromium.text("#theme") == "Dark"
+    chromium.open(shown / "report.html", theme="dark")  # it was kept
+    assert chromium.js(ground) != dark
+    chromium.click("#theme")
+    chromium.open(shown / "report.html", theme="light")  # as the system again
+    assert chromium.js(ground) != dark
+    assert chromium.errors == []
+
+
+def test_colours_change_even_without_storage(chromium, shown):
+    script = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })"
+    added = chromium.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+    try:
+        chromium.open(shown / "report.html")
+        chromium.click("#theme")
+        assert chromium.text("#theme") == "Light"
+        assert chromium.errors == []
+    finally:
+        chromium.call("Page.removeScriptToEvaluateOnNewDocument", **added)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "height", "theme"),
+    [("desktop-light", 1440, 900, "light"), ("desktop-dark", 1440, 900, "dark"), ("phone", 390, 844, "light")],
+)
+def test_it_fits_the_screen(chromium, shown, artefacts, name, width, height, theme):
+    chromium.open(shown / "report.html", width, height, theme)
+    assert chromium.js("document.documentElement.scrollWidth") == width
+    smallest = chromium.js(
+        "Math.min(...[...document.querySelectorAll('#graph .node')].map(n => n.getBoundingClientRect().height))"
+    )
+    assert smallest >= 15
+    for place in ("#network-lead", "#graph", "#legend"):  # above the fold
+        box = chromium.js(f"(b => [b.top, b.bottom])(document.querySelector('{place}').getBoundingClientRect())")
+        assert 0 < box[0] < box[1] <= height
+    assert "negative (blue) helped, positive (orange) harmed" in chromium.text("#network-lead")
+    chromium.click('#graph [data-node="2"] .body')
+    assert chromium.text("#panel-title").startswith("Participant 2")
+    chromium.js("window.scrollTo(0, 0)")
+    chromium.screenshot(artefacts / f"{name}.png")
+    assert (artefacts / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert chromium.errors == []
+
+
+def test_who_helped_the_final_models_stands_above_the_network(chromium, shown, tmp_path):
+    folder = shutil.copytree(shown, tmp_path / "run")
+    ask_whole_run(folder, WholeRunQuestion(points=1, eval_samples=50), quiet=True)
+    write(folder)
+    chromium.open(folder / "report.html")
+    sections = chromium.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
+    assert sections[:3] == ["Network", "Findings", "Contributions"]
+    assert chromium.text("#network-title") == "Who helped the final models"
+    assert not chromium.js("document.getElementById('matrix-card').hidden")  # of an estimator that has one
+    assert "Who helped the final models, and who harmed them" in chromium.text("#result-contributions")
+    assert "helped the final models most" in chromium.text("#findings")
+    assert chromium.js("document.querySelectorAll('#result-contributions tbody tr').length") == 6
+    assert chromium.errors == []
