@@ -31,7 +31,7 @@ from cascadice.topology.mixing import full_precision
 __all__ = ["Joined", "Messages", "PeerError"]
 
 EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
-TRAILING = 6  # times in a row that others were ahead, before rounds are left out; on a busy machine some are chance
+TRAILING = 2  # exchanges in a row that others finished without this process, before it leaves some out
 SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
 
 
@@ -101,7 +101,7 @@ class Messages:
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
-        self._step, self._trailing, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
+        self._step, self._overtaken, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -116,6 +116,7 @@ class Messages:
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What own participants have after this round if they send `half`."""
         rows, routes = as_rows(half), self._routes(round_.W)
+        self._overtaken = self._overtaken + 1 if self._is_overtaken(routes) else 0
         for heard, peers in routes.sends.items():
             chosen = rows if len(heard) == len(rows) else rows[[self._place[k] for k in heard]]
             data = frames.pack(Frame(MODEL, self._step, round_.t, torch.tensor(heard), chosen))
@@ -183,17 +184,16 @@ class Messages:
     def behind(self) -> int:
         """How many exchanges to leave out to be in step with the others; 0 if this process is.
 
-        To be asked after each exchange: it looks at what came and was not asked for. One peer alone is not believed if
-        there are others. Who trails by a little, several times, is late for everybody and will stay so.
+        To be asked after each exchange. Who hears this process, and had sent the next message before this process sent
+        its own, did not wait for it; and who is late twice in a row will stay so. To be the slowest of those who wait
+        for one another is not to be late. One peer alone is not believed if there are others.
         """
-        sending = {p for p in self._peers if self.post.received[p] and not self.post.gone(p)}
-        step = self._reached(len(sending - self.attendance.late))
-        ahead = -1 if step is None else step - self._step
-        self._trailing = self._trailing + 1 if ahead >= 0 else 0
-        if ahead <= EARLY and self._trailing < TRAILING:
+        steps = sorted(frame.step for frame in self._newest().values())
+        ahead = steps[-2:][0] - self._step if len(steps) >= self._enough(self._peers) else -1
+        if ahead <= EARLY and self._overtaken < TRAILING:
             return 0
-        self._trailing = 0
-        return ahead + EARLY
+        self._overtaken = 0
+        return max(0, ahead) + EARLY
 
     def skip(self, exchanges: int) -> None:
         """Leave out so many exchanges, as if this process had been absent."""
@@ -227,12 +227,15 @@ class Messages:
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
         return Joined(t, t + EARLY, W, from_rows(_rescaled(mixed, rows, mine, heard), here, None))
 
-    def _reached(self, awaited: int) -> int | None:
-        """The exchange that two of the others have reached, or one if not even two are `awaited`."""
-        steps = sorted(frame.step for frame in self._newest().values())
-        if not steps or (len(steps) == 1 and awaited > 1):
-            return None
-        return steps[-2:][0]
+    def _is_overtaken(self, routes: "Routes") -> bool:
+        """Whether those who hear this process have finished, without it, the exchange that it is about to begin."""
+        hearing = [peer for peers in routes.sends.values() for peer in peers]
+        return not self._stops and sum(self.post.passed(p, self._step) for p in hearing) >= self._enough(hearing)
+
+    def _enough(self, peers: Sequence[int]) -> int:
+        """How many of these peers must say the same to be believed: two, or one if not even two are waited for."""
+        sending = {p for p in peers if self.post.received[p] and not self.post.gone(p)}
+        return 2 if len(sending - self.attendance.late) > 1 else 1
 
     def _newest(self) -> dict[int, Frame]:
         """The newest message of each peer that was not asked for."""
@@ -248,7 +251,7 @@ class Messages:
         self._step += 1
         for peer in peers:
             try:
-                frame = self.post.receive(peer, kind, step, self.attendance.until(peer, peers, start))
+                frame = self.post.receive(peer, kind, step, self.attendance.until(peer, peers, start, step))
                 if frame.t != t:
                     raise MissingError(f"its message was of round {frame.t}")
             except MissingError as error:
