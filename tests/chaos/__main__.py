@@ -14,7 +14,7 @@ from time import monotonic, sleep
 
 import torch.distributed as dist
 
-from chaos.verify import Fault, faults, held_up, left_out, read
+from chaos.verify import Fault, faults, held_up, left_out, read, unheard
 from chaos.worker import ALL, FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
 
 EVERY = 6  # rounds from one fault to the next
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"the machine gave processes no processor {len(held)} times, for {max(held):.1f} s at most")
     if gone.cut_off:
         print(f"{len(gone.cut_off)} rounds were left out by processes that had been cut off, to catch up")
+    if ignored := unheard(logs, rounds, args.graph):
+        print(f"{len(ignored)} messages were not used though nothing had happened to sender and receiver: {ignored}")
     problems = [
         *(f"process {rank} did not reach the last round" for rank, done in enumerate(finished) if not done),
         *(["fewer faults than asked for"] if len(found) < args.at_least else []),
