@@ -20,6 +20,7 @@ from chaos.worker import ALL, FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
 EVERY = 6  # rounds from one fault to the next
 QUIET, CALM = 15, 100  # rounds without faults, at the start and at the end: who died last must have time to come back
 LONGEST = 270  # seconds
+WITHIN = 3  # rounds in which who was late, because it waited for another, is heard again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"the machine gave processes no processor {len(held)} times, for {max(held):.1f} s at most")
     if gone.cut_off:
         print(f"{len(gone.cut_off)} rounds were left out by processes that had been cut off, to catch up")
-    if ignored := unheard(logs, rounds, args.graph):
-        print(f"{len(ignored)} messages were not used though nothing had happened to sender and receiver: {ignored}")
+    ignored = unheard(logs, rounds, args.graph)
+    if once := [each for each in ignored if len(each.rounds) <= WITHIN]:
+        print(f"{sum(len(each.rounds) for each in once)} messages came too late because another process was waited for")
     problems = [
         *(f"process {rank} did not reach the last round" for rank, done in enumerate(finished) if not done),
         *(["fewer faults than asked for"] if len(found) < args.at_least else []),
         *(f"process {rank} lost round {t}" for rank, t in gone.lost),
+        *(f"nothing had happened, but there is {each}" for each in ignored if each not in once),
         *(f"{f.kind} in round {f.t}: {f}" for f in found if not f.verified),
     ]
     print("\n".join(problems) or "every round of every process is the simulator's; no survivor lost a round")

@@ -1,6 +1,6 @@
 """Replay what processes wrote down, in the simulator, with the W that really happened."""
 
-from itertools import pairwise, permutations
+from itertools import groupby, pairwise, permutations
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -97,17 +97,26 @@ def faults(logs: Logs, rounds: int, graph: str) -> list[Fault]:
     return found
 
 
-def unheard(logs: Logs, rounds: int, graph: str) -> list[tuple[int, int, int]]:
-    """(receiver, source, round) where a process did not hear another, though nothing had happened to either."""
+class Unheard(NamedTuple):
+    """Rounds in a row in which a process did not hear another."""
+
+    receiver: int
+    source: int
+    rounds: tuple[int, ...]
+
+
+def unheard(logs: Logs, rounds: int, graph: str) -> list[Unheard]:
+    """Where a process did not hear another, though nothing had happened to either."""
     there = [{line["t"]: tensor(line["rows"]) for line in log if "rows" in line} for log in logs]
     unwell = _excused(logs, rounds, graph)[1]
     wrong = [{line["t"] + later for line in log if "fault" in line for later in (0, 1)} for log in logs]
     found = []
     for source, receiver in _links(graph).edges:
-        for t, rows in there[receiver].items():
-            well = t in there[source] and not any(t in unwell[rank] for rank in (source, receiver))
-            if well and t not in wrong[source] and not bool(rows[:, list(PARTS[source])].any()):
-                found.append((receiver, source, t))
+        excused = unwell[source] | unwell[receiver] | wrong[source]
+        both = [t for t in there[receiver] if t in there[source] and t not in excused]
+        missing = [t for t in both if not bool(there[receiver][t][:, list(PARTS[source])].any())]
+        in_a_row = groupby(enumerate(missing), key=lambda each: each[1] - each[0])
+        found += [Unheard(receiver, source, tuple(t for _, t in group)) for _, group in in_a_row]
     return found
 
 

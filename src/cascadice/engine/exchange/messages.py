@@ -7,7 +7,6 @@ So adjoints travel the same edges backwards. Own rows are mixed while those of o
 are missing and the policy is to carry on, a row of W is what came, scaled to the sum of the whole row.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from time import monotonic, sleep
 from typing import Any, NamedTuple, NoReturn
@@ -195,12 +194,18 @@ class Messages:
         self._overtaken = 0
         return max(0, ahead) + EARLY
 
+    def begin(self, t: int) -> None:
+        """Number exchanges as rounds, of which t is the next: so a newcomer knows which round it hears."""
+        self._step = t
+
     def skip(self, exchanges: int) -> None:
         """Leave out so many exchanges, as if this process had been absent."""
         self._step += exchanges
 
     def listen(self, here: Participants, timeout: float) -> Joined | None:
         """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
+
+        The others must have begun with `begin`; a message whose number is not its round is not believed.
 
         Args:
             here: What own participants have; what nobody sends stays as it is.
@@ -210,13 +215,12 @@ class Messages:
             What was heard, and the round to start with; None if nobody sends anything.
         """
         end, first = monotonic() + timeout, float("inf")
-        while (now := monotonic()) < min(end, first + SETTLING) and len(self._newest()) < len(self._peers):
-            first = now if first > now and self._newest() else first
+        while (now := monotonic()) < min(end, first + SETTLING) and len(came := self._numbered()) < len(self._peers):
+            first = now if first > now and came else first
             sleep(0.002)
-        if not (came := self._newest()):
+        if not (came := self._numbered()):
             return None
-        self._step = step = sorted(frame.step for frame in came.values())[-2:][0]
-        t = step + Counter(frame.t - frame.step for frame in came.values()).most_common(1)[0][0]
+        self._step = t = sorted(frame.step for frame in came.values())[-2:][0]
         W = self._network.mixing(t).to_dense()
         mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), as_rows(here)
         mixed = torch.zeros_like(rows)
@@ -241,6 +245,10 @@ class Messages:
         """The newest message of each peer that was not asked for."""
         newest = {peer: self.post.newest(peer, self._step) for peer in self._peers}
         return {peer: frame for peer, frame in newest.items() if frame is not None}
+
+    def _numbered(self) -> dict[int, Frame]:
+        """The same, if their numbers are those of their rounds."""
+        return {peer: frame for peer, frame in self._newest().items() if frame.t == frame.step}
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
         self.post.send(peer, frames.pack(Frame(kind, self._step, t, nodes, rows)), self.attendance.patience)

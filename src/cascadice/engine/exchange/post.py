@@ -60,6 +60,7 @@ class Post:
         self._heard: dict[int, tuple[float, int]] = {}
         self._letters: dict[int, Queue[Tensor | None]] = {peer: Queue(WAITING) for peer in peers}
         self._connected = {peer: threading.Event() for peer in peers}
+        self._connections = dict.fromkeys(peers, 0)
         self._threads = [
             threading.Thread(target=work, args=args, daemon=True)
             for peer, size in peers.items()
@@ -168,6 +169,7 @@ class Post:
             return
         while not self._closing and self._group.connect(peer):
             with self._changed:
+                self._connections[peer] += 1
                 self._gone.pop(peer, None)
                 self._came[peer].clear()
             self._connected[peer].set()
@@ -215,16 +217,19 @@ class Post:
     def _sends(self, peer: int) -> None:
         self._connected[peer].wait()
         while (data := self._letters[peer].get()) is not None:
+            connection = self._connections[peer]
             if self._gone.get(peer, FINISHED) != FINISHED:
                 continue
             try:
                 self._group.send([data], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _first_line(error))
+                self._lose(peer, _first_line(error), connection)
 
-    def _lose(self, peer: int, why: str) -> None:
+    def _lose(self, peer: int, why: str, connection: int | None = None) -> None:
+        """Note that a peer is gone; not if it has come back since, by a later connection than this one."""
         with self._changed:
-            self._gone.setdefault(peer, why)
+            if connection in (None, self._connections[peer]):
+                self._gone.setdefault(peer, why)
             self._changed.notify_all()
 
 
