@@ -1,14 +1,15 @@
 """What several processes cost: time beside the simulator at equal cores, and bytes an edge.
 
-    torchrun --nproc-per-node 4 benchmarks/processes.py
+    torchrun --nproc-per-node 4 benchmarks/processes.py [bytes | time [number of a network]]
 
 Both ways of training take turns in one start: process 0 trains everybody with all cores while the others wait, then
 each process trains its own participants with a thread each. Medians of the ratio of each pair.
 """
 
 import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
@@ -107,6 +108,8 @@ def traffic(world: World) -> dict[str, float]:
         count("whole-run influence, played again from √T checkpoints, a round", 64)
         forget(mine, rounds, Removal((0,)), operator=operator)
         count("forgetting by replay, a round", 8)
+        forget(mine, rounds, Removal((0,)), "gossip", operator=operator)
+        count("forgetting by gossip, a round", 8)
         forget(mine, rounds, Removal((0,)), "first-order", operator=operator)
         count("forgetting to first order, a round", 8)
         forget(mine, rounds, Removal((0,)), "path-integrated", points=1, operator=operator)
@@ -114,26 +117,34 @@ def traffic(world: World) -> dict[str, float]:
     return found
 
 
-def main() -> None:
+def print_times(rows: Mapping[str, tuple[Times, Times]]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    print(f"{ROUNDS} rounds, {cores} cores\n")
+    print("| network | seconds | simulator | processes | ratio |\n|---|---|---|---|---|")
+    for name, (alone, together) in rows.items():
+        for place, what in enumerate(("by the clock", "of processor time")):
+            one, other = ([pair[place] for pair in pairs] for pairs in (alone, together))
+            ratio = median(b / a for a, b in zip(one, other, strict=True))
+            print(f"| {name} | {what} | {median(one):.2f} | {median(other):.2f} | {ratio:.2f} |")
+
+
+def print_bytes(sizes: Mapping[str, float]) -> None:
+    print(f"\n{SMALL.hidden} float32\n\n| mode | bytes an edge |\n|---|---|")
+    for mode, size in sizes.items():
+        print(f"| {mode} | {size:,.0f} |")
+
+
+def main(only: str = "", number: str = "") -> None:
+    cases = [list(CASES)[int(number)]] if number else CASES
     with joined() as world:
         if world is None:
             raise SystemExit("start it with torchrun --nproc-per-node 4 benchmarks/processes.py")
-        rows = {name: times(world, case) for name, case in CASES.items()}
-        sizes = traffic(world)
-        if world.rank:
-            return
-        cores = len(os.sched_getaffinity(0))
-        print(f"{ROUNDS} rounds, {cores} cores\n")
-        print("| network | seconds | simulator | processes | ratio |\n|---|---|---|---|---|")
-        for name, (alone, together) in rows.items():
-            for place, what in enumerate(("by the clock", "of processor time")):
-                one, other = ([pair[place] for pair in pairs] for pairs in (alone, together))
-                ratio = median(b / a for a, b in zip(one, other, strict=True))
-                print(f"| {name} | {what} | {median(one):.2f} | {median(other):.2f} | {ratio:.2f} |")
-        print(f"\n{SMALL.hidden} float32\n\n| mode | bytes an edge |\n|---|---|")
-        for mode, size in sizes.items():
-            print(f"| {mode} | {size:,.0f} |")
+        rows = {name: times(world, CASES[name]) for name in cases} if only != "bytes" else {}
+        sizes = traffic(world) if only != "time" else {}
+        if not world.rank:
+            print_times(rows)
+            print_bytes(sizes)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

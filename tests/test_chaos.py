@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from chaos.verify import left_out
 
 TESTS = Path(__file__).parent
+ROUNDS = 60
 
 
 def ran(module, *arguments):
@@ -29,3 +31,33 @@ def test_two_hosts_find_each_other_after_their_link_was_cut():
     if "skipped" in ended.stdout:
         pytest.skip(ended.stdout.strip())
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def logs(left_out, happened=()):
+    """What four processes wrote down that left some rounds out, as (process, round), and what happened to them."""
+    found = [[{"t": t, "rows": []} for t in range(ROUNDS) if (rank, t) not in left_out] for rank in range(4)]
+    for rank, line in happened:
+        found[rank].append(line)
+    return found
+
+
+KILLED = {"t": 20, "fault": "killed at rest"}
+AWAY = {(rank, t) for rank in (1, 3) for t in range(21, 30)}
+CAUGHT_UP = {(2, 33), (2, 34)}
+
+
+@pytest.mark.parametrize(
+    ("graph", "absent", "happened", "found"),
+    [
+        ("all", {(2, 33)}, [], ("lost", [(2, 33)])),
+        ("all", {(2, 33)}, [(2, {"t": 32, "held": 0.5})], ("own", [(2, 33)])),
+        ("ring", AWAY | CAUGHT_UP, [(1, KILLED), (3, KILLED)], ("cut_off", sorted(CAUGHT_UP))),
+        ("all", AWAY | CAUGHT_UP, [(1, KILLED), (3, KILLED)], ("lost", sorted(CAUGHT_UP))),
+        ("ring", {(2, 33)}, [(1, KILLED)], ("lost", [(2, 33)])),  # the other way round the ring was whole
+    ],
+)
+def test_only_who_was_cut_off_from_the_others_may_leave_rounds_out(graph, absent, happened, found):
+    why, expected = found
+    gone = left_out(logs(absent, happened), ROUNDS, graph)
+    assert sorted(getattr(gone, why)) == expected
+    assert why == "lost" or not gone.lost

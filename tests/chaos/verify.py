@@ -1,10 +1,11 @@
 """Replay what processes wrote down, in the simulator, with the W that really happened."""
 
-from itertools import pairwise
+from itertools import groupby, pairwise, permutations
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import networkx as nx
 import torch
 
 from cascadice.engine.learner import Participants
@@ -12,8 +13,9 @@ from cascadice.engine.networks import draw
 from cascadice.engine.operator import Operator
 from chaos.worker import NODES, PARTS, PROCESS_FAULTS, RANKS, lines, tensor, whole
 
+Logs = list[list[dict[str, Any]]]
 CLOSE = 1e-10
-LATER = 9  # rounds until a process notices that it was held up
+LATER = 9  # rounds in which a process notices that it was held up, or comes into step on its return
 AFTER = 3  # rounds in which a fault can cost time
 
 
@@ -34,12 +36,12 @@ class Fault(NamedTuple):
     verified: bool
 
 
-def read(folder: Path) -> list[list[dict[str, Any]]]:
+def read(folder: Path) -> Logs:
     """The log of every process."""
     return [list(lines(folder / f"{rank}.jsonl")) for rank in range(RANKS)]
 
 
-def verified(logs: list[list[dict[str, Any]]], rounds: int, graph: str) -> list[float]:
+def verified(logs: Logs, rounds: int, graph: str) -> list[float]:
     """How far processes were from the simulator in each round, at most."""
     net, operator = whole(graph), Operator(whole(graph))
     here, gaps = net.initial, []
@@ -78,9 +80,9 @@ def _renew(after: Participants, initial: Participants, part: list[int], W: torch
             after.theta[k] = initial.theta[k]
 
 
-def faults(logs: list[list[dict[str, Any]]], rounds: int, graph: str) -> list[Fault]:
+def faults(logs: Logs, rounds: int, graph: str) -> list[Fault]:
     """Every fault that happened, with what it cost."""
-    gaps, lost, spent = verified(logs, rounds, graph), lost_rounds(logs, rounds), _seconds(logs)
+    gaps, lost, spent = verified(logs, rounds, graph), left_out(logs, rounds, graph).lost, _seconds(logs)
     events = sorted(
         {(line["t"], rank, line["fault"]) for rank, log in enumerate(logs) for line in log if "fault" in line}
     )
@@ -95,23 +97,103 @@ def faults(logs: list[list[dict[str, Any]]], rounds: int, graph: str) -> list[Fa
     return found
 
 
-def lost_rounds(logs: list[list[dict[str, Any]]], rounds: int) -> list[tuple[int, int]]:
-    """(process, round) of rounds missed by a process that nothing had happened to."""
-    missed = []
-    for rank, log in enumerate(logs):
-        there = {line["t"] for line in log if "rows" in line}
-        own = {line["t"] for line in log if line.get("fault") in PROCESS_FAULTS or line.get("joined")}
-        since = LATER + 1  # rounds since something happened to it, or it was away for that reason
-        for t in range(rounds):
-            since = 0 if t in own else since + (t in there)
-            if t not in there and since > LATER:
-                missed.append((rank, t))
-            elif t not in there:
-                since = 0
-    return missed
+class Unheard(NamedTuple):
+    """Rounds in a row in which a process did not hear another."""
+
+    receiver: int
+    source: int
+    rounds: tuple[int, ...]
 
 
-def _seconds(logs: list[list[dict[str, Any]]]) -> list[dict[int, float]]:
+def unheard(logs: Logs, rounds: int, graph: str) -> list[Unheard]:
+    """Where a process did not hear another, though nothing had happened to either."""
+    there = [{line["t"]: tensor(line["rows"]) for line in log if "rows" in line} for log in logs]
+    unwell = _excused(logs, rounds, graph)[1]
+    wrong = [{line["t"] + later for line in log if "fault" in line for later in (0, 1)} for log in logs]
+    found = []
+    for source, receiver in _links(graph).edges:
+        excused = unwell[source] | unwell[receiver] | wrong[source]
+        both = [t for t in there[receiver] if t in there[source] and t not in excused]
+        missing = [t for t in both if not bool(there[receiver][t][:, list(PARTS[source])].any())]
+        in_a_row = groupby(enumerate(missing), key=lambda each: each[1] - each[0])
+        found += [Unheard(receiver, source, tuple(t for _, t in group)) for _, group in in_a_row]
+    return found
+
+
+class LeftOut(NamedTuple):
+    """Rounds, as (process, round), that processes left out although they were running.
+
+    Attributes:
+        own: After something had happened to that process itself: a fault, its return, or no processor for long.
+        cut_off: After all ways from it to most others had led through processes of the first kind. Those who
+            do not hear of one another go on at their own speed, and whoever is behind catches up when they do.
+        lost: For no such reason: there must be none.
+    """
+
+    own: list[tuple[int, int]]
+    cut_off: list[tuple[int, int]]
+    lost: list[tuple[int, int]]
+
+
+def left_out(logs: Logs, rounds: int, graph: str) -> LeftOut:
+    """The rounds that processes left out, by why they may have."""
+    unwell, excused = _excused(logs, rounds, graph)
+    there = [{line["t"] for line in log if "rows" in line} for log in logs]
+    absent = [(rank, t) for t in range(rounds) for rank in range(RANKS) if t not in there[rank]]
+    own = [(rank, t) for rank, t in absent if t in unwell[rank]]
+    cut_off = [(rank, t) for rank, t in absent if t in excused[rank] and t not in unwell[rank]]
+    return LeftOut(own, cut_off, [(rank, t) for rank, t in absent if t not in excused[rank]])
+
+
+def _excused(logs: Logs, rounds: int, graph: str) -> tuple[list[set[int]], list[set[int]]]:
+    """For each process, the rounds in which something had just happened to it; those, and when it was cut off."""
+    happened = [
+        {line["t"] for line in log if line.get("fault") in PROCESS_FAULTS or line.get("joined") or "held" in line}
+        for log in logs
+    ]
+    there = [{line["t"] for line in log if "rows" in line} for log in logs]
+    unwell = [_since(*each, rounds) for each in zip(happened, there, strict=True)]
+    linked = _links(graph)
+    for t in range(rounds):
+        for rank in _apart(linked.subgraph(rank for rank in range(RANKS) if t not in unwell[rank])):
+            happened[rank].add(t)
+    return unwell, [_since(*each, rounds) for each in zip(happened, there, strict=True)]
+
+
+def _since(happened: set[int], there: set[int], rounds: int) -> set[int]:
+    """The rounds from one in which something happened to a process until it has taken part in `LATER` more in a row."""
+    found, since = set(), LATER + 1
+    for t in range(rounds):
+        since = 0 if t in happened or (t not in there and since <= LATER) else since + (t in there)
+        if since <= LATER:
+            found.add(t)
+    return found
+
+
+def _links(graph: str) -> "nx.DiGraph[int]":
+    """Which process hears which."""
+    W, found = whole(graph).mixing(0).to_dense(), nx.DiGraph()
+    for (receiver, own), (source, part) in permutations(enumerate(PARTS), 2):
+        if bool(W[list(own)][:, list(part)].any()):
+            found.add_edge(source, receiver)
+    return found
+
+
+def _apart(linked: "nx.DiGraph[int]") -> list[int]:
+    """Processes that do not hear of most others: all but the largest group, or all where no group is the largest."""
+    groups = sorted(nx.strongly_connected_components(linked), key=len, reverse=True)
+    largest = [groups[0]] if groups and (len(groups) == 1 or len(groups[0]) > len(groups[1])) else []
+    return [rank for group in groups if group not in largest for rank in group]
+
+
+def held_up(logs: Logs) -> list[float]:
+    """The seconds for which processes got no processor, each time; not those in which they were stopped."""
+    stopped = [{line["t"] for line in log if line.get("fault") == "stopped"} for log in logs]
+    lines = ((line, when) for log, when in zip(logs, stopped, strict=True) for line in log if "held" in line)
+    return [line["held"] for line, when in lines if not when & {line["t"], line["t"] - 1}]
+
+
+def _seconds(logs: Logs) -> list[dict[int, float]]:
     """How long each round of each process took; those after a gap are left out."""
     spent = []
     for log in logs:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -26,8 +27,10 @@ from chaos.faults import MESSAGE_FAULTS, OF_SEVERAL, Faulty
 NODES, RANKS = 6, 4
 PARTS = split(NODES, RANKS)
 PATIENCE, PACE = 1.0, 0.02  # seconds: to wait for others, and that a round takes at least
+AWAY_PACE = 0.05  # seconds that a round takes while somebody is away, or few of its rounds would be left on return
 SLOW = 1.5  # seconds by which somebody is slow
-DISK_FULL = 3  # exit code
+HELD_UP, LOOK_EVERY = 0.25, 0.05  # seconds: without processor that are a fault of the machine, and between looks
+DISK_FULL, NOBODY = 3, 4  # exit codes
 
 PROCESS_FAULTS = ("killed at rest", "killed while sending", "killed before writing", "stopped", "slow", "disk full")
 ALL = "all"
@@ -75,8 +78,20 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(self._file, b"\n")  # a line that was cut off ends here
+        self._t = 0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Note when this process got no processor: a machine that is busy with other work makes it late."""
+        while True:
+            start = monotonic()
+            sleep(LOOK_EVERY)
+            if (held := monotonic() - start - LOOK_EVERY) > HELD_UP:
+                with suppress(OSError):
+                    self.write(t=self._t, held=held)
 
     def write(self, **line: Any) -> None:
+        self._t = line["t"]
         os.write(self._file, (json.dumps({"at": monotonic()} | line) + "\n").encode())
 
     def fill(self) -> None:
@@ -99,22 +114,21 @@ def work(job: Job, joining: bool) -> int:
     pairs = Pairs(dist.TCPStore(job.host, job.port, is_master=False), job.rank, job.interface)
     exchange = Messages(mine, PARTS, job.rank, Faulty(pairs, job.plan, note), "carry on", PATIENCE)
     try:
-        _train(job, mine, exchange, log, note, joining)
+        return _train(job, mine, exchange, log, note, joining)
     except OSError as error:
         print(f"process {job.rank} stops: {error.strerror}", file=sys.stderr)
         return DISK_FULL
     finally:
         exchange.post.close(timeout=0.5)
-    return 0
 
 
-def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joining: bool) -> None:
+def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joining: bool) -> int:
     start, here = 0, mine.initial
     if not joining:
         exchange.post.meet(60.0)
     else:
         if (heard := exchange.listen(here, timeout=10.0)) is None:
-            return
+            return NOBODY
         log.write(t=heard.t, joined=True, rows=_own(heard.W, mine), theta=heard.participants.theta.tolist())
         start, here = heard.start, heard.participants
     for round_ in carry_on(mine, job.rounds, exchange, start=start, participants=here):
@@ -126,7 +140,9 @@ def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joi
         if fault in ("killed at rest", "stopped", "slow"):
             note(round_.t, fault)
             _suffer(fault, log)
-        sleep(job.pace)
+        away = exchange.attendance.late or any(map(exchange.post.gone, range(RANKS)))
+        sleep(max(job.pace, AWAY_PACE) if away else job.pace)
+    return 0
 
 
 def _suffer(fault: str, log: Log) -> None:

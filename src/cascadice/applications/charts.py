@@ -75,7 +75,7 @@ def contributions(updates: Any, injected: Mapping[int, Any], title: str, kind: s
     total, bounds = updates.sum(0), bounds_of_totals(updates)
     colours = [SIGNED[int(sign)] for sign in signs(total, bounds)]
     trace = bars(total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", (bounds.high - total).tolist())
-    noise = [str(k) for k, colour in enumerate(colours) if colour == SIGNED[0] and total[k]]
+    noise = [str(k) for k, colour in enumerate(colours) if colour == SIGNED[0] and total[k] and np.isfinite(total[k])]
     sure = f" Within noise: {', '.join(noise[:12])}{' and more' * (len(noise) > 12)}." if noise else ""
     note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." * (len(updates) > 1)
     return chart(

@@ -36,6 +36,7 @@ def carry_on(
         ...     print(round.t, float(round.loss.mean()))
     """
     operator, here = Operator(network, exchange), participants or network.initial
+    exchange.begin(start)
     while start < rounds:
         for round_ in simulate(network, rounds, start=start, participants=here, operator=operator, **how):
             missed = exchange.behind()  # before the caller takes its time

@@ -10,6 +10,7 @@ from cascadice.engine.exchange.post import MissingError, Post
 POLICIES: Mapping[str, float] = {"stop": 60.0, "carry on": 2.0}
 """What to do about a missing message, and how many seconds to wait for it by default."""
 
+GRACE = 0.1  # of the patience, for who is late by less than a round
 REASONS = 100  # that are told apart: some hold numbers that a peer sent
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,9 @@ class PeerError(ConnectionError):
 class Attendance:
     """Whom a process waits for.
 
-    A peer that was late is not waited for until one of its messages is in time; unless everybody was late, and still
-    sends: then this process is ahead of them.
+    A peer that was late is not waited for until one of its messages is in time, with two exceptions. If everybody was
+    late and still sends, this process is ahead of them. And a peer whose last message was that of the exchange before
+    is late by less than a round: it is waited for a little, or it would stay so.
 
     Attributes:
         patience: Seconds to wait for the messages of a round.
@@ -36,12 +38,13 @@ class Attendance:
         self.late: set[int] = set()
         self.missed: Counter[tuple[int, str]] = Counter()
 
-    def until(self, peer: int, peers: Sequence[int], start: float) -> float:
-        """Until when to wait for a peer, one of several, in an exchange that began at `start`."""
+    def until(self, peer: int, peers: Sequence[int], start: float, step: int) -> float:
+        """Until when to wait for a peer, one of several, in the exchange with this number, which began at `start`."""
         if peer not in self.late:
             return start + self.patience
-        alone = self.late.issuperset(peers) and monotonic() - self._post.heard(peer) < self.patience
-        return start + self.patience if alone else start
+        if self.late.issuperset(peers) and monotonic() - self._post.heard(peer) < self.patience:
+            return start + self.patience
+        return start + self.patience * GRACE if self._post.last(peer) == step - 1 else start
 
     def came(self, peer: int) -> None:
         """A message was in time."""

@@ -7,7 +7,6 @@ So adjoints travel the same edges backwards. Own rows are mixed while those of o
 are missing and the policy is to carry on, a row of W is what came, scaled to the sum of the whole row.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from time import monotonic, sleep
 from typing import Any, NamedTuple, NoReturn
@@ -32,7 +31,7 @@ from cascadice.topology.mixing import full_precision
 __all__ = ["Joined", "Messages", "PeerError"]
 
 EARLY = 2  # rounds by which who was behind, or is new, comes before the others: so it is in time
-TRAILING = 6  # times in a row that others were ahead, before rounds are left out; on a busy machine some are chance
+TRAILING = 2  # exchanges in a row that others finished without this process, before it leaves some out
 SETTLING = 0.3  # seconds between the first and the last of those whom a newcomer hears
 
 
@@ -102,7 +101,7 @@ class Messages:
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
-        self._step, self._trailing, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
+        self._step, self._overtaken, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -117,6 +116,7 @@ class Messages:
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What own participants have after this round if they send `half`."""
         rows, routes = as_rows(half), self._routes(round_.W)
+        self._overtaken = self._overtaken + 1 if self._is_overtaken(routes) else 0
         for heard, peers in routes.sends.items():
             chosen = rows if len(heard) == len(rows) else rows[[self._place[k] for k in heard]]
             data = frames.pack(Frame(MODEL, self._step, round_.t, torch.tensor(heard), chosen))
@@ -184,17 +184,20 @@ class Messages:
     def behind(self) -> int:
         """How many exchanges to leave out to be in step with the others; 0 if this process is.
 
-        To be asked after each exchange: it looks at what came and was not asked for. One peer alone is not believed if
-        there are others. Who trails by a little, several times, is late for everybody and will stay so.
+        To be asked after each exchange. Who hears this process, and had sent the next message before this process sent
+        its own, did not wait for it; and who is late twice in a row will stay so. To be the slowest of those who wait
+        for one another is not to be late. One peer alone is not believed if there are others.
         """
-        sending = {p for p in self._peers if self.post.received[p] and not self.post.gone(p)}
-        step = self._reached(len(sending - self.attendance.late))
-        ahead = -1 if step is None else step - self._step
-        self._trailing = self._trailing + 1 if ahead >= 0 else 0
-        if ahead <= EARLY and self._trailing < TRAILING:
+        steps = sorted(frame.step for frame in self._newest().values())
+        ahead = steps[-2:][0] - self._step if len(steps) >= self._enough(self._peers) else -1
+        if ahead <= EARLY and self._overtaken < TRAILING:
             return 0
-        self._trailing = 0
-        return ahead + EARLY
+        self._overtaken = 0
+        return max(0, ahead) + EARLY
+
+    def begin(self, t: int) -> None:
+        """Number exchanges as rounds, of which t is the next: so a newcomer knows which round it hears."""
+        self._step = t
 
     def skip(self, exchanges: int) -> None:
         """Leave out so many exchanges, as if this process had been absent."""
@@ -202,6 +205,8 @@ class Messages:
 
     def listen(self, here: Participants, timeout: float) -> Joined | None:
         """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
+
+        The others must have begun with `begin`; a message whose number is not its round is not believed.
 
         Args:
             here: What own participants have; what nobody sends stays as it is.
@@ -211,13 +216,12 @@ class Messages:
             What was heard, and the round to start with; None if nobody sends anything.
         """
         end, first = monotonic() + timeout, float("inf")
-        while (now := monotonic()) < min(end, first + SETTLING) and len(self._newest()) < len(self._peers):
-            first = now if first > now and self._newest() else first
+        while (now := monotonic()) < min(end, first + SETTLING) and len(came := self._numbered()) < len(self._peers):
+            first = now if first > now and came else first
             sleep(0.002)
-        if not (came := self._newest()):
+        if not (came := self._numbered()):
             return None
-        self._step = step = sorted(frame.step for frame in came.values())[-2:][0]
-        t = step + Counter(frame.t - frame.step for frame in came.values()).most_common(1)[0][0]
+        self._step = t = sorted(frame.step for frame in came.values())[-2:][0]
         W = self._network.mixing(t).to_dense()
         mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), as_rows(here)
         mixed = torch.zeros_like(rows)
@@ -228,17 +232,24 @@ class Messages:
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
         return Joined(t, t + EARLY, W, from_rows(rescaled(mixed, rows, mine, heard), here, None))
 
-    def _reached(self, awaited: int) -> int | None:
-        """The exchange that two of the others have reached, or one if not even two are `awaited`."""
-        steps = sorted(frame.step for frame in self._newest().values())
-        if not steps or (len(steps) == 1 and awaited > 1):
-            return None
-        return steps[-2:][0]
+    def _is_overtaken(self, routes: "Routes") -> bool:
+        """Whether those who hear this process have finished, without it, the exchange that it is about to begin."""
+        hearing = [peer for peers in routes.sends.values() for peer in peers]
+        return not self._stops and sum(self.post.passed(p, self._step) for p in hearing) >= self._enough(hearing)
+
+    def _enough(self, peers: Sequence[int]) -> int:
+        """How many of these peers must say the same to be believed: two, or one if not even two are waited for."""
+        sending = {p for p in peers if self.post.received[p] and not self.post.gone(p)}
+        return 2 if len(sending - self.attendance.late) > 1 else 1
 
     def _newest(self) -> dict[int, Frame]:
         """The newest message of each peer that was not asked for."""
         newest = {peer: self.post.newest(peer, self._step) for peer in self._peers}
         return {peer: frame for peer, frame in newest.items() if frame is not None}
+
+    def _numbered(self) -> dict[int, Frame]:
+        """The same, if their numbers are those of their rounds."""
+        return {peer: frame for peer, frame in self._newest().items() if frame.t == frame.step}
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
         self.post.send(peer, frames.pack(Frame(kind, self._step, t, nodes, rows)), self.attendance.patience)
@@ -249,7 +260,7 @@ class Messages:
         self._step += 1
         for peer in peers:
             try:
-                frame = self.post.receive(peer, kind, step, self.attendance.until(peer, peers, start))
+                frame = self.post.receive(peer, kind, step, self.attendance.until(peer, peers, start, step))
                 if frame.t != t:
                     raise MissingError(f"its message was of round {frame.t}")
             except MissingError as error:

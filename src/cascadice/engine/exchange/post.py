@@ -57,9 +57,10 @@ class Post:
         self._changed = threading.Condition()
         self._came: dict[int, dict[tuple[int, int], Frame | str]] = {peer: {} for peer in peers}
         self._gone: dict[int, str] = {}
-        self._heard: dict[int, float] = {}
+        self._heard: dict[int, tuple[float, int]] = {}
         self._letters: dict[int, Queue[Tensor | None]] = {peer: Queue(WAITING) for peer in peers}
         self._connected = {peer: threading.Event() for peer in peers}
+        self._connections = dict.fromkeys(peers, 0)
         self._threads = [
             threading.Thread(target=work, args=args, daemon=True)
             for peer, size in peers.items()
@@ -123,9 +124,19 @@ class Post:
         believed = [frame for before, frame in zip(known, good, strict=False) if frame.step - before <= AHEAD]
         return believed[-1] if believed else None
 
+    def passed(self, peer: int, step: int) -> bool:
+        """Whether a peer's message with this number and the next one have both come, and neither was asked for."""
+        with self._changed:
+            steps = {number for _, number in self._came[peer]}
+        return {step, step + 1} <= steps
+
     def heard(self, peer: int) -> float:
         """When, by the clock `monotonic`, something last came from a peer."""
-        return self._heard.get(peer, float("-inf"))
+        return self._heard[peer][0] if peer in self._heard else float("-inf")
+
+    def last(self, peer: int) -> int:
+        """The number of the message that came last from a peer; -1 if none did."""
+        return self._heard[peer][1] if peer in self._heard else -1
 
     def gone(self, peer: int) -> str:
         """Why nothing more will come from this peer for now; "" if it is there."""
@@ -158,6 +169,7 @@ class Post:
             return
         while not self._closing and self._group.connect(peer):
             with self._changed:
+                self._connections[peer] += 1
                 self._gone.pop(peer, None)
                 self._came[peer].clear()
             self._connected[peer].set()
@@ -188,7 +200,7 @@ class Post:
     def _accept(self, peer: int, key: tuple[int, int], what: Frame | str) -> None:
         with self._changed:
             came = self._came[peer]
-            self._heard[peer] = monotonic()
+            self._heard[peer] = monotonic(), key[1]
             if key in came:
                 self.refused[f"process {peer} sent a message twice"] += 1
                 return
@@ -205,16 +217,19 @@ class Post:
     def _sends(self, peer: int) -> None:
         self._connected[peer].wait()
         while (data := self._letters[peer].get()) is not None:
+            connection = self._connections[peer]
             if self._gone.get(peer, FINISHED) != FINISHED:
                 continue
             try:
                 self._group.send([data], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _first_line(error))
+                self._lose(peer, _first_line(error), connection)
 
-    def _lose(self, peer: int, why: str) -> None:
+    def _lose(self, peer: int, why: str, connection: int | None = None) -> None:
+        """Note that a peer is gone; not if it has come back since, by a later connection than this one."""
         with self._changed:
-            self._gone.setdefault(peer, why)
+            if connection in (None, self._connections[peer]):
+                self._gone.setdefault(peer, why)
             self._changed.notify_all()
 
 

@@ -33,6 +33,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     rows = [
         [k, injected.get(k, ""), *(plain(float(values[k])) for values in kinds.values()), interval_text(bounds, k)]
         for k in order
+        if np.isfinite(kinds[first][k])  # the folder of a process knows its own participants
     ]
     rows = [[*row, VERDICTS[int(sign[row[0]])] if kinds[first][row[0]] else "no influence"] for row in rows]
     results = {
