@@ -6,6 +6,7 @@ from influence.cases import CLOSE, NODES, small, smooth, window
 from torch import nn
 
 from cascadice.engine import Operator
+from cascadice.engine.networks import draw, starts
 from cascadice.engine.rounds import Adjoint, Perturbation
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, shares, truth
 from cascadice.influence.truth import truth_of_samples
@@ -86,3 +87,10 @@ def test_whole_run_shares_add_up_to_what_training_changed():
     found = whole_run_shares(network, rounds, judged, points=5)
     ends = [measured_at(network, rounds, judged, torch.full((NODES,), a, dtype=torch.float64)) for a in (0.0, 1.0)]
     assert float(found.by_round.sum()) == pytest.approx(float(ends[1] - ends[0]), rel=1e-6)
+
+
+def test_everybody_draws_other_masks_in_every_round():
+    network = dropping()
+    seeds = [starts(network, draw(network, t)) for t in range(2)]
+    assert len({*seeds[0], *seeds[1]}) == 2 * NODES
+    assert starts(network, draw(network, 1), [2, 0]) == (seeds[1][2], seeds[1][0])

@@ -92,6 +92,14 @@ def test_predictions_in_the_right_order_score_one():
     assert predicts(-found, found, 20).spearman == pytest.approx(-1)
 
 
+def test_the_interval_is_as_wide_as_theory_says():
+    draw = torch.Generator().manual_seed(0)
+    found, noise = torch.randn(2, 200, generator=draw, dtype=torch.float64)
+    score = predicts(found + noise, found, 400)
+    expected = 2 * 1.96 * (1 - score.spearman**2) / 200**0.5  # of a correlation, to first order
+    assert 0.8 < (score.high - score.low) / expected < 1.4
+
+
 def test_random_subsets_keep_a_part():
     found = random_subsets(10, 0.8, 20, seed=1)
     assert found.shape == (20, 10)

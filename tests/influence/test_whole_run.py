@@ -11,11 +11,11 @@ from torch.utils._pytree import tree_map
 from cascadice.data import Samples
 from cascadice.engine import Behaviour, Operator, simulate
 from cascadice.engine.exchange.stacked import Averaging
+from cascadice.engine.parts import part_of
 from cascadice.engine.rounds import Adjoint
 from cascadice.engine.weighting import with_weights
 from cascadice.influence import evaluate_on, full_horizon
-from cascadice.influence.interplay import interplay
-from cascadice.influence.whole_run import collect, sweep, whole_run
+from cascadice.influence.whole_run import collect, focused, sweep, whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 from cascadice.optimizers import Optimizer, build, clip
 
@@ -140,7 +140,17 @@ def test_rounds_that_were_kept_are_played_again_at_another_weight():
 def test_on_other_final_models(on):
     network = small()
     evaluation = evaluate_on(network)
-    assert_slopes(whole_run(network, ROUNDS, evaluation, on=on).participants, slopes(network, evaluation, 1.0, on=on))
+    found = whole_run(network, ROUNDS, evaluation, on=on)
+    assert_slopes(found.participants, slopes(network, evaluation, 1.0, on=on))
+    *_, last = simulate(network, ROUNDS)
+    chosen = network.q @ last.after.theta if on == "average" else last.after.theta[on]
+    here = last.after._replace(theta=chosen.expand_as(last.after.theta))
+    assert found.value == pytest.approx(float(Operator(network).losses(evaluation, here, [0] * NODES)[0]), abs=1e-12)
+
+
+def test_a_part_finds_participants_by_their_numbers():
+    part = part_of(small(), (2, 3))
+    assert [focused(part, on)[0].q.tolist() for on in (3, 0)] == [[0, 1], [0, 0]]
 
 
 def test_during_some_rounds_only():
@@ -241,20 +251,6 @@ def test_with_another_exchange():
     found = whole_run(network, ROUNDS, evaluation, exchange=Counting())
     assert Counting.pulls == ROUNDS
     assert torch.equal(found.by_round, whole_run(network, ROUNDS, evaluation).by_round)
-
-
-def test_a_duplicate_substitutes_its_twin():
-    """Participants 0 and 1 hold the same two classes, 2 and 3 the other one."""
-    W = torch.full((4, 4), 0.25, dtype=torch.float64)
-    y = small().data.train.y
-    halves = [torch.nonzero(y != 2).flatten()[:8], torch.nonzero(y == 2).flatten()[:8]]
-    network = small(
-        mixing=W, partition=[halves[0], halves[0], halves[1], halves[1]], init="shared", lr=0.2, batch_size=8
-    )
-    found = interplay(network, 20, evaluate_on(network))
-    assert found.diagonal().isnan().all()
-    assert found[0, 1] < 0
-    assert found[0, 1] < found[0, 2]
 
 
 def test_optimizers_must_scale_with_their_rate():

@@ -1,14 +1,19 @@
 """Two runs on one page; runs that cannot be compared are refused, with the reason."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 from report.pages import CONFIG
 
 from cascadice import files
 from cascadice.cli import main
-from cascadice.report.page import compare
+from cascadice.influence.tables import concatenate, table_of_participants
+from cascadice.report.page import compare, comparing
+from cascadice.report.page.influences import Influences
 from cascadice.runs.config import to_json
+from cascadice.runs.summary import summarise
 
 
 def test_the_same_questions_are_compared(asked, run, tmp_path, capsys):
@@ -46,3 +51,28 @@ def test_runs_that_cannot_be_compared_are_refused(trained, tmp_path, capsys, set
     said = capsys.readouterr().err
     assert f"cannot be compared: {reason}. Name two runs of the same data" in said
     assert main(["report", str(trained), "--compare", str(tmp_path / "none")]) == 2
+
+
+def with_influence(*updates):
+    """A run whose two participants had this influence, in each of its rounds."""
+    rows = concatenate(table_of_participants("truth", t, torch.tensor(row)) for t, row in enumerate(updates))
+    return SimpleNamespace(influences=[Influences("influence", rows, summarise(rows, 2))], injected={})
+
+
+def test_a_difference_is_clear_where_intervals_do_not_overlap_whichever_run_comes_first():
+    helps = with_influence([-1.0, 0.5], [-1.1, -0.5], [-0.9, 0.2])
+    harms = with_influence([1.0, 0.6], [1.1, -0.2], [0.9, 0.3])
+    for runs in ([helps, harms], [harms, helps]):
+        found = comparing._influence(runs, ["one", "other"])
+        assert found["findings"] == ["Influence by truth clearly differs for participants 0."]
+        assert [row[-1] for row in found["rows"]] == ["clear", ""]
+
+
+@pytest.mark.parametrize(("rounds", "hops", "shared"), [((0, 1), 2, True), ((0, 2), 2, False), ((0, 1), 3, False)])
+def test_only_the_same_rounds_and_hops_are_compared(rounds, hops, shared):
+    def asked(rounds, hops):
+        return SimpleNamespace(
+            summary=SimpleNamespace(rounds=rounds, updates={"truth": None}, by_hop={"truth": range(hops)})
+        )
+
+    assert comparing._shared(asked((0, 1), 2), asked(rounds, hops)) == ["truth"] * shared

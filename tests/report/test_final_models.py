@@ -37,7 +37,10 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
     (drawn,) = section["charts"]
     assert drawn["traces"][0]["x"] == pytest.approx(shares, rel=1e-4)
-    assert all(half >= 0 for half in drawn["traces"][0]["error_x"]["array"])
+    factor = 2.365 * np.sqrt(CONFIG.rounds)  # Student's t of 7 degrees of freedom
+    spread = summary.updates["whole-run shares"].std(0, ddof=1)
+    assert drawn["traces"][0]["error_x"]["array"] == pytest.approx(factor * spread, rel=0.01)
+    assert data["influence"]["scored"]["whole-run shares"]["half width"] == pytest.approx(factor, rel=0.01)
     assert data["samples"]["kind"] == "whole-run shares"
     assert [entry["name"] for entry in data["commands"]] == [
         "influence", "detect", "choose", "reward", "forget", "validate",

@@ -66,13 +66,16 @@ def recorded(tmp_path_factory):
         (["influence", "--kind", "truth"], "this question would take about"),
         (["influence", "--kind", "whole-run"], "whole-run influence would take about"),
         (["validate", "--keep", "0.5", "--of", "samples"], "validation would take about"),
+        (["run", "--out", "again"], "this run would take about"),
     ],
 )
-def test_other_commands_are_checked_too(recorded, capsys, monkeypatch, command, words):
+def test_other_commands_are_checked_too(recorded, capsys, monkeypatch, tmp_path, command, words):
+    monkeypatch.chdir(tmp_path)
     enough = iter([float("inf")] * 2)  # for the network and its graph
     monkeypatch.setattr(memory, "free", lambda device: next(enough, 0.0))
     assert main([command[0], str(recorded), *command[1:], "--quiet"]) == 2
     assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_whoever_insists_may_try(tmp_path, monkeypatch):
@@ -145,6 +148,33 @@ def test_forecasts_grow_with_what_is_asked():
     assert swept[0] < swept[1]
     few, many = (total(forecast.of_retraining(network, 4, 10, networks)) for networks in (2, 48))
     assert many > 10 * few  # all of them are trained side by side
+
+
+def test_all_parts_count_and_the_largest_is_named(monkeypatch):
+    monkeypatch.setenv(memory.VARIABLE, "1")
+    parts = [memory.Need("rounds", 6 * 10**8, "Use fewer"), memory.Need("work", 5 * 10**8, "Use less")]
+    memory.check("it", parts[:1], CPU)
+    words = r"it would take about 1\.1 GB of memory, of which rounds take 0\.6 GB; 1 GB are free\. Use fewer; or"
+    with pytest.raises(ValueError, match=words):
+        memory.check("it", parts, CPU)
+
+
+def test_forecasts_have_the_size_of_what_is_surely_there():
+    """Each part between what it holds at the least, by hand, and a few times that."""
+    network = build(replace(SMALL, optimizer="adam", record="all"))
+    nodes, parameters, samples = 4, 64 * 8 + 8 + 8 * 10 + 10, len(network.data.test)
+    theta, everybody = 4 * nodes * parameters, 12 * nodes * parameters  # parameters, and with Adam's moments
+    rounds, work, _ = forecast.of_training(network, 4, window=3)
+    drawn, links = forecast.of_network(nodes, parameters, 2, 4, 5, 16)[1], forecast.of_graph("ring", 100, {})[0]
+    carried = forecast.of_network(nodes, parameters, 2, 4, 5, 16)[0]
+    kept, sweep, scores = forecast.of_whole_run(network, 4, WholeRunQuestion())
+    recorded = forecast.of_question(network, Question(("truth",), hops=2))[0]
+    least = [
+        (rounds, 5 * theta), (work, 4 * (parameters + 64 * 16)), (carried, everybody), (drawn, 8 * nodes * 5 * 16),
+        (links, 2 * 100 * 100), (kept, 8 * theta), (sweep, 4 * samples * 10), (scores, 8 * 3 * 4 * nodes),
+        (recorded, 4 * theta),
+    ]  # fmt: skip
+    assert [(part.name, part.bytes) for part, size in least if not size <= part.bytes <= 100 * size] == []
 
 
 @pytest.mark.slow

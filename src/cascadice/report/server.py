@@ -167,6 +167,7 @@ async def serve(listening: socket.socket, control: socket.socket) -> None:
     door = Door(feed, about["token"], about["hosts"])
     async with await asyncio.start_server(door.connected, sock=listening, limit=LARGEST):
         await feed.receive()
+    writer.close()
 
 
 if __name__ == "__main__":

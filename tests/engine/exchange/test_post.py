@@ -1,0 +1,62 @@
+"""What is kept of messages that nobody asked for is bounded, whatever a peer sends."""
+
+import threading
+
+import pytest
+import torch
+
+from cascadice.engine.exchange.attendance import REASONS, Attendance
+from cascadice.engine.exchange.frames import MODEL, Frame
+from cascadice.engine.exchange.post import AHEAD, MissingError, Post
+
+
+class Silent:
+    """A process group in which nobody says anything."""
+
+    def recv(self, *what):
+        return self
+
+    def wait(self, timeout):
+        threading.Event().wait()
+
+
+def frame(step):
+    return Frame(MODEL, step, step, torch.tensor([0]), torch.zeros(1, 1))
+
+
+def heard(*steps):
+    """Who has received messages of these numbers from process 1."""
+    post = Post(Silent(), {1: 64}, lambda peer, data: frame(0), lossy=True)
+    for step in steps:
+        post._accept(1, (MODEL, step), frame(step))
+    return post
+
+
+def test_only_the_latest_messages_are_kept():
+    post = heard(*range(AHEAD + 3))
+    assert len(post._came[1]) == AHEAD
+    assert post.receive(1, MODEL, 3, end=0.0).step == 3
+    assert post.refused["process 1 was ahead by more messages than are kept"] == 3
+
+
+def test_a_number_far_ahead_is_forgotten_when_the_next_message_comes():
+    post = heard(1 << 40)
+    assert post.newest(1, near=0) is None
+    post._accept(1, (MODEL, 0), frame(0))
+    assert [step for _, step in post._came[1]] == [0]
+
+
+def test_a_message_that_came_before_its_time_is_past_is_stale():
+    post = heard(0, 1)
+    assert post.receive(1, MODEL, 1, end=0.0).step == 1
+    assert post.refused["process 1 sent messages that were stale"] == 1
+    with pytest.raises(MissingError, match="nothing came in time"):
+        post.receive(1, MODEL, 2, end=0.0)
+
+
+def test_reasons_are_told_apart_up_to_a_number():
+    attendance = Attendance(heard(), 1.0, stops=False)
+    for number in range(REASONS + 5):
+        attendance.missing(1, "its parameters", MissingError(f"it sent {number}"))
+    assert len(attendance.missed) == REASONS + 1
+    assert attendance.missed[1, "other reasons"] == 5
