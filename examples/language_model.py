@@ -1,7 +1,7 @@
 """Four participants train a small transformer on the documentation of Python, character by character.
 
 The text comes with Python, so there is nothing to download. Prints the loss on held-out text before and after training,
-in nats a character, and what one participant expects after "the met".
+in nats per character, and what one participant expects after "the met".
 """
 
 import math
@@ -33,7 +33,7 @@ def expected(reader: nn.Module, text: str) -> str:
 before = cd.evaluate(network, network.initial, held_out).loss.mean()
 *_, last = cd.simulate(network, ROUNDS, window=0)
 after = cd.evaluate(network, last.after, held_out)
-print(f"loss of guessing: {math.log(len(symbols)):.2f} nats a character")
+print(f"loss of guessing: {math.log(len(symbols)):.2f} nats per character")
 print(f"held-out loss: {before:.2f} before, {after.loss.mean():.2f} after {ROUNDS} rounds")
 print(f"next character right: {after.accuracy.mean():.1%}")
 print('after "the met", participant 0 expects', expected(cd.module_of(network, last.after, 0), "the met"))

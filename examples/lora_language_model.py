@@ -46,7 +46,7 @@ print(network)
 held_out = [data.test.subset(own) for own in torch.split(torch.arange(len(test)), HELD_OUT)]
 evaluation = influence.evaluate_on(network, held_out)  # everybody on held-out texts of its own
 before, after = (cd.evaluate(network, who).loss.mean() for who in (network.initial, rounds[-1].after))
-print(f"held-out loss: {before:.2f} before, {after:.2f} after {ROUNDS} rounds, in nats a character")
+print(f"held-out loss: {before:.2f} before, {after:.2f} after {ROUNDS} rounds, in nats per character")
 change = NODES * influence.first_order(network, rounds, evaluation).value.sum(0)  # [source, receiver]
 for sources, kind in ((slice(4), "prose"), (slice(4, 8), "code ")):
     on_prose, on_code = change[sources, :4].mean(), change[sources, 4:].mean()

@@ -21,7 +21,7 @@ MOST_PARAMETERS, MOST_METRICS = 100, 1000  # in one request to MLflow
 
 @runtime_checkable
 class Callback(Protocol):
-    """What is told of training. One that raises is left out from then on, which is said once; training goes on."""
+    """Follows training. If a callback raises, it is dropped, one warning says so, and training goes on."""
 
     def start(self, about: Mapping[str, Any]) -> None:
         """Training begins; `about` are the settings."""

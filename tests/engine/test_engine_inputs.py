@@ -298,6 +298,8 @@ def test_wrong_kinds_are_named():
         make(lr="0.1")
     with pytest.raises(TypeError, match=r"nodes must be a whole number; found 4\.0"):
         make(mixing="ring", nodes=4.0)
+    with pytest.raises(TypeError, match=r"the loss must give a tensor; found float\. Leave out \.item"):
+        make(loss=lambda outputs, y: outputs.sum().item())
 
 
 def test_a_network_prints_on_one_line():

@@ -12,7 +12,7 @@ from report.pages import CONFIG, HOSTILE, train, write_section
 
 from cascadice import files
 from cascadice.cli import main
-from cascadice.data import pydoc
+from cascadice.data import DataSet, Samples, pydoc
 from cascadice.engine import simulate
 from cascadice.engine.networks import load
 from cascadice.influence.cascade import Cascade
@@ -132,6 +132,14 @@ def test_texts_are_shown_as_they_begin():
     assert shown["picture"] is None
     assert len(shown["text"]) == samples.LETTERS
     assert shown["label"] is None
+
+
+def test_a_tokenizers_batches_are_shown_as_their_tokens():
+    tokens = torch.tensor([[2, 0, 11]])
+    texts = Samples({"input_ids": tokens, "attention_mask": tokens > 0}, tokens)
+    data = DataSet("texts", texts, texts, tuple(map(str, range(12))))
+    shown = samples._sample(samples.SampleScore(0, 0, 1, -0.5), data)
+    assert (shown["text"], shown["label"], shown["picture"]) == ("2 0 11", None, None)
 
 
 def test_the_network_is_the_one_of_each_round_and_its_hops(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import cascadice as cd
 from cascadice.cli import main
 from cascadice.files.tensors import read_tensors, write_tensors
+from cascadice.report.page import compare
 from cascadice.runs import saved, store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, build
@@ -234,6 +236,19 @@ def test_a_page_from_python(data, tmp_path):
     assert told["samples"]["count"] > 0
     assert [section["name"] for section in told["sections"]] == ["detect"]
     assert told["notes"] == []
+    assert told["title"] == f"4 participants: {__name__}:make on {data.name}"
+    assert all(one["command"].endswith(" --loss package.module:name") for one in told["commands"])
+
+
+def test_runs_of_different_data_with_one_name_are_compared_with_a_warning(data, tmp_path):
+    other = replace(data, test=data.train)
+    for name, held in (("one", data), ("again", data), ("other", other)):
+        network = own(held)
+        cd.save(network, cd.simulate(network, 2), tmp_path / name)
+    same, different = (compare(tmp_path / "one", tmp_path / name)["findings"] for name in ("again", "other"))
+    assert same[1] == "Their settings are the same."
+    assert different[1].startswith(f"Their data have the same name, {data.name}, but are not the same.")
+    assert different[2] == "Their settings are the same."
 
 
 def test_own_models_and_data_from_the_command_line(tmp_path, monkeypatch, capsys):

@@ -170,11 +170,11 @@ def test_what_is_within_noise_is_not_called_harm():
     assert "within noise (the interval includes 0): participant 2 +0.1000\nno influence: participant 3" in text
 
 
-def test_a_slope_is_not_called_a_change():
+def test_a_derivative_is_not_called_a_change():
     scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
     text = told(summarise(table_of_participants("whole-run at 0.5", 0, scores), 3))
     assert (
-        "the slope of the final models' test loss by the weight of a participant's updates, which is not the c" in text
+        "changes with the weight of a participant's updates: a derivative, not the effect of leaving them out" in text
     )
     assert "change of the" not in text
 

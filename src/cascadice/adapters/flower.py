@@ -30,7 +30,7 @@ class Steps:
     Example:
         >>> steps = Steps()
         >>> for x, y in batches:
-        ...     loss = ...; loss.backward(); optimizer.step()     # as ever
+        ...     loss = ...; loss.backward(); optimizer.step()     # as before
         ...     steps.add(x, y, lr=0.1)
         >>> RecordDict({"arrays": arrays, "metrics": metrics, "cascadice": steps.record(client=3)})
     """

@@ -191,6 +191,9 @@ def _draws(network: Network, inputs: LocalInputs) -> bool:
         shapes = f"inputs {inputs_of} and targets {list(y.shape)}{below}"
         reason = (str(error) or type(error).__name__).partition("\n")[0]
         raise ValueError(f"model and loss must take a batch of {shapes}; they raised: {reason}") from error
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(f"the loss must give a tensor; found {kind}. Leave out .item(), float() and the like.")
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
     return moved or not torch.equal(*outputs)

@@ -65,9 +65,9 @@ class Recorder:
         >>> for t in range(rounds):
         ...     with recorder.round(W) as step:
         ...         for k in range(n):
-        ...             loss = ...; loss.backward(); optimizers[k].step()     # as ever
+        ...             loss = ...; loss.backward(); optimizers[k].step()     # as before
         ...             step(k, x, y, loss)                                   # participant k stepped on this batch
-        ...         ...                                                       # gossip by W, as ever
+        ...         ...                                                       # gossip by W, as before
         >>> truth(recorder.network, recorder.rounds, evaluate_on(recorder.network, samples))
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cascadice.influence.cascade import Cascade
@@ -141,7 +142,7 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
         >>> network(topology.build("ring", 8)(0), [-1.0] * 7 + [0.5]).get_title()
         'who sends to whom (blue helped, orange harmed)'
     """
-    axes, found = axes_or_new(ax, (6.0, 6.0)), links(W.detach().cpu())
+    axes, found = axes_or_new(ax, (6.0, 6.0)), links(torch.as_tensor(W).detach().cpu())
     if influence is None:
         plot_network(axes, len(W), found)
         return axes
@@ -199,8 +200,6 @@ def agreement(
         >>> ax.get_legend().get_texts()[0].get_text()
         'first order\\nPearson 0.982, relative RMSE 0.218'
     """
-    import torch
-
     axes, tones = axes_or_new(ax), colours or _colours(estimates)
     true = _numbers(truth, np.ndim(truth), "truth").ravel()
     for kind, each in estimates.items():

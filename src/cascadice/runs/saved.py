@@ -141,8 +141,12 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     if living is not None and not settings:
         return as_drawn(living, folder)
     changed = override(config, settings or {})
-    _check_known("model", changed.model, models.MODELS)
-    _check_known("loss", changed.loss, LOSSES)
+    for what in unknown(changed):
+        raise ValueError(
+            f"the {what} {getattr(changed, what)!r} was built in Python, and nothing says how to build it again. Add "
+            f"--{what} package.module:name, a function that other processes can import; or say so in "
+            f"cascadice.save({what}=…)."
+        )
     if config.optimizer == OWN:
         raise ValueError("the optimizer was built in Python, so commands work in the process that saved the network.")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
@@ -187,12 +191,13 @@ def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
     return model
 
 
-def _check_known(what: str, name: str, table: Mapping[str, Any]) -> None:
-    if name not in table and not references.is_reference(name):
-        raise ValueError(
-            f"the {what} {name!r} was built in Python, and nothing says how to build it again. Add --{what} "
-            f"package.module:name, a function that other processes can import; or say so in cascadice.save({what}=…)."
-        )
+def unknown(config: Config) -> list[str]:
+    """Which of "model" and "loss" other processes must be told how to build, by the flag of that name."""
+    tables: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "model": (config.model, models.MODELS),
+        "loss": (config.loss, LOSSES),
+    }
+    return [what for what, (name, table) in tables.items() if name not in table and not references.is_reference(name)]
 
 
 def as_drawn(network: Network, folder: Path) -> Network:

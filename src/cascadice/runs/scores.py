@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 SHOWN = 4  # rows that are printed of each end of a table
 VERDICTS = {-1: "helped", 1: "harmed", 0: "within noise"}
 QUESTIONS = {
-    "whole-run": "the final models: how their test loss moves as somebody's data counts more or less",
-    "whole-run-shares": "the final models: everybody's part of what training did to their test loss",
-    "truth": "each round: what its updates did to everybody's test loss {hops} later, by replay without them",
-    "first-order": "each round: what its updates did to everybody's test loss {hops} later, to first order",
-    "path-integrated": "each round: what its updates did to everybody's test loss {hops} later, integrated",
-    "shares": "each round: everybody's part of what it did to everybody's test loss {hops} later",
+    "whole-run": "the final models: how their test loss changes as a participant's data counts for more",
+    "whole-run-shares": "the final models: each participant's share of what training did to their test loss",
+    "truth": "each round: what its updates did to everyone's test loss {hops} later, by replay without them",
+    "first-order": "each round: what its updates did to everyone's test loss {hops} later, to first order",
+    "path-integrated": "each round: what its updates did to everyone's test loss {hops} later, integrated",
+    "shares": "each round: each participant's share of what it did to everyone's test loss {hops} later",
 }
 FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 

@@ -80,8 +80,8 @@ def meaning(kind: str) -> str:
     if kind == "whole-run shares":
         return f"each participant's share of what training did to the test loss of the final models. {SIGNS}"
     return (
-        "the slope of the final models' test loss by the weight of a participant's updates, which is not the change "
-        "that leaving them out makes. Negative: more weight lowers the loss (helps); positive: more weight raises it "
+        "how the final models' test loss changes with the weight of a participant's updates: a derivative, not the "
+        "effect of leaving them out. Negative: more weight lowers the loss (helps); positive: more weight raises it "
         "(harms)"
     )
 

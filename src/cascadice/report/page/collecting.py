@@ -20,6 +20,7 @@ from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.folder import fingerprint, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
 from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.saved import unknown
 
 WORDS = {"interrupted": "was interrupted", "stopped": "was killed", "failed": "failed", "diverged": "diverged"}
 POINTS = 400  # most points of a curve
@@ -51,13 +52,15 @@ def collect(folder: files.Folder) -> Json:
     if process := manifest.get("process"):
         offered = sections.commands_of_processes(places[0].parent, int(process.get("of", 1)), recorded, there)
     else:
-        offered = sections.commands(home, recorded, there, config.rule is None)
+        own = unknown(config) if config.saved else ()
+        offered = sections.commands(home, recorded, there, config.rule is None, own)
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology
+    among = "" if config.saved else f", {network}"  # one that was built in Python has no name
     return {
         "version": cascadice.__version__,
-        "title": f"{nodes} participants, {network}: {config.model} on {config.data}",
+        "title": f"{nodes} participants{among}: {config.model} on {config.data}",
         "folder": home.name or str(home),
         "path": str(home),
         "nodes": nodes,

@@ -10,9 +10,14 @@ from cascadice.applications.plain import Json, short
 from cascadice.influence.uncertainty import Bounds
 from cascadice.report.page.collecting import Run, curves, read_run
 from cascadice.report.page.influences import Influences
+from cascadice.runs.binding import DATA
 from cascadice.runs.config import to_json
 
 SEEDS = " Another seed divides the data in another way, so participants with the same number hold other samples."
+OTHER_DATA = (
+    "Their data have the same name, {}, but are not the same. If the test data differ, neither losses nor influence "
+    "can be compared."
+)
 COLOURS = ("--one", "--four")
 LEAD = (
     "The same questions asked of two runs. Influence is a change in loss: negative = it helped. A difference is clear "
@@ -47,7 +52,7 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
         "name": "comparison",
         "title": f"{names[0]} compared with {names[1]}",
         "lead": LEAD,
-        "findings": [*_quality(lines, names), _settings(runs, names), *influence.pop("findings"), *notes],
+        "findings": [*_quality(lines, names), *_data(runs), _settings(runs, names), *influence.pop("findings"), *notes],
         "charts": [*_curves(lines, names), *influence.pop("charts")],
         "flagged": None,
         "picture": None,
@@ -80,8 +85,14 @@ def _quality(lines: list[Json], names: list[str]) -> list[str]:
     return ["Their models cannot be compared: at least one of the two was never evaluated."]
 
 
+def _data(runs: list[Run]) -> list[str]:
+    """That the data differ, although they have one name; runs of version 0.1.0 did not note what they trained on."""
+    one, two = (run.manifest.get(DATA) for run in runs)
+    return [OTHER_DATA.format(runs[0].config.data)] if one and two and one != two else []
+
+
 def _settings(runs: list[Run], names: list[str]) -> str:
-    one, two = (to_json(run.config) for run in runs)
+    one, two = ({**to_json(run.config), "saved": None} for run in runs)  # a digest says nothing to a reader
     different = [
         f"{key.replace('_', '-')} ({_text(one[key])}, {_text(two[key])})" for key in one if one[key] != two[key]
     ]

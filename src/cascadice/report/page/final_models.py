@@ -15,8 +15,8 @@ from cascadice.runs.words import headline
 VERDICTS = {-1: "helped", 0: "within noise", 1: "harmed"}
 LEAD = (
     "What the test loss of the final models owes to each participant's data, over all rounds together. Shares divide "
-    "what training changed among the participants. Whole-run influence at a weight is a slope: how the loss moves with "
-    "the weight of a participant's updates, which is not the change that leaving it out makes. Negative = more of it "
+    "what training changed among the participants. Whole-run influence at a weight is a derivative: how the loss "
+    "changes with the weight of a participant's updates, not the effect of leaving it out. Negative = more of it "
     "lowers the loss = it helped."
 )
 

@@ -43,7 +43,7 @@ function drawInfluence(place) {
   }
   found.sort((a, b) => a - b);
   const most = found[Math.floor(0.98 * (found.length - 1))] ?? 1;
-  say("matrix-text", `What each source did to each receiver’s loss: blue = helped, orange = harmed (${state.kind}, ${roundText()}, ${state.hop === ALL ? "from hop 1 on" : hopText()}). The colour scale leaves out the strongest 2 %.`);
+  say("matrix-text", `What each source did to each receiver’s loss: blue = helped, orange = harmed (${state.kind}, ${roundText()}, ${state.hop === ALL ? "from hop 1 on" : hopText()}). Colours saturate at the strongest 2 %.`);
   heatMap("matrix", z, { scale: signedScale(), zmin: -most, zmax: most, hover: "from %{x} to %{y}: %{z:.5f}", label: "Influence on each receiver of each source." });
 }
 

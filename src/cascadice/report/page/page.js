@@ -61,7 +61,7 @@ function overview() {
 
 function measured(kind) {
   if (!kind.startsWith("whole-run")) return "the change in loss";
-  return kind === "whole-run shares" ? "its share of what training did to the final models’ loss" : "the slope of the final models’ loss by its weight, not the change that leaving it out makes";
+  return kind === "whole-run shares" ? "its share of what training did to the final models’ loss" : "how the final models’ loss changes with its weight (a derivative, not the effect of leaving it out)";
 }
 
 function tableNote() {

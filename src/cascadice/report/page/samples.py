@@ -95,9 +95,11 @@ def _became(
 
 def _sample(score: SampleScore, data: DataSet | None, became: Became | None = None) -> Json:
     sample: Json = {**score._asdict(), "value": float(f"{score.value:.5g}")}
-    if data is None or score.sample >= len(data.train) or not isinstance(data.train.x, Tensor):
+    inputs = None if data is None else data.train.x
+    inputs = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    if data is None or score.sample >= len(data.train) or not isinstance(inputs, Tensor):
         return sample
-    x, y = data.train.x[score.sample], data.train.y[score.sample]
+    x, y = inputs[score.sample], data.train.y[score.sample]
     label = data.classes[int(y)] if data.classes and y.dim() == 0 else None
     pair = score.node, score.sample
     others = {"became": became[pair]} if became and pair in became else {}
@@ -119,7 +121,8 @@ def _picture(x: Tensor) -> str | None:
 
 
 def _text(x: Tensor, data: DataSet) -> str | None:
-    """The start of a text whose characters are the classes."""
+    """The start of a text whose characters, or tokens, are the classes."""
     if x.dim() != 1 or x.is_floating_point() or not data.classes or int(x.max()) >= len(data.classes):
         return None
-    return "".join(data.classes[int(token)] for token in x[:LETTERS])
+    between = "" if max(map(len, data.classes)) == 1 else " "
+    return between.join(data.classes[int(token)] for token in x[:LETTERS])

@@ -119,10 +119,13 @@ def _picture(folder: Path, name: Any) -> str | None:
     return data_uri(content) if content.startswith(b"\x89PNG") else None
 
 
-def commands(folder: Path, recorded: bool, shown: Collection[str], playable: bool = True) -> list[Json]:
+def commands(
+    folder: Path, recorded: bool, shown: Collection[str], playable: bool = True, own: Sequence[str] = ()
+) -> list[Json]:
     """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again.
 
-    Only who helped the final models can be asked of a run that was not recorded, if it is `playable` without.
+    Only who helped the final models can be asked of a run that was not recorded, if it is `playable` without. `own`
+    names what commands must be told how to build: "model", "loss".
     """
     run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
     if not recorded:
@@ -131,7 +134,8 @@ def commands(folder: Path, recorded: bool, shown: Collection[str], playable: boo
         rounds = [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
         without = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
         return _offers(without, run, samples, shown) + rounds
-    return _offers(INFLUENCES | SECTIONS, run, samples, shown)
+    flags = "".join(f" --{what} package.module:name" for what in own)
+    return [{**one, "command": one["command"] + flags} for one in _offers(INFLUENCES | SECTIONS, run, samples, shown)]
 
 
 def commands_of_processes(folder: Path, processes: int, recorded: bool, shown: Collection[str]) -> list[Json]:
