@@ -10,10 +10,12 @@ import pytest
 
 import cascadice
 from cascadice import data, influence, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
-from cascadice.influence import uncertainty
+from cascadice.applications.choose import balance, groups
+from cascadice.influence import measures, quadrature, readings, tables, uncertainty
 from cascadice.pictures import figures
 
 MODULES = [intervals, names, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
+MODULES += [measures, quadrature, readings, tables, balance, groups]
 MODULES += [
     import_module(f"{package.__name__}.{module.name}")
     for package in (topology, data)
@@ -34,7 +36,9 @@ def test_examples_print_what_they_say(module):
 
 @pytest.mark.parametrize("public", PUBLIC, ids=lambda public: public.__qualname__)
 def test_public_names_have_docstrings(public):
-    assert len(inspect.getdoc(public) or "") > 20
+    text = inspect.getdoc(public) or ""
+    assert len(text) > 20
+    assert not inspect.isfunction(public) or "Example:\n" in text
 
 
 MAIN = [

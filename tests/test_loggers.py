@@ -3,20 +3,26 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engine.cases import make
+from runs.worlds import fit_for_threads, together
 
 import cascadice as cd
 from cascadice import loggers
 from cascadice.cli import main
+from cascadice.commands.run import _loggers
 from cascadice.runs.ask import Question
 from cascadice.runs.config import Config
 from cascadice.runs.train import run
 
 WITHOUT = "is not installed: make loggers"
+assert fit_for_threads  # a fixture
 TINY = Config(nodes=3, topology="complete", per_node=8, batch_size=4, rounds=3, epochs=None, eval_every=2)
+SEVERAL = replace(TINY, dtype="float64")
 
 
 class Diary:
@@ -104,6 +110,39 @@ def test_a_run_tells_metrics_and_influence_and_says_who_raised(tmp_path, capsys,
         f"influence/{kind}/{which}" for kind in ("first-order", "shares") for which in ("mean", 0, 2)
     }
     assert capsys.readouterr().err.count("warning: the callback Breaks is disabled") == 1
+
+
+def test_of_several_processes_each_tells_its_own_callbacks_of_its_own_participants(tmp_path, fit_for_threads):
+    diaries, alone = [[Diary(), Breaks("round")], [Diary()]], Diary()
+    question = Question(("shares",), hops=1)
+
+    def work(world):
+        run(SEVERAL, tmp_path / "two", quiet=True, world=world, question=question, callbacks=diaries[world.rank])
+
+    _, errors = together(2, work)
+    assert errors == [None, None]
+    run(SEVERAL, tmp_path / "one", quiet=True, question=question, callbacks=[alone])
+    for (diary, *_), own in zip(diaries, ((0, 1), (2,)), strict=True):
+        assert (diary.told[0]["nodes"], diary.told[1]) == (3, "finished")
+        assert list(diary.rounds) == [0, 1, 2]
+        for t, metrics in diary.rounds.items():
+            for name in ("train_loss", "test_loss", "influence/shares"):
+                told = {
+                    key: value for key, value in metrics.items() if key.startswith(f"{name}/") and key[-1].isdigit()
+                }
+                all_told = {
+                    f"{name}/{k}": alone.rounds[t][f"{name}/{k}"] for k in own if f"{name}/0" in alone.rounds[t]
+                }
+                assert told == pytest.approx(all_told, rel=1e-6, abs=1e-12)
+        assert diary.rounds[1]["bytes_sent"] > 0
+    assert list(diaries[0][1].rounds) == [0, 1]  # it raised, and only it was left out
+
+
+def test_processes_name_their_logs_after_themselves(tmp_path, monkeypatch):
+    monkeypatch.setattr(loggers, "LOGGERS", {"diary": lambda logs, name: (logs, name)})
+    asked = SimpleNamespace(log="diary", log_to=None)
+    (made,) = _loggers(asked, tmp_path / "mine", tmp_path / "mine" / "rank-001")
+    assert made == (tmp_path / "logs", "mine-rank-001")
 
 
 def test_many_participants_have_no_curve_each():

@@ -20,7 +20,12 @@ Schedule = Callable[[int], float | Tensor]  # step -> one rate for everyone, or 
 
 
 def constant(lr: float) -> Schedule:
-    """`lr` at every step."""
+    """`lr` at every step.
+
+    Example:
+        >>> constant(0.1)(1000)
+        0.1
+    """
     _require_rate(lr)
     return lambda step: lr
 
@@ -40,7 +45,12 @@ def step_decay(lr: float, every: int, factor: float = 0.1) -> Schedule:
 
 
 def cosine(lr: float, total: int, floor: float = 0.0) -> Schedule:
-    """From `lr` down to `floor` on half a cosine over `total` steps, then `floor` (Loshchilov & Hutter 2017)."""
+    """From `lr` down to `floor` on half a cosine over `total` steps, then `floor` (Loshchilov & Hutter 2017).
+
+    Example:
+        >>> [round(cosine(0.1, total=4)(step), 3) for step in range(6)]
+        [0.1, 0.085, 0.05, 0.015, 0.0, 0.0]
+    """
     _require_rate(lr)
     _require_steps(total, "total steps")
     if not 0 <= floor <= lr:
@@ -49,7 +59,12 @@ def cosine(lr: float, total: int, floor: float = 0.0) -> Schedule:
 
 
 def warmup(schedule: Schedule, steps: int) -> Schedule:
-    """The schedule multiplied by (step + 1) / steps during the first `steps` steps; the rest is not shifted."""
+    """The schedule multiplied by (step + 1) / steps during the first `steps` steps; the rest is not shifted.
+
+    Example:
+        >>> [warmup(constant(0.1), steps=4)(step) for step in (0, 1, 3, 9)]
+        [0.025, 0.05, 0.1, 0.1]
+    """
     _require_steps(steps, "warm-up steps")
     return lambda step: schedule(step) * min(1.0, (step + 1) / steps)
 
@@ -70,6 +85,10 @@ def resolve(lr: Any, nodes: int | None = None) -> Schedule:
 
     That is a number (also a 0-dim tensor or a NumPy scalar), a function of the step, or a sequence of these, one for
     each of the `nodes` participants.
+
+    Example:
+        >>> resolve(0.1)(7)
+        0.1
     """
     row = isinstance(lr, (Tensor, np.ndarray)) and lr.ndim == 1
     if row or (isinstance(lr, Sequence) and not isinstance(lr, str)):

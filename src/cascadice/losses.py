@@ -27,7 +27,12 @@ def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, 
 def mse(
     outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "..."]
 ) -> Float[Tensor, ""]:
-    """Mean of (output − target)² over all entries; integer targets are classes, and stand for their one-hot vectors."""
+    """Mean of (output − target)² over all entries; integer targets are classes, and stand for their one-hot vectors.
+
+    Example:
+        >>> mse(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+        tensor(1.)
+    """
     if not targets.is_floating_point():
         targets = class_targets(outputs, targets)
         targets = (targets[..., None] == torch.arange(outputs.shape[-1], device=targets.device)).to(outputs.dtype)
@@ -40,7 +45,12 @@ def mse(
 
 
 def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
-    """The fraction of targets that have the largest logit; −100 is no target."""
+    """The fraction of targets that have the largest logit; −100 is no target.
+
+    Example:
+        >>> accuracy(torch.tensor([[0.2, 0.8], [0.9, 0.1]]), torch.tensor([1, 1]))
+        tensor(0.5000)
+    """
     classes = class_targets(logits, targets)
     return (logits.argmax(-1) == classes).float().sum() / (classes != IGNORED).sum()
 

@@ -91,6 +91,10 @@ def cnn(
 
     With a smooth activation and `pool="average"` the model is smooth; a max pool has kinks, like ReLU. Sides of one
     pixel are not pooled any further, so that any image size works. `shape` is (channels, height, width).
+
+    Example:
+        >>> cnn((1, 28, 28), 10, channels=(4, 8))(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, channels=channels)
@@ -124,6 +128,10 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
     He et al. 2016 (two basic blocks in each of four stages, channels doubling from `width`) with the normalisation of
     Wu & He 2018, because batch statistics would couple samples and cannot be averaged over participants. `shape` is
     (channels, height, width).
+
+    Example:
+        >>> resnet18((3, 8, 8), 10, width=4)(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2, 10])
     """
     _require_image(shape)
     _require_positive(shape=shape, classes=classes, width=[width])
@@ -197,6 +205,10 @@ def transformer(
 
     Pre-norm blocks, learned positions, no dropout. `width`, of the residual stream, is a multiple of `heads`; `tied`
     shares the token embedding with the output layer.
+
+    Example:
+        >>> transformer(50, context=8, width=16, depth=1)(torch.zeros(2, 8, dtype=torch.long)).shape
+        torch.Size([2, 8, 50])
     """
     _require_positive(vocabulary=[vocabulary], context=[context], width=[width], depth=[depth], heads=[heads])
     if width % heads:

@@ -62,7 +62,13 @@ def _named(make: Callable[Options, Optimizer]) -> Callable[Options, Optimizer]:
 
 @_named
 def sgd(weight_decay: float = 0.0) -> Optimizer:
-    """Stochastic gradient descent: delta = −lr (g + weight_decay θ). It keeps no state."""
+    """Stochastic gradient descent: delta = −lr (g + weight_decay θ). It keeps no state.
+
+    Example:
+        >>> theta, gradient = torch.tensor([1.0]), torch.tensor([2.0])
+        >>> sgd(weight_decay=0.5).update(gradient, {}, theta, torch.tensor(0.1))[0]
+        tensor([-0.2500])
+    """
     _require_at_least_zero(weight_decay=weight_decay)
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
@@ -80,6 +86,10 @@ def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fals
     """Heavy-ball momentum: delta = −lr b with b ← beta b + g + weight_decay θ, as torch.optim.SGD without dampening.
 
     With `nesterov` it looks ahead: delta = −lr (g + beta b).
+
+    Example:
+        >>> sorted(momentum(0.9).init(torch.zeros(2)))
+        ['momentum']
     """
     _require_at_least_zero(weight_decay=weight_decay)
     _require_decay_rates(beta)
@@ -98,7 +108,12 @@ def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fals
 
 @_named
 def nesterov(beta: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
-    """Nesterov momentum: delta = −lr (g + beta b) with b ← beta b + g."""
+    """Nesterov momentum: delta = −lr (g + beta b) with b ← beta b + g.
+
+    Example:
+        >>> sorted(nesterov(0.9).init(torch.zeros(2)))
+        ['momentum']
+    """
     return momentum(beta, weight_decay, nesterov=True)
 
 
@@ -109,6 +124,10 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
         delta = −lr m̂ / (√v̂ + eps),   m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,   x̂ = x / (1 − βᶜᵒᵘⁿᵗ)
 
     The step count is a float, one for each participant, so that states can be interpolated and differentiated.
+
+    Example:
+        >>> sorted(adam(betas=(0.9, 0.99)).init(torch.zeros(2)))
+        ['count', 'm', 'v']
     """
     _require_at_least_zero(weight_decay=weight_decay, eps=eps)
     _require_decay_rates(*betas)
@@ -135,7 +154,12 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
 
 @_named
 def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019): Adam's delta − lr weight_decay θ."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019): Adam's delta − lr weight_decay θ.
+
+    Example:
+        >>> sorted(adamw(weight_decay=0.1).init(torch.zeros(2)))
+        ['count', 'm', 'v']
+    """
     _require_at_least_zero(weight_decay=weight_decay)
     undecayed = adam(betas, eps)
 
@@ -193,6 +217,10 @@ def resolve(optimizer: Any) -> Optimizer:
     """The optimizer that a user means: a name is built with its defaults, an Optimizer is returned as it is.
 
     A class of torch.optim cannot be replayed or differentiated; the TypeError suggests its name.
+
+    Example:
+        >>> resolve("sgd").linear
+        True
     """
     if isinstance(optimizer, Optimizer):
         return optimizer

@@ -90,7 +90,7 @@ def test_refuses_a_window_without_rounds_and_weights_that_do_not_fit():
 
 
 def test_there_is_no_network_before_the_first_round():
-    with pytest.raises(ValueError, match="no round has been watched yet"):
+    with pytest.raises(ValueError, match="no round in which somebody trained"):
         _ = plain().recorder().network
 
 

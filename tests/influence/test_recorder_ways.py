@@ -11,7 +11,7 @@ from cascadice import Recorder
 from cascadice.engine import Operator
 from cascadice.engine.rounds import Perturbation
 from cascadice.engine.torch_optim import OTHERS
-from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth, whole_run
 from cascadice.runs.store import load_round, save_round
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,6 +90,23 @@ def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out():
     assert (scores != 0).sum((1, 2)).tolist() == [1, 0, 9, 2]
 
 
+def test_a_window_forgets_no_more_than_the_samples_of_uneven_rounds():
+    """Padding has no sample: it must not be forgotten, and its place not be used again."""
+    loop = Loop(small(), lr=0.1)
+    recorder = loop.recorder(window=1, verify=9)
+    for t, sizes in enumerate([[4, 1, 2, 3], [4, 4, 4, 4], [1, 4, 4, 4]]):
+        with recorder.round(torch.eye(NODES)) as step:
+            given = [tuple(part[:size] for part in batch(loop, k, t)) for k, size in enumerate(sizes)]
+            for k, (x, y) in enumerate(given):
+                step(k, x, y, loop.local(k, x, y))
+        numbers = recorder.rounds[-1].draw.batch
+        assert len(set(numbers[numbers >= 0].tolist())) == sum(sizes)
+        for k, (x, y) in enumerate(given):
+            kept = recorder.network.data.train.take(numbers[k, 0][numbers[k, 0] >= 0])
+            assert torch.equal(kept[0], x)
+            assert torch.equal(kept[1], y)
+
+
 def test_dropout_is_drawn_again_as_the_loop_drew_it():
     torch.manual_seed(0)
     loop = Loop(small(smooth(nn.Dropout(0.5)), strategy="loop", local_steps=2), lr=0.1, momentum=0.9)
@@ -166,3 +183,54 @@ def test_watched_dropout_survives_on_disk(tmp_path):
     assert [len(steps) for steps in read.draw.generators] == [1, 0, 1, 0]
     again = Operator(recorder.network).apply(read.draw, read.before)
     torch.testing.assert_close(again.half.theta, read.half.theta)
+
+
+class Scaled(Loop):
+    """As users of float16 train: the loss is scaled, and steps whose gradients are infinite are skipped."""
+
+    def __init__(self, network, optimizer=torch.optim.SGD, scale=2.0**10, **options):
+        super().__init__(network, optimizer, **options)
+        self.scalers = [torch.amp.GradScaler("cpu", init_scale=scale) for _ in self.models]
+
+    def local(self, k, x, y):
+        model, optimizer, scaler = self.models[k], self.optimizers[k], self.scalers[k]
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = self.network.learner.loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaled_loss_in_half_precision_is_as_good_as_one_that_is_not(fused):
+    network = small(dtype="float32")
+    scaled = Scaled(network, lr=0.1, fused=fused).run(3, verify=3, amp=torch.float16)
+    usual = Loop(network, lr=0.1).run(3, verify=3)
+    torch.testing.assert_close(scaled.rounds[-1].after.theta, usual.rounds[-1].after.theta, rtol=0, atol=2e-3)
+    scores, wanted = (
+        by_participant(one.rounds[1], reverse_gossip(one.network, one.rounds[1:], evaluate_on(one.network)))
+        for one in (scaled, usual)
+    )
+    torch.testing.assert_close(scores, wanted, rtol=0.05, atol=1e-4)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_who_skips_a_step_because_of_infinite_gradients_sits_it_out(fused):
+    """At first everybody's gradients are infinite, in the end those of participant 1; a scale is halved each time."""
+    loop = Scaled(small(dtype="float32"), lr=0.1, fused=fused)
+    scales = [2.0 ** (40 if k == 1 else 20) for k in range(NODES)]  # float16 ends at 2**16
+    loop.scalers = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in scales]
+    recorder = loop.run(8, verify=8, amp=torch.float16)
+    rounds = recorder.rounds
+    moved_in = [(round_.half.theta != round_.before.theta).any(1).tolist() for round_ in rounds]
+    assert not any(moved_in[0])
+    assert moved_in[-1] == [k != 1 for k in range(NODES)]
+    trained = [(round_.draw.batch >= 0).flatten(1).any(1).tolist() for round_ in rounds]
+    assert trained == moved_in
+    judged = evaluate_on(recorder.network)
+    assert truth(recorder.network, rounds[-2:], judged).value[:, 1].abs().max() == 0
+    whole = whole_run(recorder.network, rounds, judged, samples=False)
+    assert whole.participants[1] == 0
+    assert (whole.participants[[0, 2]] != 0).all()

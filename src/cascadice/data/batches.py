@@ -102,6 +102,13 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
     Args:
         index: Indices of training samples; -1 after the last sample or step of a participant that has fewer.
         n_samples: The number of training samples, if indices are to be checked against it.
+
+    Example:
+        >>> batches = given(torch.tensor([[[[0, 1]], [[2, 3]]]]), n_samples=4)  # one round of two participants
+        >>> batches(0)
+        tensor([[[0, 1]],
+        <BLANKLINE>
+                [[2, 3]]])
     """
     for t, batch in enumerate(index):
         check_round(batch, n_samples, t)
@@ -137,7 +144,12 @@ def check_round(batch: Tensor, n_samples: int | None, t: int, fewest: int = 1) -
 
 
 def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
-    """(local steps, batch size) of each participant in a round's batch, padding left out."""
+    """(local steps, batch size) of each participant in a round's batch, padding left out.
+
+    Example:
+        >>> sizes(torch.tensor([[[0, 1], [2, 3]], [[4, -1], [-1, -1]]]))
+        [(2, 2), (1, 1)]
+    """
     present = batch != PADDING
     return list(zip(present[:, :, 0].sum(1).tolist(), present[:, 0].sum(1).tolist(), strict=True))
 

@@ -53,13 +53,23 @@ HUNDRED = Form(
 
 
 def cifar10(root: Root = None) -> DataSet:
-    """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009)."""
+    """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009).
+
+    Example:
+        >>> cifar10("data").train.x.shape  # doctest: +SKIP
+        torch.Size([50000, 3, 32, 32])
+    """
     (path,) = locate("CIFAR-10", "cifar10", [["cifar-10-batches-py"], ["cifar10[!0]*npz"]], root)
     return (read_official if path.is_dir() else read_pack)("cifar10", path, TEN)
 
 
 def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
-    """A hundred classes of objects and animals, or their twenty `coarse` groups, as many and as large as CIFAR-10."""
+    """A hundred classes of objects and animals, or their twenty `coarse` groups, as many and as large as CIFAR-10.
+
+    Example:
+        >>> len(cifar100("data", coarse=True).classes)  # doctest: +SKIP
+        20
+    """
     (path,) = locate("CIFAR-100", "cifar100", [["cifar-100-python"], ["cifar100*.npz"]], root)
     form = HUNDRED._replace(labels="coarse_labels", names="coarse_label_names") if coarse else HUNDRED
     return (read_official if path.is_dir() else read_pack)("cifar100-coarse" if coarse else "cifar100", path, form)

@@ -97,6 +97,11 @@ def corrupt(
         nodes: Which participant each row of x and y [participants, steps, batch, ...] belongs to.
         sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
         origins: The (seed, participant) by which each row draws, where networks stand side by side.
+
+    Example:
+        >>> x, y = torch.zeros(1, 1, 4, 2), torch.tensor([[[0, 1, 2, 2]]])
+        >>> corrupt([Corruption("mirror-labels", (3,))], x, y, t=0, nodes=[3], seed=0, classes=3)[1]
+        tensor([[[2, 1, 0, 0]]])
     """
     if not corruptions:
         return x, y
@@ -122,7 +127,12 @@ def corrupt(
 
 
 def parse(text: str) -> Corruption:
-    """The corruption written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`."""
+    """The corruption written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`.
+
+    Example:
+        >>> parse("flip-labels:3,5:0.5@10-20")
+        Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
+    """
     weak = [name for name, kind in CORRUPTIONS.items() if not kind.most]
     return parse_interval(text, "corruption", Corruption, weak)
 

@@ -23,6 +23,10 @@ def mnist(root: Root = None) -> DataSet:
 
     `root` holds `mnist/` or `MNIST/raw/`, or the files. Fashion-MNIST, whose files have the same names, is not
     mistaken for MNIST.
+
+    Example:
+        >>> mnist("data").train.x.shape  # doctest: +SKIP
+        torch.Size([60000, 1, 28, 28])
     """
     train_x, train_y, test_x, test_y = locate("MNIST", "mnist", LAYOUTS, root, _is_mnist)
     return DataSet("mnist", _samples(train_x, train_y), _samples(test_x, test_y), tuple("0123456789"))

@@ -30,7 +30,12 @@ def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 
 
 
 def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
-    """`per_node` (or n_samples / nodes) independent draws for each participant: they overlap, and samples recur."""
+    """`per_node` (or n_samples / nodes) independent draws for each participant: they overlap, and samples recur.
+
+    Example:
+        >>> [len(part) for part in with_replacement(10, 3, per_node=6)]
+        [6, 6, 6]
+    """
     size = max(1, n_samples // max(1, nodes)) if per_node is None else per_node
     _check_sizes(n_samples, nodes, size, disjoint=False)
     return [
@@ -51,6 +56,11 @@ def dirichlet(
     Args:
         alpha: The smaller, the fewer classes each participant sees.
         minimum: The fewest samples that a participant may hold; the largest participant gives some of its own.
+
+    Example:
+        >>> labels = torch.arange(100) % 2
+        >>> counts(dirichlet(labels, 2, alpha=0.1, per_node=20), labels, 2).sum(1)
+        tensor([20, 20])
     """
     if not alpha > 0 or not np.isfinite(alpha):
         raise ValueError(f"alpha must be positive and finite; found {alpha}. Use iid for no skew at all.")
@@ -72,6 +82,11 @@ def by_class(
 
     Classes may be held by no one where nodes × classes_per_node is less than their number. With `per_node`, that many
     random samples are kept of each participant's.
+
+    Example:
+        >>> labels = torch.arange(12) % 3
+        >>> (counts(by_class(labels, 3, classes_per_node=1), labels, 3) > 0).sum(1)
+        tensor([1, 1, 1])
     """
     _check_labels(labels)
     _check_sizes(len(labels), nodes, per_node)
@@ -160,6 +175,10 @@ def resolve(
     """The partition that a user means: a name, a scheme such as `scheme("dirichlet", alpha=0.1)`, or index lists.
 
     `labels` are the targets of the training samples; `per_node` does not go with index lists.
+
+    Example:
+        >>> resolve([[0, 1], [2, 3]], torch.zeros(4).long(), nodes=2)
+        [tensor([0, 1]), tensor([2, 3])]
     """
     if isinstance(partition, str):
         partition = scheme(partition)
@@ -178,7 +197,13 @@ def resolve(
 
 
 def counts(partition: Partition, labels: Int[Tensor, " samples"], classes: int) -> Int[Tensor, "nodes classes"]:
-    """The number of samples of each class that each participant holds."""
+    """The number of samples of each class that each participant holds.
+
+    Example:
+        >>> counts([torch.tensor([0, 1]), torch.tensor([2])], torch.tensor([1, 1, 0]), classes=2)
+        tensor([[0, 2],
+                [1, 0]])
+    """
     held = [torch.bincount(labels[index.to(labels.device)], minlength=classes) for index in partition]
     return torch.stack(held).cpu()
 

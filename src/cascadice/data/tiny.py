@@ -25,6 +25,10 @@ def tiny_imagenet(root: Root = None) -> DataSet:
     """Two hundred classes of ImageNet, 100,000 + 10,000 images of 3×64×64 (Le & Yang 2015); classes are wnids.
 
     The official validation images, whose labels are public, are the test set. Cost: 1.4 GB of memory.
+
+    Example:
+        >>> len(tiny_imagenet("data").classes)  # doctest: +SKIP
+        200
     """
     (path,) = locate("Tiny ImageNet", "tiny-imagenet", [["tiny-imagenet-200"], ["tiny*.npz"]], root)
     return read_folder(path) if path.is_dir() else read_pack(path)

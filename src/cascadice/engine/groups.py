@@ -79,7 +79,7 @@ def over_groups(
     train in this round. Where all work alike, it is one call.
     """
     groups = groups_in(network, drawn)
-    if not groups:
+    if not groups and not network.uneven:  # an uneven network may have a round in which nobody trains
         return run(Group(network.learner), nodes, given)
     members = list(range(network.nodes)) if nodes is None else list(nodes)
     results: T = tree_map(torch.clone, like)

@@ -110,8 +110,10 @@ class Recorder:
 
         Rows of data are used again when their round has left the window: read the network anew after each round.
         """
-        if not self._kept:
-            raise ValueError("no round has been watched yet. Train inside `with recorder.round(W) as step:`.")
+        if not any(bool((round_.draw.batch != PADDING).any()) for round_ in self._kept):
+            raise ValueError(
+                "no round in which somebody trained has been watched. Train inside `with recorder.round(W) as step:`."
+            )
         made = self._made({round_.t: round_.draw for round_ in self._kept})
         used = (torch.cat([round_.draw.batch[k].flatten() for round_ in self._kept]) for k in range(made.nodes))
         return replace(made, partition=[torch.unique(numbers[numbers >= 0]) for numbers in used])
@@ -145,6 +147,11 @@ class Recorder:
             self._samples.forget(self._kept[0].draw.batch)
         self._kept.append(closed)
 
+    @property
+    def _skips(self) -> bool:
+        """Whether steps may be left out: a GradScaler does so where gradients in float16 are infinite."""
+        return self._learner.autocast == torch.float16
+
     def _row(self, k: int) -> Participants:
         return carried(self._models[k], self._optimizers[k], self._pure)
 
@@ -167,6 +174,8 @@ class Recorder:
 
     def _stepping(self, work: _Local, k: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Just before the optimizer steps: the only moment at which its learning rate is surely the one it uses."""
+        if bool(getattr(optimizer, "found_inf", False)):  # told by a GradScaler, a fused optimizer skips this step
+            return
         now = settings(optimizer)
         if not same(now, self._settings):
             ratios = " The rates of parameter groups must keep their ratios." if now[:2] == self._settings[:2] else ""
@@ -178,7 +187,10 @@ class Recorder:
         if not 0 <= k < len(work):
             raise ValueError(f"participants are numbered from 0 to {len(work) - 1}; found {k}.")
         own = work[k]
-        if (steps := len(own.rates) - len(own.batches)) != 1:
+        steps = len(own.rates) - len(own.batches)
+        if steps == 0 and self._skips:
+            return
+        if steps != 1:
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; there were {steps} since.")
         own.batches.append(self._samples.put(x, y, index))
         own.generators.append(own.drawing)
@@ -187,7 +199,7 @@ class Recorder:
 
     def _closed(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
         """The round that has just ended, if it is one that we could have made."""
-        t, batch = self._kept[-1].t + 1 if self._kept else 0, _batch(work)
+        t, batch = self._kept[-1].t + 1 if self._kept else 0, _batch(work, self._skips)
         here = zip([rows_of(before, k) for k in range(len(work))], work, strict=True)
         half: Participants = stack([row if own.now is None else own.now for row, own in here])
         theta = half.theta
@@ -195,9 +207,10 @@ class Recorder:
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))
         losses = [sum(own.losses) / max(1, len(own.losses)) for own in work]  # 0 of those that did not train
         states = tuple(tuple(own.generators) for own in work)
-        drawn = Draw(t, batch, W, _rate(work, theta), (), states)
+        drawn = Draw(t, batch, W, _rate(work, theta, self._settings.lr), (), states)
         closed = Round(drawn, before, half, self._read(), theta.new_tensor(losses))
-        if self._strategy == "auto":
+        worked = any(own.batches for own in work)
+        if worked and self._strategy == "auto":
             network = settled(self._made({0: closed.draw._replace(t=0)}))
             self._learner, self._strategy = network.learner, network.strategy
         if not self._learner.stochastic:
@@ -207,8 +220,8 @@ class Recorder:
                 "a model that draws at random (dropout) must run where it is watched, in training mode, as its draws "
                 "are made again; somebody's did not."
             )
-        if t < self._verify:
-            closed = verified(self._made({t: closed.draw}), closed)
+        if worked and self._verify > 0:
+            closed, self._verify = verified(self._made({t: closed.draw}), closed), self._verify - 1
         check_gossip(closed)
         return closed._replace(after=closed.after._replace(state=half.state))
 
@@ -231,8 +244,8 @@ def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
     return getattr(draws[t], part)
 
 
-def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:
-    """The numbers of everybody's samples, padded where some have fewer."""
+def _batch(work: list[_Local], idle: bool) -> Int[Tensor, "n steps size"]:
+    """The numbers of everybody's samples, padded where some have fewer; `idle` is whether all may have none."""
     for k, own in enumerate(work):
         if len(own.rates) != len(own.batches):
             raise ValueError(
@@ -244,10 +257,10 @@ def _batch(work: list[_Local]) -> Int[Tensor, "n steps size"]:
                 "incomplete last batches, or make a round of them."
             )
     most = max(len(own.batches) for own in work)
-    if most == 0:
+    if most == 0 and not idle:
         raise ValueError("somebody must make a local step in a round; nobody did.")
-    size = max(len(numbers) for own in work for numbers in own.batches)
-    batch = torch.full((len(work), most, size), PADDING)
+    size = max((len(numbers) for own in work for numbers in own.batches), default=1)
+    batch = torch.full((len(work), max(most, 1), size), PADDING)
     for k, own in enumerate(work):
         for step, numbers in enumerate(own.batches):
             batch[k, step, : len(numbers)] = numbers
@@ -260,11 +273,11 @@ def _calling(work: _Local, model: nn.Module, *_: Any) -> None:
         work.drawing = state_of(next(model.parameters()).device)
 
 
-def _rate(work: list[_Local], like: Tensor) -> float | Tensor:
+def _rate(work: list[_Local], like: Tensor, default: float) -> float | Tensor:
     """The learning rate of the round, for all or for each; one that changed between local steps cannot be replayed."""
     for k, own in enumerate(work):
         if len(set(own.rates)) > 1:
             raise ValueError(f"the learning rate must not change within a round; participant {k} had {own.rates}.")
-    usual = next(own.rates[0] for own in work if own.rates)
+    usual = next((own.rates[0] for own in work if own.rates), default)
     rates = [own.rates[0] if own.rates else usual for own in work]  # nobody asks for those that do not train
     return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=like.dtype, device=like.device)

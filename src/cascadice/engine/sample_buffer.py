@@ -61,8 +61,9 @@ class SampleBuffer:
     def forget(self, rows: Int[Tensor, "..."]) -> None:
         """These running numbers may be used again; samples with numbers of their own stay, as others may need them."""
         if not self._numbered:
-            self._known[rows.flatten()] = False
-            self._free = torch.cat([self._free, rows.flatten()])
+            used = rows[rows >= 0]  # the rest is padding
+            self._known[used] = False
+            self._free = torch.cat([self._free, used])
 
     def _check(self, x: Any, y: Any) -> None:
         inputs = tree_leaves(x)

@@ -17,23 +17,44 @@ def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
 
     A self-loop is a link (footnote 3), so what the source keeps of its own update through gossip counts, entry (1, j);
     `own=False` leaves that entry out, as the authors' published code does.
+
+    Example:
+        >>> cascade = Cascade("truth", 0, (1,), torch.tensor([[[0.0, -3.0, 0.0]], [[-1.0, -2.0, 0.5]]]))
+        >>> one_hop(cascade), one_hop(cascade, own=False)
+        (tensor([-5.5000]), tensor([-3.5000]))
     """
     total = cascade.value[0].sum(1) + proximal(cascade).sum(1)
     return total if own else total - _of_sources(proximal(cascade), cascade.sources)
 
 
 def r_hop(cascade: Cascade) -> Float[Tensor, " s"]:
-    """Each source's influence on everyone it reached, over all hops of the cascade (Definition 3)."""
+    """Each source's influence on everyone it reached, over all hops of the cascade (Definition 3).
+
+    Example:
+        >>> r_hop(Cascade("truth", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]], [[0.0, 0.25]]])))
+        tensor([-3.2500])
+    """
     return cascade.total
 
 
 def by_hop(cascade: Cascade) -> Float[Tensor, "hops s"]:
-    """How the influence of each source decays from hop to hop: the sum over receivers."""
+    """How the influence of each source decays from hop to hop: the sum over receivers.
+
+    Example:
+        >>> by_hop(Cascade("truth", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]])))
+        tensor([[-3.0000],
+                [-0.5000]])
+    """
     return cascade.value.sum(2)
 
 
 def by_receiver(cascade: Cascade) -> Float[Tensor, "s n"]:
-    """On whom each source's influence fell: the sum over hops."""
+    """On whom each source's influence fell: the sum over hops.
+
+    Example:
+        >>> by_receiver(Cascade("truth", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]])))
+        tensor([[-4.0000,  0.5000]])
+    """
     return cascade.value.sum(0)
 
 
@@ -44,6 +65,10 @@ def proximal(cascade: Cascade) -> Float[Tensor, "s n"]:
 
     That is the first-order entry, with Δ_j = −η ∇L(θ_j; z_j) for SGD as in print; of another kind of cascade it is that
     kind's entry. With all participants as sources, in order, it is `given` of the reciprocity factors.
+
+    Example:
+        >>> proximal(Cascade("first order", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]])))
+        tensor([[-1.0000,  0.5000]])
     """
     if len(cascade.value) < 2:
         raise ValueError("the cascade must have at least one hop; found only hop 0. Compute it from one round or more.")
@@ -61,6 +86,10 @@ def reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
     NaN where j gains nothing from k. Negative: one helps, the other harms. Departs from print, which evaluates j's
     gradient on k's data (∇L(θ_j; z_k)) and k's on j's; everyone's update comes from its own data, as in Definition 4.
+
+    Example:
+        >>> reciprocity(torch.tensor([[0.0, -1.0], [-2.0, 0.0]]))[0, 1]  # 0 gains twice as much from 1 as 1 from 0
+        tensor(2.)
     """
     return _ratio(given.T, given)
 
@@ -72,6 +101,10 @@ def neighbourhood_reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, " n"
 
     What j gives itself is no exchange, and is left out. Departs from print, whose denominator has q_l and z_j where j
     receives from l: the receiver's weight q_j and the source's data z_l.
+
+    Example:
+        >>> neighbourhood_reciprocity(torch.tensor([[0.0, -1.0], [-2.0, 0.0]]))
+        tensor([0.5000, 2.0000])
     """
     others = given - given.diag().diag()
     return _ratio(others.sum(1), others.sum(0))
@@ -82,7 +115,13 @@ def _ratio(above: Tensor, below: Tensor) -> Tensor:
 
 
 def accumulate(cascades: Iterable[Cascade]) -> Cascade:
-    """The sum of the cascades of several rounds, as one that starts in the first of them; one is held at a time."""
+    """The sum of the cascades of several rounds, as one that starts in the first of them; one is held at a time.
+
+    Example:
+        >>> one = Cascade("truth", 4, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]]))
+        >>> r_hop(accumulate([one, one])), accumulate([one, one]).t
+        (tensor([-7.], dtype=torch.float64), 4)
+    """
     remaining = iter(cascades)
     first = next(remaining, None)
     if first is None:
@@ -109,7 +148,12 @@ def _difference(one: Cascade, other: Cascade) -> str | None:
 
 
 def summed(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
-    """Each participant's scores of all rounds, summed. What it did to the final models is `whole_run_shares`."""
+    """Each participant's scores of all rounds, summed. What it did to the final models is `whole_run_shares`.
+
+    Example:
+        >>> summed([torch.tensor([-1.0, 0.5]), torch.tensor([-2.0, 0.25])])
+        tensor([-3.0000,  0.7500], dtype=torch.float64)
+    """
     total: Tensor | None = None
     for scores in per_round:
         if total is not None and len(scores) != len(total):
@@ -166,6 +210,11 @@ def extremes(values: Float[Tensor, " size"], most: int = 10) -> Extremes:
     """The `most` helpful and harmful samples, or participants; fewer if fewer helped or harmed.
 
     Only what is below 0 helped and what is above 0 harmed: samples that were never used, at 0, are in neither.
+
+    Example:
+        >>> helpful, harmful = extremes(torch.tensor([0.5, -1.0, 0.0, -2.0]))
+        >>> helpful, harmful
+        (tensor([3, 1]), tensor([0]))
     """
     if most < 1:
         raise ValueError(f"most must be at least 1; found {most}.")

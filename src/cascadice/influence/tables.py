@@ -119,6 +119,12 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
 
     `sample` is the training sample that each case stands for, where it is not the whole batch: one, or one a case.
     A cascade of samples knows only their places in the batch: `round.draw.batch[source, 0, list(cascade.samples)]`.
+
+    Example:
+        >>> import torch
+        >>> cascade = Cascade("truth", 7, (1,), torch.tensor([[[0.0, -3.0]], [[-1.0, 0.0]]]))
+        >>> table_of(cascade).value
+        array([-3., -1.])
     """
     if cascade.samples is not None and sample == ALL:
         raise ValueError(
@@ -139,7 +145,13 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
 
 
 def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Table:
-    """A row for each participant's update in round t: its influence on all, over all hops. NaN has no row."""
+    """A row for each participant's update in round t: its influence on all, over all hops. NaN has no row.
+
+    Example:
+        >>> import torch
+        >>> table_of_participants("shares", 7, torch.tensor([-0.5, torch.nan])).columns["source"]
+        array([0], dtype=int32)
+    """
     value = scores.detach().cpu().double().numpy()
     (source,) = (~np.isnan(value)).nonzero()
     return _table(kind, round=t, source=source, sample=ALL, hop=ALL, receiver=ALL, value=value[source])
@@ -171,7 +183,14 @@ def renumbered(table: Table, members: Sequence[int]) -> Table:
 
 
 def concatenate(tables: Iterable[Table]) -> Table:
-    """The rows of all tables, one after the other; none make an empty table."""
+    """The rows of all tables, one after the other; none make an empty table.
+
+    Example:
+        >>> import torch
+        >>> rounds = [table_of_participants("shares", t, torch.tensor([-0.5, 0.25])) for t in (0, 1)]
+        >>> concatenate(rounds).round
+        array([0, 0, 1, 1], dtype=int32)
+    """
     given = [table.columns for table in tables]
     empty = {name: np.empty(0, dtype=kind) for name, kind in TYPES.items()}
     return Table(**{name: np.concatenate([empty[name], *(table[name] for table in given)]) for name in TYPES})
@@ -216,7 +235,11 @@ def read_note(folder: Folder) -> dict[str, Any]:
 
 
 def read_table(folder: Folder) -> Table:
-    """All parts in a folder as one table, in the order of their numbers."""
+    """All parts in a folder as one table, in the order of their numbers.
+
+    Example:
+        >>> read_table("runs/demo/influence").select(kind="truth", source=3)  # doctest: +SKIP
+    """
     paths = parts(folder)
     if not paths:
         raise FileNotFoundError(f"{folder} must hold parts of a table, part-00000000.parquet and on; found none.")

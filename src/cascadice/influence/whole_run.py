@@ -28,7 +28,7 @@ from cascadice.influence.full_horizon import final_adjoint, pull_back
 
 Rounds = int | Sequence[Round]
 Alpha = float | Float[Tensor, " n"]
-Part = tuple[Float[Tensor, " n"], Float[Tensor, "n samples"], Int[Tensor, "n samples"]]
+KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n samples"], Int[Tensor, "n samples"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class RoundScores(NamedTuple):
     sweep: Sweep
 
     @property
-    def part(self) -> Part:
+    def kept(self) -> KeptScores:
         """What is kept of it: scores of participants and of samples, and which those are."""
         return self.participants.cpu(), self.samples.cpu(), self.drawn
 
@@ -136,14 +136,14 @@ def whole_run(
 
 def collect(scored: Iterable[RoundScores]) -> WholeRun:
     """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
-    parts, t, value = list[Part](), 0, 0.0
+    parts, t, value = list[KeptScores](), 0, 0.0
     for each in scored:
-        parts.append(each.part)
+        parts.append(each.kept)
         t, value = each.t, each.sweep.value
     return together(parts, t, value)
 
 
-def together(parts: Sequence[Part], first: int, value: float) -> WholeRun:
+def together(parts: Sequence[KeptScores], first: int, value: float) -> WholeRun:
     """Parts of all rounds, the last one first, as one result."""
     participants, samples, drawn = (torch.stack(part) for part in zip(*parts[::-1], strict=True))
     return WholeRun(value, first, participants.double(), samples, drawn)

@@ -17,7 +17,7 @@ from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
 from cascadice.files.tensors import read_tensors, write_tensors
-from cascadice.influence.whole_run import Part, RoundScores, Sweep, WholeRun, together
+from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, together
 from cascadice.runs import store
 
 SAVE_SECONDS = 60.0
@@ -62,7 +62,7 @@ class SavedSweep:
     path: Path
     device: torch.device
     latest: Sweep | None = None
-    parts: list[Part] = field(default_factory=list)
+    parts: list[KeptScores] = field(default_factory=list)
     saved: float = field(default_factory=monotonic)
 
     @property
@@ -73,7 +73,7 @@ class SavedSweep:
     def add(self, scores: RoundScores) -> None:
         """Add the scores of the next round; they are saved once a minute."""
         latest = tree_map(torch.clone, scores.sweep.adjoint)  # the next round is pulled back in its place
-        self.parts.append(scores.part)
+        self.parts.append(scores.kept)
         self.latest = scores.sweep._replace(adjoint=latest)
         if monotonic() - self.saved >= SAVE_SECONDS:
             self.save()

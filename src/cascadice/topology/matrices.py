@@ -119,7 +119,15 @@ def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
 
 
 def check(W: Tensor, *, connected: bool = False) -> None:
-    """Raise a ValueError unless W is square, finite, not negative, its rows sum to 1, and it is connected if asked."""
+    """Raise a ValueError unless W is square, finite, not negative, its rows sum to 1, and it is connected if asked.
+
+    Example:
+        >>> check(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), connected=True)
+        >>> check(torch.tensor([[0.5, 0.4], [0.25, 0.75]]))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: W must have rows summing to 1; row 0 sums to 0.9...
+    """
     check_entries(W)
     _check_rows(W.shape[0], links(W))
     if connected and (gap := disconnection(W)):
@@ -183,6 +191,14 @@ def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Ten
     Args:
         path: Row k holds the weights that participant k gives; numbers only, no header.
         normalize: Divide each row by its sum.
+
+    Example:
+        >>> from tempfile import NamedTemporaryFile
+        >>> with NamedTemporaryFile("w", suffix=".csv") as file:
+        ...     _ = file.write("1, 1\\n1, 3\\n"), file.flush()
+        ...     read_csv(file.name, normalize=True)
+        tensor([[0.5000, 0.5000],
+                [0.2500, 0.7500]], dtype=torch.float64)
     """
     rows = []
     check_ordinary(Path(path))
@@ -206,7 +222,16 @@ def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Ten
 
 
 def write_csv(W: Float[Tensor, "n n"], path: str | PathLike[str]) -> None:
-    """Write W as CSV, which `read_csv` reads back bit for bit. The file is replaced atomically."""
+    """Write W as CSV, which `read_csv` reads back bit for bit. The file is replaced atomically.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     write_csv(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), f"{folder}/W.csv")
+        ...     read_csv(f"{folder}/W.csv")
+        tensor([[0.5000, 0.5000],
+                [0.2500, 0.7500]], dtype=torch.float64)
+    """
     dense = W if W.layout == torch.strided else W.to_dense()
     lines = (",".join(f"{weight!r}" if weight else "0" for weight in row) for row in dense.tolist())
     with replacing(Path(path)) as draft:

@@ -14,6 +14,10 @@ def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "
 
     `given[j, k]` is the accumulated influence of j on k; negative helped. Each receiver has its own scale, because
     losses may differ in size. Harm, and help below `share` of the greatest, in [0, 1), count as no tie at all.
+
+    Example:
+        >>> affinity(torch.tensor([[0.0, -1.0, 0.1], [-1.0, 0.0, 0.2], [0.1, 0.2, 0.0]]))[0]
+        tensor([0.0000, 0.5000, 0.0000])
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1; found {share}.")

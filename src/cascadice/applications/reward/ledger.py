@@ -143,6 +143,10 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     Raises:
         FileNotFoundError: If there is no ledger.
         ValueError: If the chain was altered, the ledger is of another note, or its chain does not contain `seal`.
+
+    Example:
+        >>> read_ledger("runs/demo/ledger").problems  # doctest: +SKIP
+        {}
     """
     folder = Path(folder)
     if not (folder / CHAIN).exists():
@@ -264,6 +268,9 @@ def totals(ledger: Ledger, *by: str) -> Columns:
 
     With "sample" the rows of samples are summed, otherwise those of whole updates. Returns a column for each name in
     `by`, then "entries" and "value".
+
+    Example:
+        >>> totals(read_ledger("runs/demo/ledger"), "participant")["value"]  # doctest: +SKIP
     """
     for name in by:
         lookup({name: None for name in DTYPES if name != "value"}, name, "column")
@@ -279,6 +286,10 @@ def totals(ledger: Ledger, *by: str) -> Columns:
 
 
 def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
-    """Everyone's contribution in every round of the ledger: what `payouts.pay` takes."""
+    """Everyone's contribution in every round of the ledger: what `payouts.pay` takes.
+
+    Example:
+        >>> pay(by_round(read_ledger("runs/demo/ledger")), budget=1000.0)  # doctest: +SKIP
+    """
     values = totals(ledger, "round", "participant")["value"]
     return torch.from_numpy(values).view(len(ledger.rounds), -1)

@@ -26,6 +26,9 @@ def clipping(share: float = 0.25) -> MixingRule:
 
     τ_k is the distance to the (f + 1)-th farthest neighbour; the authors' program has f = 1. Cost: the distances, one
     product of [n, d] matrices.
+
+    Example:
+        >>> *_, last = simulate(network, 100, rule=clipping())  # doctest: +SKIP
     """
     _check_share(share)
 
@@ -46,6 +49,9 @@ def krum(share: float = 0.25) -> MixingRule:
 
     A model's score is the sum of squared distances to its m − f − 2 nearest among the m that k holds, its own included;
     the lowest score wins.
+
+    Example:
+        >>> *_, last = simulate(network, 100, rule=krum(share=0.2))  # doctest: +SKIP
     """
     _check_share(share)
 
@@ -90,6 +96,9 @@ def trimmed_mean(share: float = 0.25) -> MixingRule:
     """Coordinate-wise trimmed mean (Yin et al. 2018): the mean without the f smallest and f largest values.
 
     It does not average by a W, so it returns the mixed parameters. Cost: a sort of what each participant received.
+
+    Example:
+        >>> *_, last = simulate(network, 100, rule=trimmed_mean())  # doctest: +SKIP
     """
     _check_share(share)
 
@@ -125,7 +134,11 @@ def alone(draw: Draw, before: Participants, half: Participants) -> Float[Tensor,
 
 
 def without(attackers: Sequence[int]) -> MixingRule:
-    """The oracle: all others know the attackers and give them no weight. Attackers mix as before."""
+    """The oracle: all others know the attackers and give them no weight. Attackers mix as before.
+
+    Example:
+        >>> *_, last = simulate(network, 100, rule=without([3, 7]))  # doctest: +SKIP
+    """
     bad = torch.tensor(list(attackers), dtype=torch.int64)
 
     def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:
