@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch.func import jvp, vjp, vmap
 
 from cascadice import optimizers
+from cascadice.engine.probes import check_differentiable
 from cascadice.optimizers import (
     OPTIMIZERS,
     Optimizer,
     adam,
     adamw,
     build,
-    check_differentiable,
     clip,
     momentum,
     nesterov,

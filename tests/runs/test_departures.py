@@ -8,7 +8,7 @@ import torch
 from chaos.faults import Faulty
 from runs.worlds import CONFIG, fit_for_threads, parameters, together
 
-from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.between import receive
 from cascadice.engine import evaluate_on, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.exchange.pairs import Pairs
@@ -106,8 +106,9 @@ def test_reverse_gossip_and_detection_follow_it_too(faulty, simulated):
     def seen(world):
         recording = open_recording(faulty / "all" / folder_name(world.rank), world=world)
         with world.exchange(recording.network) as exchange:
-            look, evaluation = looking(exchange), evaluate_on(recording.network, own_data(recording.network, 20))
-            return [look(recording.network, round_, evaluation).heard for round_ in recording.load_rounds()]
+            evaluation = evaluate_on(recording.network, own_data(recording.network, 20))
+            rounds = recording.load_rounds()
+            return [receive(recording.network, round_, evaluation, exchange).heard for round_ in rounds]
 
     for heard in zip(*checked(together(2, seen)), strict=True):
         assert bool((heard[0] & heard[1]).sum() == 0)

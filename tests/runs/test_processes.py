@@ -7,6 +7,7 @@ import json
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
 import cascadice
-from cascadice.applications.detect.between import looking
+from cascadice.applications.detect.between import receive
 from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.detect.idea import detect
 from cascadice.cli import main
@@ -269,7 +270,7 @@ def test_detection_from_what_processes_receive_is_that_in_one(runs):
         recording = open_recording(runs / "two" / folder_name(world.rank), world=world)
         evaluation, samples = own_samples(recording.network, 30, world)
         with world.exchange(recording.network) as exchange:
-            options = {"allowance": 0.5, "samples": samples, "look": looking(exchange)}
+            options = {"allowance": 0.5, "samples": samples, "look": partial(receive, exchange=exchange)}
             return list(detect(recording.network, recording.load_rounds(), evaluation, **options))[-1]
 
     results, errors = together(2, seen)

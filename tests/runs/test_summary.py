@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
+from cascadice.console import Console
 from cascadice.data.corruption import Corruption
 from cascadice.engine import Metrics
 from cascadice.engine.behaviours import Behaviour

@@ -22,7 +22,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice import optimizers
 from cascadice.engine import send
 from cascadice.engine.evaluation import Evaluation, check_rows
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
@@ -37,6 +36,7 @@ from cascadice.engine.fast.runner import Runner
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
+from cascadice.engine.probes import check_differentiable
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Pulled, Round, difference, moved, rows_of
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "stack"]
@@ -261,7 +261,7 @@ class Operator:
     def _check_differentiable(self) -> None:
         """Derivatives need optimizers whose steps respond to gradients."""
         for learner in self.network.learners:
-            optimizers.check_differentiable(learner.optimizer)
+            check_differentiable(learner.optimizer)
 
     # evaluate
 

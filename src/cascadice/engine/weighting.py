@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cascadice.engine.behaviours import BEHAVIOURS, Behaviour
 from cascadice.engine.networks import Network
+from cascadice.engine.probes import check_proportional
 from cascadice.engine.rounds import Round
-from cascadice.optimizers import Optimizer
 
 
 def with_weights(
@@ -91,19 +91,6 @@ def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -
     noisy = [b for b in network.behaviours if BEHAVIOURS[b.kind].noise]
     apart = (replace(b, nodes=(k,), strength=b.strength * float(each[k]) ** 2) for b in noisy for k in b.nodes)
     return (*(b for b in network.behaviours if b not in noisy), *apart)
-
-
-def check_proportional(optimizer: Optimizer) -> None:
-    """An optimizer's step must grow with its learning rate: half the rate is half of the update."""
-    draw = torch.Generator().manual_seed(0)
-    theta, gradient = torch.randn(2, 1, 8, generator=draw, dtype=torch.float64)
-    state = optimizer.init(theta)
-    once, twice = (optimizer.update(gradient, state, theta, theta.new_tensor([rate]))[0] for rate in (0.01, 0.02))
-    if not torch.allclose(twice, 2 * once, rtol=1e-9, atol=0) or not bool(once.any()):
-        raise ValueError(
-            "weights on updates need an optimizer whose step is proportional to its learning rate; this one's is not. "
-            "Multiply the step by lr in its `update`."
-        )
 
 
 def as_recorded(network: Network, rounds: Sequence[Round]) -> Network:
