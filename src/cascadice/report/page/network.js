@@ -90,7 +90,7 @@ function described(node, one) {
   const flag = data.flagged.includes(node) ? ", flagged" : "";
   if (!data.influence) return `${name(node)}${flag}`;
   const did = verdict(one), passive = state.source !== null && cascading() && (did === "helped" || did === "harmed");
-  return `${name(node)}${flag}: ${passive ? "was " : ""}${VERDICTS[did]}${did === "neither" ? "" : `, ${interval(one)}`}`;
+  return `${name(node)}${flag}: ${passive ? "was " : ""}${VERDICTS[did]}${did === "neither" || did === "unknown" ? "" : `, ${interval(one)}`}`;
 }
 
 function nodeKey(event, node) {
