@@ -115,6 +115,7 @@ function drawLegend() {
       dot(`background:${colour("helped")}`, "helped: loss went down (−)"),
       dot(`background:${colour("harmed")}`, "harmed: loss went up (+)"),
       dot(`background:${colour("faint")};border:2px solid ${colour("grey")}`, "within noise or none"),
+      ...(data.members ? [dot(`border:2px dotted ${colour("grey")}`, "of other processes, whose folders know its influence")] : []),
     ] : []),
     ...(data.flagged.length ? [dot(`border:2px dashed ${colour("harmed")}`, "flagged by its neighbours")] : []),
     element("span", {}, `${data.influence ? "Circle size: influence. " : ""}Line width: mixing weight.`));
