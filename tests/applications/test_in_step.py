@@ -12,9 +12,11 @@ from runs.worlds import LOCK, fit_for_threads, together, trained
 
 from cascadice import files
 from cascadice.applications import in_step, writer
+from cascadice.applications.choose.charts import charts as choose_charts
 from cascadice.applications.choose.findings import run as choose
 from cascadice.applications.forget.findings import run as forget
 from cascadice.applications.reward.audit import audit
+from cascadice.applications.reward.charts import charts as reward_charts
 from cascadice.applications.reward.findings import run as reward
 from cascadice.applications.reward.ledger import read_ledger
 from cascadice.cli import _parser, main
@@ -81,6 +83,7 @@ def test_payments_are_those_of_one_process(runs, kind):
     for rank, (part, own) in enumerate(zip(parts, OWN, strict=True)):
         assert {row[0]: row[1] for row in part["table"]["rows"]} == pytest.approx({k: paid[k] for k in own}, abs=1e-6)
         np.testing.assert_allclose(np.array(part["contributions"]), np.array(one["contributions"])[:, own], atol=1e-10)
+        assert [chart["traces"][0]["y"] for chart in reward_charts(part)[:2]] == [own, own]
         assert set(read_ledger(part["ledger"]).rows["participant"].tolist()) == set(own)
         assert "Computed again" in audit(part, home / "two" / folder_name(rank) / "reward")[0]
     assert sum(row[1] for part in parts for row in part["table"]["rows"]) == pytest.approx(100, abs=1e-4)
@@ -97,6 +100,7 @@ def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):
     rows = {row[0]: row[1:] for row in one["table"]["rows"]}
     for part, own in zip(parts, OWN, strict=True):
         assert sorted(row[0] for row in part["table"]["rows"]) == own
+        assert choose_charts(part)[0]["traces"][0]["y"] == own
         for k, *numbers, advice, injected in part["table"]["rows"]:
             assert numbers == pytest.approx(rows[k][:2], abs=1e-10)
             assert [advice, injected] == rows[k][2:]

@@ -20,7 +20,7 @@ from chaos.worker import ALL, FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
 EVERY = 6  # rounds from one fault to the next
 QUIET, CALM = 15, 100  # rounds without faults, at the start and at the end: who died last must have time to come back
 LONGEST = 270  # seconds
-WITHIN = 3  # rounds in which who was late, because it waited for another, is heard again
+WITHIN, WAITED = 3, 20  # rounds in which who was late is heard again: by a little, or by more than the patience
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if gone.cut_off:
         print(f"{len(gone.cut_off)} rounds were left out by processes that had been cut off, to catch up")
     ignored = unheard(logs, rounds, args.graph)
-    if once := [each for each in ignored if len(each.rounds) <= WITHIN]:
-        print(f"{sum(len(each.rounds) for each in once)} messages came too late because another process was waited for")
+    if late := [each for each in ignored if len(each.rounds) <= (WAITED if each.waited else WITHIN)]:
+        print(f"{sum(len(each.rounds) for each in late)} messages came too late from processes that waited for others")
     problems = [
         *(f"process {rank} did not reach the last round" for rank, done in enumerate(finished) if not done),
         *(["fewer faults than asked for"] if len(found) < args.at_least else []),
         *(f"process {rank} lost round {t}" for rank, t in gone.lost),
-        *(f"nothing had happened, but there is {each}" for each in ignored if each not in once),
+        *(f"nothing had happened, but there is {each}" for each in ignored if each not in late),
         *(f"{f.kind} in round {f.t}: {f}" for f in found if not f.verified),
     ]
     print("\n".join(problems) or "every round of every process is the simulator's; no survivor lost a round")

@@ -11,7 +11,7 @@ import torch
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import draw
 from cascadice.engine.operator import Operator
-from chaos.worker import NODES, PARTS, PROCESS_FAULTS, RANKS, lines, tensor, whole
+from chaos.worker import NODES, PARTS, PATIENCE, PROCESS_FAULTS, RANKS, lines, tensor, whole
 
 Logs = list[list[dict[str, Any]]]
 CLOSE = 1e-10
@@ -98,11 +98,16 @@ def faults(logs: Logs, rounds: int, graph: str) -> list[Fault]:
 
 
 class Unheard(NamedTuple):
-    """Rounds in a row in which a process did not hear another."""
+    """Rounds in a row in which a process did not hear another.
+
+    Attributes:
+        waited: Whether the receiver had waited in the first of them until its patience ended.
+    """
 
     receiver: int
     source: int
     rounds: tuple[int, ...]
+    waited: bool
 
 
 def unheard(logs: Logs, rounds: int, graph: str) -> list[Unheard]:
@@ -110,13 +115,14 @@ def unheard(logs: Logs, rounds: int, graph: str) -> list[Unheard]:
     there = [{line["t"]: tensor(line["rows"]) for line in log if "rows" in line} for log in logs]
     unwell = _excused(logs, rounds, graph)[1]
     wrong = [{line["t"] + later for line in log if "fault" in line for later in (0, 1)} for log in logs]
-    found = []
+    found, spent = [], _seconds(logs)
     for source, receiver in _links(graph).edges:
         excused = unwell[source] | unwell[receiver] | wrong[source]
         both = [t for t in there[receiver] if t in there[source] and t not in excused]
         missing = [t for t in both if not bool(there[receiver][t][:, list(PARTS[source])].any())]
         in_a_row = groupby(enumerate(missing), key=lambda each: each[1] - each[0])
-        found += [Unheard(receiver, source, tuple(t for _, t in group)) for _, group in in_a_row]
+        for ts in (tuple(t for _, t in group) for _, group in in_a_row):
+            found.append(Unheard(receiver, source, ts, spent[receiver].get(ts[0], 0.0) > 0.9 * PATIENCE))
     return found
 
 

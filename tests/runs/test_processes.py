@@ -221,6 +221,9 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs):
     question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
     whole, parts, results = asked(runs, question, ask_whole_run, "whole-run")
     same_rows(whole, parts, [[0, 1, 2], [3, 4]])
+    drawn = collect(runs / "two" / "rank-001")["final"]
+    assert sorted(row[0] for row in drawn["rows"]) == [3, 4]
+    assert drawn["charts"][0]["traces"][0]["y"] == [3, 4]
     change = read_training_change(runs / "whole-run-of-one")
     assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
 
@@ -235,6 +238,8 @@ def test_the_page_of_one_process_shows_its_own_and_that_of_the_run_everybody(run
     assert None not in totals
     assert own["influence"]["totals"]["first order"] == [None, None, None, *totals[3:]]
     assert (whole["notes"], own["notes"]) == ([], [])
+    assert (whole["members"], own["members"]) == (None, [3, 4])
+    assert (whole["training"]["consensus"], own["training"]["consensus"]) == (None, None)  # nobody has all models
     assert whole["commands"][-1]["command"] == f"torchrun --nproc-per-node 2 -m cascadice detect {runs / 'two'}"
     assert collect(runs / "one")["training"]["loss"] == whole["training"]["loss"]
     assert "participants" in page(own)

@@ -27,19 +27,23 @@ def axis(text: str, **more: Any) -> Json:
     return {"title": {"text": text}, **more}
 
 
-def participants(nodes: int, injected: Mapping[int, Any], text: str = "participant", **more: Any) -> Json:
-    """An axis of participants, who have their faults beside their numbers if there are few enough."""
+def participants(
+    nodes: int, injected: Mapping[int, Any], text: str = "participant", numbers: Sequence[int] = (), **more: Any
+) -> Json:
+    """An axis of participants, all or those with these numbers; faults stand beside them if there are few enough."""
     if nodes > NAMED_UP_TO:
         return axis(text, **more)
-    names = [f"{injected[k]} {k}" if injected.get(k) else str(k) for k in range(nodes)]
-    return axis(text, tickvals=list(range(nodes)), ticktext=names, **more)
+    each = list(numbers or range(nodes))
+    names = [f"{injected[k]} {k}" if injected.get(k) else str(k) for k in each]
+    return axis(text, tickvals=each, ticktext=names, **more)
 
 
 def bars(
-    values: Sequence[float], colours: Sequence[str] | str, hover: str, half: Sequence[float] | None = None
-) -> Json:
-    """Horizontal bars, one a participant; `half` is half of their intervals."""
-    trace: Json = {"type": "bar", "orientation": "h", "x": short(values), "y": list(range(len(values)))}
+    values: Sequence[float], colours: Sequence[str] | str, hover: str, half: Sequence[float] | None = None,
+    numbers: Sequence[int] = (),
+) -> Json:  # fmt: skip
+    """Horizontal bars, one a participant, of all or of those with these numbers; `half` is half of their intervals."""
+    trace: Json = {"type": "bar", "orientation": "h", "x": short(values), "y": list(numbers or range(len(values)))}
     if half is not None and np.isfinite(half).any():
         trace["error_x"] = {"array": short(half), "color": "--ink", "thickness": 1.2, "width": 3}
     return {**trace, "marker": {"color": colours}, "hovertemplate": hover, "showlegend": False}
@@ -69,19 +73,27 @@ def matrix_axes() -> Json:
     return {"xaxis": axis("source j", **named), "yaxis": axis("receiver k", autorange="reversed", **named)}
 
 
-def contributions(updates: Any, injected: Mapping[int, Any], title: str, kind: str) -> Json:
-    """Bars of everybody's influence, summed over rounds [rounds, n], with 95 % intervals; grey is within noise."""
+def contributions(
+    updates: Any, injected: Mapping[int, Any], title: str, kind: str, numbers: Sequence[int] = ()
+) -> Json:
+    """Bars of everybody's influence, summed over rounds [rounds, n], with 95 % intervals; grey is within noise.
+
+    `numbers` are those of the participants, if it is not everybody's.
+    """
     updates = np.asarray(updates, dtype=float)
     total, bounds = updates.sum(0), bounds_of_totals(updates)
     colours = [SIGNED[int(sign)] for sign in signs(total, bounds)]
-    trace = bars(total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", (bounds.high - total).tolist())
-    noise = [str(k) for k, colour in enumerate(colours) if colour == SIGNED[0] and total[k] and np.isfinite(total[k])]
+    trace = bars(
+        total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", (bounds.high - total).tolist(), numbers
+    )
+    each = numbers or range(len(total))
+    noise = [str(k) for k, colour, value in zip(each, colours, total, strict=True) if colour == SIGNED[0] and value]
     sure = f" Within noise: {', '.join(noise[:12])}{' and more' * (len(noise) > 12)}." if noise else ""
     note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." * (len(updates) > 1)
     return chart(
         title, [trace], f"Influence of each participant by {kind}.{sure}", note, height=max(300, 20 * len(total) + 80),
         xaxis=axis("change in loss: − helped, + harmed", zerolinecolor="--grey"),
-        yaxis=participants(len(total), injected, autorange="reversed", ticks=""),
+        yaxis=participants(len(total), injected, numbers=numbers, autorange="reversed", ticks=""),
     )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from cascadice import data, models, network
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.engine.carrying_on import carry_on
 from cascadice.engine.exchange.attendance import Attendance
+from cascadice.engine.exchange.frames import HEADER, STILL_WAITING, Frame, notice, pack
 from cascadice.engine.exchange.frames import MODEL as MODEL_FRAME
-from cascadice.engine.exchange.frames import Frame, pack
 from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.exchange.post import MissingError, Post
@@ -211,24 +211,24 @@ def test_rows_of_w_keep_their_sums():
 class ByHand:
     """A process group whose messages are put into it by hand; `sent` is called with what would be sent."""
 
-    def __init__(self, sent=lambda peer: None):
-        self.sent, self._came = sent, {peer: Queue() for peer in range(1, RANKS)}
+    def __init__(self, sent=lambda peer, data: None):
+        self.sent, self.came = sent, {peer: Queue() for peer in range(1, RANKS)}
 
     def put(self, exchange, peer, step, t=None):
         """Let the message of a peer with this number come, and wait until it is there."""
         nodes = torch.tensor(PARTS[peer])
         rows = torch.zeros(len(nodes), COLUMNS, dtype=torch.float64)
-        self._came[peer].put(pack(Frame(MODEL_FRAME, step, step if t is None else t, nodes, rows)))
+        self.came[peer].put(pack(Frame(MODEL_FRAME, step, step if t is None else t, nodes, rows)))
         while exchange.post.last(peer) != step:
             sleep(0.001)
 
     def send(self, tensors, peer, tag):
-        self.sent(peer)
+        self.sent(peer, tensors[0])
         return SimpleNamespace(wait=lambda timeout: None)
 
     def recv(self, tensors, peer, tag):
         def wait(timeout):
-            data = self._came[peer].get()
+            data = self.came[peer].get()
             tensors[0][: len(data)] = data
 
         return SimpleNamespace(wait=wait)
@@ -242,7 +242,7 @@ def by_hand(digits):
 def test_the_slowest_of_those_who_wait_for_one_another_is_not_late(digits):
     mine, group, exchange = by_hand(digits)
     sent = [threading.Semaphore(0), threading.Semaphore(0)]
-    group.sent = lambda peer: sent[peer - 1].release()
+    group.sent = lambda peer, data: sent[peer - 1].release()
     for peer in (1, 2):
         group.put(exchange, peer, 0)
     for round_ in simulate(mine, 8, operator=Operator(mine, exchange)):
@@ -274,6 +274,32 @@ def test_a_newcomer_does_not_believe_a_message_that_lies_about_its_round(digits)
     assert (heard.t, heard.start) == (3, 5)
     assert bool((heard.W[:2, 2] == 0).all())
     assert bool((heard.W[:2, 3] == 1).all())
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_who_waits_for_a_third_and_says_so_is_waited_for_longer(digits, says):
+    mine, group, exchange = by_hand(digits)
+    exchange.attendance.patience = 0.4
+    for peer in (1, 2):
+        group.put(exchange, peer, 0)
+    rounds = simulate(mine, 2, operator=Operator(mine, exchange))
+    next(rounds)
+    if says:
+        group.came[1].put(notice(STILL_WAITING, 0))
+    group.put(exchange, 2, 1)
+    late = threading.Timer(0.6, group.put, (exchange, 1, 1))  # before twice the patience is over
+    late.start()
+    next(rounds)
+    late.join()
+    assert exchange.incomplete != says
+
+
+def test_who_waits_for_long_says_so_once(digits):
+    mine, group, exchange = by_hand(digits)
+    exchange.attendance.patience, sent = 0.4, []
+    group.sent = lambda peer, data: sent.append((peer, HEADER.unpack(data[: HEADER.size].numpy().tobytes())[2]))
+    next(simulate(mine, 1, operator=Operator(mine, exchange)))  # nobody sends anything
+    assert sorted(sent) == [(peer, kind) for peer in (1, 2) for kind in (MODEL_FRAME, STILL_WAITING)]
 
 
 @pytest.mark.parametrize(("last", "waits"), [(6, 0.2), (5, 0.0), (7, 0.0)])

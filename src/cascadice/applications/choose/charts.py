@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cascadice.applications.charts import axis, bars, chart, line, matrix, matrix_axes
+from cascadice.applications.charts import axis, bars, chart, line, matrix, matrix_axes, participants
 from cascadice.applications.plain import Json, short
 
 
@@ -52,10 +52,11 @@ def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool]) -> Json:
 
 
 def _contributors(results: Json) -> Json:
-    values = results["contributions"]
+    values, numbers = results["contributions"], results.get("members", ())  # numbers of one process among several
     colours = ["--helped" if value < 0 else "--harmed" for value in values]
-    trace = bars(values, colours, "participant %{y}: %{x:.4g}<extra></extra>")
+    trace = bars(values, colours, "participant %{y}: %{x:.4g}<extra></extra>", numbers=numbers)
     return chart(
         results["title"], [trace], "Influence of each participant over the whole run.",
-        xaxis=axis("change in loss: − helped, + harmed"), yaxis=axis("participant", autorange="reversed"),
+        xaxis=axis("change in loss: − helped, + harmed"),
+        yaxis=participants(len(values), {}, numbers=numbers, autorange="reversed"),
     )  # fmt: skip

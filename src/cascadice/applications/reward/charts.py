@@ -11,17 +11,18 @@ def charts(results: Json) -> list[Json]:
     updates = np.array(results["contributions"], dtype=float)
     injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
     nodes = updates.shape[1]
-    paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>")
+    numbers = results.get("members") or list(range(nodes))  # of one process among several
+    paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>", numbers=numbers)
     lines = [
         line(results["rounds"], total, f"{injected[k]} {k}" if k in injected else f"participant {k}",
              "--harmed" if k in injected else "--helped", k in injected)
-        for k, total in enumerate(updates.cumsum(0).T)
+        for k, total in zip(numbers, updates.cumsum(0).T, strict=True)
     ]  # fmt: skip
-    who = participants(nodes, injected, autorange="reversed")
+    who = participants(nodes, injected, numbers=numbers, autorange="reversed")
     return [
         chart("Payments", [paid], "Payment of each participant.", height=max(300, 20 * nodes + 80),
               xaxis=axis("payment"), yaxis=who),
-        contributions(updates, injected, "What they are paid for", "the ledger"),
+        contributions(updates, injected, "What they are paid for", "the ledger", numbers),
         chart("Contributions so far", lines, "Influence of each participant, added up round by round.",
               xaxis=axis("round"), yaxis=axis("change in loss so far (negative helped)")),
     ]  # fmt: skip

@@ -13,8 +13,8 @@ from torch import Tensor
 
 MAGIC, FORMAT = 0x63617363, 2
 HEADER = struct.Struct("<IHHqqIII4xQ")  # magic, format, kind, step, round, rows, columns, type, checksum
-GOODBYE, MODEL, ADJOINT = 0, 1, 2
-KINDS = {GOODBYE: "goodbye", MODEL: "parameters", ADJOINT: "adjoints"}
+GOODBYE, MODEL, ADJOINT, STILL_WAITING = 0, 1, 2, 3
+KINDS = {GOODBYE: "goodbye", MODEL: "parameters", ADJOINT: "adjoints", STILL_WAITING: "notice that it waits"}
 BLOCK = 512  # words that are summed before they are weighted
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -33,7 +33,7 @@ class Frame(NamedTuple):
     """Rows of participants: their parameters, or adjoints.
 
     Attributes:
-        kind: MODEL, ADJOINT, or GOODBYE, after which its sender says nothing more.
+        kind: MODEL or ADJOINT; without rows STILL_WAITING, for a third process, or GOODBYE, the last of its sender.
         step: The number of the exchange, the same in every process.
         t: The round.
         nodes: Whose rows they are.
@@ -70,6 +70,12 @@ def pack(frame: Frame) -> Tensor:
     return data
 
 
+def notice(kind: int, step: int = 0) -> Tensor:
+    """A frame without rows, as bytes."""
+    nothing = torch.empty(0)
+    return pack(Frame(kind, step, step, nothing.long(), nothing.view(0, 1)))
+
+
 def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int, frozenset[int]]) -> Frame:
     """The frame in these bytes, if it is what is expected of its sender.
 
@@ -87,7 +93,7 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int,
         raise FrameError("a message that is not one of ours, or of another version")
     if kind not in KINDS:
         raise FrameError(f"a message of unknown kind {kind}")
-    if kind == GOODBYE:
+    if kind in (GOODBYE, STILL_WAITING):
         return Frame(kind, step, t, torch.empty(0, dtype=torch.int64), torch.empty(0, 0))
     try:
         return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))

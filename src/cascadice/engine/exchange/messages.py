@@ -18,7 +18,7 @@ from torch import Tensor
 from cascadice import names
 from cascadice.engine.exchange import frames
 from cascadice.engine.exchange.attendance import POLICIES, Attendance, PeerError
-from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame
+from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
 from cascadice.engine.exchange.renormalise import renormalised, rescaled
 from cascadice.engine.exchange.rows import as_rows, from_rows, real_buffers, width
@@ -101,7 +101,8 @@ class Messages:
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
-        self._step, self._overtaken, self._mixed, self.incomplete = 0, 0, torch.empty(0), False
+        self._step, self._overtaken, self._waited = 0, 0, -1
+        self._mixed, self.incomplete = torch.empty(0), False
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -260,7 +261,7 @@ class Messages:
         self._step += 1
         for peer in peers:
             try:
-                frame = self.post.receive(peer, kind, step, self.attendance.until(peer, peers, start, step))
+                frame = self._receive(peer, kind, step, start, self.attendance.until(peer, peers, start, step))
                 if frame.t != t:
                     raise MissingError(f"its message was of round {frame.t}")
             except MissingError as error:
@@ -268,6 +269,21 @@ class Messages:
             else:
                 self.attendance.came(peer)
                 yield frame
+
+    def _receive(self, peer: int, kind: int, step: int, start: float, end: float) -> Frame:
+        """A message. Who waits for long tells its neighbours, who would lose patience with it at the same time."""
+        half = start + self.attendance.patience / 2
+        if self._stops or end <= half:
+            return self.post.receive(peer, kind, step, end)
+        try:
+            return self.post.receive(peer, kind, step, half)
+        except MissingError as error:
+            if not error.late:
+                raise
+        for other in self._peers if self._waited < step else ():
+            self.post.send(other, frames.notice(STILL_WAITING, step))
+        self._waited = step
+        return self.post.receive(peer, kind, step, end, self.attendance.patience)
 
     def _check_complete(self, t: int) -> None:
         if self._stops:

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 dist: Any = torch.distributed  # its types leave out what is needed here
 
-CONNECTING = timedelta(seconds=5)
+CONNECTING, LONGEST = 2, 30  # seconds that an attempt to connect may take: the first, and after many
 LOOK_EVERY = 0.02  # seconds
 
 
@@ -52,15 +52,17 @@ class Pairs:
             # a connection of its own: a store answers one thread at a time, and may wait
             store = PrefixStore(f"pair-{low}-{high}", self._store.clone())
             store.add(f"asked-{self._rank}", 1)
+            timeout = CONNECTING
             while not self._closed.wait(LOOK_EVERY):
                 asked = [store.add(f"asked-{rank}", 0) for rank in (low, high)]
                 name = f"{asked[0]}.{asked[1]}"
                 store.set(f"read-{self._rank}", name)
                 if all(asked) and store.check([f"read-{peer}"]) and store.get(f"read-{peer}").decode() == name:
-                    if group := self._group(PrefixStore(name, store), peer):
+                    if group := self._group(PrefixStore(name, store), peer, timeout):
                         self._groups[peer] = group
                         return True
                     store.add(f"asked-{self._rank}", 1)
+                    timeout = min(2 * timeout, LONGEST)
         except RuntimeError:  # the store is gone, and with it the way to find each other
             pass
         return False
@@ -69,11 +71,11 @@ class Pairs:
         """Stop looking for peers."""
         self._closed.set()
 
-    def _group(self, store: Any, peer: int) -> Any:
+    def _group(self, store: Any, peer: int, timeout: float) -> Any:
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(interface=self._interface)]
-        options._timeout = CONNECTING
+        options._timeout = timedelta(seconds=timeout)
         try:
             return gloo(store, int(self._rank > peer), 2, options)
         except RuntimeError:

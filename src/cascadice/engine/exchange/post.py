@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.engine.exchange.frames import GOODBYE, HEADER, Frame, FrameError, bytes_of, pack
+from cascadice.engine.exchange.frames import GOODBYE, HEADER, STILL_WAITING, Frame, FrameError, bytes_of, notice
 
 WAITING = 4  # messages to a peer that does not read, before further ones wait or are dropped
 AHEAD = 4  # messages of a peer that are kept until they are asked for
@@ -58,6 +58,7 @@ class Post:
         self._came: dict[int, dict[tuple[int, int], Frame | str]] = {peer: {} for peer in peers}
         self._gone: dict[int, str] = {}
         self._heard: dict[int, tuple[float, int]] = {}
+        self._waits: dict[int, int] = {}
         self._letters: dict[int, Queue[Tensor | None]] = {peer: Queue(WAITING) for peer in peers}
         self._connected = {peer: threading.Event() for peer in peers}
         self._connections = dict.fromkeys(peers, 0)
@@ -86,8 +87,10 @@ class Post:
         self.sent[peer] += len(data)
         return True
 
-    def receive(self, peer: int, kind: int, step: int, end: float) -> Frame:
+    def receive(self, peer: int, kind: int, step: int, end: float, longer: float = 0.0) -> Frame:
         """The frame with this number, waited for until the clock `monotonic` says `end`.
+
+        If the peer has said that it waits for another one, in the exchange before, it is waited for `longer`.
 
         Raises:
             MissingError: Where it is wrong, was lost or left out, does not come in time, or its sender is gone.
@@ -108,9 +111,12 @@ class Post:
                     raise MissingError("it sent a later message, but not this one")
                 if peer in self._gone:
                     raise MissingError(self._gone[peer])
-                if (left := end - monotonic()) <= 0:
+                if (left := end - monotonic()) > 0:
+                    self._changed.wait(left)
+                elif longer and self._waits.get(peer) == step - 1:
+                    end, longer = end + longer, 0.0
+                else:
                     raise MissingError("nothing came in time", late=True)
-                self._changed.wait(left)
 
     def newest(self, peer: int, near: int) -> Frame | None:
         """The message with the highest number that came of a peer and was not asked for.
@@ -147,9 +153,7 @@ class Post:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        nothing = torch.empty(0)
-        goodbye = pack(Frame(GOODBYE, 0, 0, nothing.long(), nothing.view(0, 1)))
-        end = monotonic() + timeout
+        goodbye, end = notice(GOODBYE), monotonic() + timeout
         for peer, connected in self._connected.items():
             if not connected.is_set():
                 self._lose(peer, "it never came")
@@ -195,6 +199,9 @@ class Post:
                 self._lose(peer, FINISHED)
                 return
             self.received[peer] += bytes_of(frame)
+            if frame.kind == STILL_WAITING:
+                self._waits[peer] = frame.step
+                continue
             self._accept(peer, (frame.kind, frame.step), frame)
 
     def _accept(self, peer: int, key: tuple[int, int], what: Frame | str) -> None:

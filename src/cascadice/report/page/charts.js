@@ -54,7 +54,7 @@ function trainingCurves() {
   if (!curves) return;
   const lines = data.nodes <= 64 ? "Thin lines are participants, thick lines their mean." : "Bands span the lowest to the highest participant.";
   const distance = " Consensus distance: how far the participants’ parameters are from their mean (root mean square); 0 = all the same.";
-  say("training-text", lines + distance + (curves.thinned ? " Some rounds are left out of the curves." : ""));
+  say("training-text", lines + (curves.consensus ? distance : "") + (curves.thinned ? " Some rounds are left out of the curves." : ""));
   const round = { title: { text: "round" } };
   show("accuracy-card", curves.accuracy !== null);
   if (curves.accuracy) {
@@ -64,7 +64,8 @@ function trainingCurves() {
   const test = curves["test loss"];
   const means = test ? [{ x: test.rounds, y: test.mean, mode: "lines", line: { color: colour("two"), width: 2.6, dash: "dash" }, name: "test data", hovertemplate: "test %{y:.3f}, round %{x}<extra></extra>" }] : [];
   chart("loss", [...curve(curves.loss, "harmed", "training batches"), ...means], { xaxis: round, yaxis: { rangemode: "tozero" } }, "Mean training and test loss by round.");
-  chart("consensus", curve(curves.consensus, "grey", "distance"), { xaxis: round, yaxis: { rangemode: "tozero" }, showlegend: false }, "Distance of the participants' parameters from their mean, by round.");
+  show("consensus-card", curves.consensus !== null);
+  if (curves.consensus) chart("consensus", curve(curves.consensus, "grey", "distance"), { xaxis: round, yaxis: { rangemode: "tozero" }, showlegend: false }, "Distance of the participants' parameters from their mean, by round.");
 }
 
 function reach() {

@@ -17,7 +17,7 @@ from cascadice.report.page import final_models, influences, mixing, samples, sec
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
-from cascadice.runs.folder import fingerprint, read_run_config, run_fingerprint
+from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.saved import unknown
@@ -65,6 +65,7 @@ def collect(folder: files.Folder) -> Json:
         "path": str(home),
         "nodes": nodes,
         "shown": shown,
+        "members": _members(places, nodes),
         "run": _run(config, manifest),
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
@@ -79,6 +80,16 @@ def collect(folder: files.Folder) -> Json:
         "table": influences.table(read),
         "notes": notes,
     }
+
+
+def _members(places: Sequence[Path], nodes: int) -> list[int] | None:
+    """The participants that these folders of processes are about; None if it is everybody."""
+    try:
+        each = [(read_manifest(place).get("process") or {}).get("members") for place in places]
+        members = sorted({int(k) for own in each for k in own})
+    except (ValueError, TypeError):
+        return None
+    return members if len(members) < nodes else None
 
 
 def _stopped(home: Path, manifest: dict[str, Any], config: Config, rounds: int) -> list[str]:
@@ -152,17 +163,19 @@ def _read_metrics(places: Sequence[Path], nodes: int, notes: list[str]) -> list[
 
 
 def curves(metrics: Sequence[RoundMetrics]) -> Json | None:
-    """Training loss and consensus distance by round, and test loss and accuracy where they were measured."""
+    """Training loss by round, and consensus distance, test loss and accuracy where they were measured."""
     if not metrics:
         return None
     kept = [metrics[place] for place in evenly(len(metrics), POINTS)]
     tests = [(m.t, m.test) for m in metrics if m.test is not None]
     tests = [tests[place] for place in evenly(len(tests), POINTS)]
+    distances = [float(m.consensus) for m in kept]
+    measured = any(distance == distance for distance in distances)  # it takes all models, which no process has
     return {
         "loss": _curve([(m.t, m.train_loss) for m in kept]),
         "test loss": _curve([(t, test.loss) for t, test in tests]),
         "accuracy": _curve([(t, test.accuracy) for t, test in tests if not bool(test.accuracy.isnan().all())]),
-        "consensus": {"rounds": [m.t for m in kept], "mean": short([float(m.consensus) for m in kept])},
+        "consensus": {"rounds": [m.t for m in kept], "mean": short(distances)} if measured else None,
         "thinned": len(kept) < len(metrics),
     }
 

@@ -32,15 +32,17 @@ function halfWidth(values) {
 }
 
 const nothing = { value: 0, half: null };
-const verdict = ({ value, half }) => (value === 0 ? "neither" : half !== null && Math.abs(value) <= half ? "unclear" : value < 0 ? "helped" : "harmed");
-const VERDICTS = { helped: "helped", harmed: "harmed", unclear: "within noise", neither: "no influence" };
+const unknown = { value: 0, half: null, unknown: true };
+const verdict = ({ value, half, unknown }) => (unknown ? "unknown" : value === 0 ? "neither" : half !== null && Math.abs(value) <= half ? "unclear" : value < 0 ? "helped" : "harmed");
+const VERDICTS = { helped: "helped", harmed: "harmed", unclear: "within noise", neither: "no influence", unknown: "known to its own process" };
 const interval = ({ value, half }) => (half ? `${signed(value)} ± ${number(half, 2)}` : signed(value));
 
 // What sizes each participant: its influence on everyone or, with a source selected, that source's influence on it.
 function sizes() {
   const of = state.source === null || !cascading() ? (source) => source : (source, receiver) => (source === state.source && receiver !== ALL ? receiver : undefined);
   const found = totals(of);
-  return new Map(data.shown.map((node) => [node, found.get(node) ?? nothing]));
+  const own = (node) => !data.members || data.members.includes(node) || (state.source !== null && cascading());
+  return new Map(data.shown.map((node) => [node, found.get(node) ?? (own(node) ? nothing : unknown)]));
 }
 
 function matricesOf(round) {

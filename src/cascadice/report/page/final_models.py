@@ -28,12 +28,12 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         return None
     kinds, injected = whole.summary.participants, whole.summary.injected
     first, updates = next(iter(whole.summary.updates.items()))
-    order, bounds = np.argsort(kinds[first], kind="stable").tolist(), whole.summary.bounds[first]
+    known = np.flatnonzero(np.isfinite(kinds[first])).tolist()  # the folder of a process has its own participants
+    order, bounds = sorted(known, key=lambda k: kinds[first][k]), whole.summary.bounds[first]
     sign = signs(kinds[first], bounds)
     rows = [
         [k, injected.get(k, ""), *(plain(float(values[k])) for values in kinds.values()), interval_text(bounds, k)]
         for k in order
-        if np.isfinite(kinds[first][k])  # the folder of a process knows its own participants
     ]
     rows = [[*row, VERDICTS[int(sign[row[0]])] if kinds[first][row[0]] else "no influence"] for row in rows]
     results = {
@@ -41,6 +41,6 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         "findings": [],  # the page has said them above
         "table": {"columns": ["participant", "injected", *kinds, "95 % interval", ""], "rows": rows},
     }
-    drawn = contributions(updates, injected, "Who helped, who harmed", first)
+    drawn = contributions(updates[:, known], injected, "Who helped, who harmed", first, known)
     section = build_section(results, folder / whole.name)
     return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}

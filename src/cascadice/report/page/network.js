@@ -90,7 +90,7 @@ function described(node, one) {
   const flag = data.flagged.includes(node) ? ", flagged" : "";
   if (!data.influence) return `${name(node)}${flag}`;
   const did = verdict(one), passive = state.source !== null && cascading() && (did === "helped" || did === "harmed");
-  return `${name(node)}${flag}: ${passive ? "was " : ""}${VERDICTS[did]}${did === "neither" ? "" : `, ${interval(one)}`}`;
+  return `${name(node)}${flag}: ${passive ? "was " : ""}${VERDICTS[did]}${did === "neither" || did === "unknown" ? "" : `, ${interval(one)}`}`;
 }
 
 function nodeKey(event, node) {
@@ -115,6 +115,7 @@ function drawLegend() {
       dot(`background:${colour("helped")}`, "helped: loss went down (−)"),
       dot(`background:${colour("harmed")}`, "harmed: loss went up (+)"),
       dot(`background:${colour("faint")};border:2px solid ${colour("grey")}`, "within noise or none"),
+      ...(data.members ? [dot(`border:2px dotted ${colour("grey")}`, "of other processes, whose folders know its influence")] : []),
     ] : []),
     ...(data.flagged.length ? [dot(`border:2px dashed ${colour("harmed")}`, "flagged by its neighbours")] : []),
     element("span", {}, `${data.influence ? "Circle size: influence. " : ""}Line width: mixing weight.`));

@@ -2,8 +2,8 @@
 
 function drawPanel() {
   const chosen = state.source;
-  const ranked = [...sizes()].filter(([, { value }]) => chosen === null || !cascading() || value !== 0).sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value));
-  say("panel-title", chosen !== null ? capital(name(chosen)) : data.influence ? "Everyone, ranked by influence" : "Everyone");
+  const ranked = [...sizes()].filter(([, one]) => !one.unknown).filter(([, { value }]) => chosen === null || !cascading() || value !== 0).sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value));
+  say("panel-title", chosen !== null ? capital(name(chosen)) : data.influence ? `${data.members ? "Participants of this process" : "Everyone"}, ranked by influence` : "Everyone");
   show("clear", chosen !== null);
   say("panel-text", panelText(chosen, ranked));
   const most = Math.max(...ranked.map(([, { value, half }]) => Math.abs(value) + (half ?? 0)), 1e-300);
