@@ -195,10 +195,13 @@ def test_the_file_of_another_network_is_refused(data, tmp_path):
     for name, nodes in (("one", 4), ("other", 3)):
         network = own(data, nodes=nodes)
         cd.save(network, cd.simulate(network, 2), tmp_path / name)
-    tensors, metadata = read_tensors(tmp_path / "other" / NETWORK, None)
-    write_tensors(tmp_path / "one" / NETWORK, tensors, {"network": metadata["network"]})
-    with pytest.raises(ValueError, match="belongs to another run"):
-        open_recording(tmp_path / "one")
+    (tensors, metadata), (others, _) = (read_tensors(tmp_path / name / NETWORK, None) for name in ("one", "other"))
+    facts = json.loads(metadata["network"])
+    moved = tensors | {"initial.theta": tensors["initial.theta"] + 1}
+    for given, said in ((others, facts), (moved, facts), (tensors, facts | {"name": "theirs"})):
+        write_tensors(tmp_path / "one" / NETWORK, given, {"network": json.dumps(said)})
+        with pytest.raises(ValueError, match="belongs to another run"):
+            open_recording(tmp_path / "one")
 
 
 @pytest.mark.usefixtures("elsewhere")
