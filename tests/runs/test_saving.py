@@ -11,6 +11,7 @@ from torch import nn
 
 import cascadice as cd
 from cascadice.cli import main
+from cascadice.engine import draw
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.runs import saved, store
 from cascadice.runs.binding import build_recorded
@@ -145,6 +146,9 @@ def test_commands_work_on_what_a_recorder_watched(data, here, tmp_path, request)
     network = recorder.network
     cd.save(network, recorder.rounds, tmp_path / "run", model=None if here else dropping)
     assert set(commands(tmp_path / "run", COMMANDS[:3]).values()) == {0}
+    again = build_recorded(tmp_path / "run", read_config(tmp_path / "run"))
+    states = [each.generators[2][0][0] for each in (draw(again, 1), recorder.rounds[1].draw)]
+    assert torch.equal(*states)  # from which dropout is drawn when the run is played at another weight
 
 
 @pytest.mark.usefixtures("elsewhere")
