@@ -12,6 +12,7 @@ from torch import nn
 import cascadice as cd
 from cascadice.cli import main
 from cascadice.engine import draw
+from cascadice.engine.weighting import with_weights
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.runs import saved, store
 from cascadice.runs.binding import build_recorded
@@ -160,6 +161,7 @@ def test_it_is_built_again_as_it_was(data, tmp_path):
         data, optimizer=ways, lr=[0.01, 0.1, 0.1, 0.1], batch_size=[4, 8, 4, 4], local_steps=[1, 1, 2, 1],
         q=[0.1, 0.2, 0.3, 0.4], compression="8-bit", behaviours=[noisy],
     )  # fmt: skip
+    network = with_weights(network, samples=torch.linspace(0, 1, 72))
     rounds = list(cd.simulate(network, 3))
     cd.save(network, rounds, tmp_path / "run")
     recording = open_recording(tmp_path / "run")
