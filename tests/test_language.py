@@ -43,10 +43,13 @@ def checkpointed():
 
 
 def texts(count=12):
-    """As a tokenizer and its collator give them: padded, the padding masked and left out of the labels."""
+    """As a tokenizer and its collator give them: padded, the padding masked and left out of the labels.
+
+    On the left: a causal model never looks at padding on the right, masked or not.
+    """
     draw = torch.Generator().manual_seed(3)
     ids = torch.randint(VOCABULARY, (count, TIME), generator=draw)
-    mask = (torch.arange(TIME) < torch.randint(3, TIME + 1, (count, 1), generator=draw)).long()
+    mask = (torch.arange(TIME) >= torch.randint(TIME - 2, (count, 1), generator=draw)).long()
     rows = zip(ids, mask, ids.masked_fill(mask == 0, -100), strict=True)
     return [dict(zip(("input_ids", "attention_mask", "labels"), row, strict=True)) for row in rows]
 

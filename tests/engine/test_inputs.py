@@ -49,9 +49,10 @@ class Reader(nn.Module):
 
 
 def texts(count, seed=0):
+    """Padded on the left: a causal model never looks at padding on the right, masked or not."""
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(VOCABULARY, (count, TIME), generator=draw)
-    mask = torch.arange(TIME) < torch.randint(2, TIME + 1, (count, 1), generator=draw)
+    mask = torch.arange(TIME) >= torch.randint(TIME - 1, (count, 1), generator=draw)
     return ids, mask.long()
 
 

@@ -6,6 +6,7 @@ from influence.cases import CLOSE, NODES, small, smooth, window
 from torch import nn
 
 from cascadice.engine import Operator
+from cascadice.engine.dropout import Masks
 from cascadice.engine.networks import draw, starts
 from cascadice.engine.rounds import Adjoint, Perturbation
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, shares, truth
@@ -94,3 +95,14 @@ def test_everybody_draws_other_masks_in_every_round():
     seeds = [starts(network, draw(network, t)) for t in range(2)]
     assert len({*seeds[0], *seeds[1]}) == 2 * NODES
     assert starts(network, draw(network, 1), [2, 0]) == (seeds[1][2], seeds[1][0])
+
+
+def test_each_local_step_draws_on_and_draws_the_same_when_it_is_passed_again():
+    masks, drawn = Masks(), []
+    with masks.of(7, torch.device("cpu")):
+        for step in (0, 1, 0, 1):
+            masks.step(step)
+            masks.rewind()
+            drawn.append(torch.rand(3).tolist())
+    assert drawn[2:] == drawn[:2]
+    assert drawn[0] != drawn[1]

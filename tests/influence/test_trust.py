@@ -5,8 +5,10 @@ import torch
 from torch.testing import assert_close
 
 import cascadice as cd
+from cascadice.engine.exchange.cosine_trust import TrustRule
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.fleets import blocks, fleet
+from cascadice.engine.networks import draw
 from cascadice.engine.operator import Operator
 from cascadice.influence import evaluate_on, own_data
 from cascadice.influence.proximity import in_turn
@@ -70,6 +72,17 @@ def test_networks_side_by_side_are_judged_as_if_alone(make, one_thread):
         alone = make(net, samples=200, **explore)
         *_, _ = cd.simulate(net, 4, rule=alone)
         assert_close(blocks(both.given, 2)[i], alone.given)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_strangers_are_heard_by_those_who_explore_alone(explore):
+    net, received = digits(mixing="ring"), []
+    rule = TrustRule(net, lambda trust, *what: received.append(what[-1]) or trust, explore=explore)
+    for t in range(4):
+        rule(draw(net, t), net.initial, net.initial)
+    more = (torch.stack(received) & ~neighbours(net.mixing(0))).sum(2)
+    assert more.unique().tolist() == ([0, 1] if explore else [0])
+    assert proximal_trust(net, samples=20, explore=explore).explore == explore
 
 
 def test_refusals():

@@ -195,11 +195,13 @@ def test_shares_sum_to_what_training_did_and_the_gap_falls_tenfold_a_point(name)
               "adam": {"optimizer": "adam", "lr": 0.005}}  # fmt: skip
     network = small(**gentle[name])
     evaluation = evaluate_on(network)
-    change = measured_at(network, ROUNDS, evaluation, 1.0) - measured_at(network, ROUNDS, evaluation, 0.0)
+    trained, untrained = (measured_at(network, ROUNDS, evaluation, at) for at in (1.0, 0.0))
+    change = trained - untrained
     gaps = []
     for points in (1, 2, 4):
         found = whole_run_shares(network, ROUNDS, evaluation, points=points)
         assert float(found.participants.sum()) - change == pytest.approx(found.gap, abs=1e-12)
+        assert found.value == pytest.approx(trained, abs=1e-12)
         gaps.append(abs(found.gap))
     assert gaps[0] < 0.2 * abs(change)
     assert gaps[1] < 0.1 * gaps[0]

@@ -66,7 +66,14 @@ def other_key(run):
     (run / "ledger" / "chain.jsonl").write_text("\n".join(json.dumps(line, sort_keys=True) for line in unsealed) + "\n")
 
 
+def of_another_run(name):
+    """Let a file, which its line in the list agrees with, say that it belongs to another run."""
+    return lambda run: write_json(run / name, json.loads((run / name).read_text()) | {"run": "cafe"})
+
+
 ATTACKS = {
+    "influence.json belongs to another run": of_another_run("influence/influence.json"),
+    "forget.json belongs to another run": of_another_run("forget/forget.json"),
     "config.json is damaged": lambda run: (run / "config.json").write_text((run / "config.json").read_text() + " "),
     "manifest.json is damaged": lambda run: (run / "manifest.json").write_text("{}"),
     "checkpoint.safetensors is missing": lambda run: (run / "checkpoint.safetensors").unlink(),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import time
 from contextlib import ExitStack, contextmanager
@@ -156,6 +157,8 @@ def test_a_server_that_is_killed_leaves_the_run_alone(monkeypatch, tmp_path):
     def killed(*args):
         with live.serving(*args) as address:
             assert get(address + "nothing")[0] == 404
+            ours, theirs = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, started[0].pid))
+            assert theirs == min(19, ours + server.NICENESS)
             started[0].kill()
             started[0].wait()
             yield

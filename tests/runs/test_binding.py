@@ -16,7 +16,7 @@ from cascadice.files.tensors import FORMAT_1, read_tensors, write_tensors
 from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import Question, ask, check_note, note_of
 from cascadice.runs.config import Config
 from cascadice.runs.recording import open_recording
 
@@ -174,6 +174,14 @@ def test_a_part_in_the_place_of_another_is_refused(unlisted):
     shutil.copy(parts[1], parts[2])
     with pytest.raises(ValueError, match=r"part-00000002.parquet must hold round 2; found round 1"):
         tables.read_table(unlisted / "influence")
+
+
+def test_influence_of_another_run_is_not_added_to(tmp_path):
+    note = note_of(ASKED, "one")
+    files.write_json(tmp_path / tables.NOTE, note)
+    assert check_note(tmp_path, note, overwrite=False) == note
+    with pytest.raises(ValueError, match="holds influence of other settings: run is 'one' there, 'other' here"):
+        check_note(tmp_path, note_of(ASKED, "other"), overwrite=False)
 
 
 def test_a_table_elsewhere_has_checksums_too(listed, tmp_path):

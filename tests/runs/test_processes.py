@@ -4,11 +4,9 @@ Processes are threads here; tests/test_torchrun.py starts real ones.
 """
 
 import json
-import platform
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ import torch
 import torch.distributed as dist
 from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
-import cascadice
 from cascadice.applications.detect.between import receive
 from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.detect.idea import detect
@@ -297,54 +294,6 @@ def test_processes_of_another_version_or_network_are_refused(runs):
     }
     with pytest.raises(ValueError, match="must keep its settings; nodes is 5 in"):
         trained(runs / "two", replace(CONFIG, nodes=6), resume=True)
-
-
-def test_what_only_one_process_says_is_a_difference_too():
-    _, errors = together(2, lambda world: world.agree({"hops": 2} if world.rank else {}))
-    assert {str(error) for error in errors} == {
-        "all processes must agree; hops is 2 in process 1, None in process 0. Start them all alike."
-    }
-
-
-def test_mixing_matrices_are_compared_by_what_they_hold(tmp_path):
-    for rank in range(2):
-        np.savetxt(tmp_path / f"W{rank}.csv", np.eye(5) if rank else np.full((5, 5), 0.2), delimiter=",")
-
-    def work(world):
-        config = replace(CONFIG, nodes=None, mixing=str(tmp_path / f"W{world.rank}.csv"))
-        train.run(config, tmp_path / "run", quiet=True, world=world)
-
-    _, errors = together(2, work)
-    assert ["all processes must agree; the mixing matrix is" in str(error) for error in errors] == [True, True]
-    assert not (tmp_path / "run").exists()
-
-
-def test_versions_are_compared_before_anything_is_done(monkeypatch):
-    started(monkeypatch)
-    told = []
-    world = SimpleNamespace(rank=0, agree=told.append, leave=lambda: None)
-    monkeypatch.setattr(processes, "_joined", lambda *given: world)
-    with joined() as found:
-        assert found is world
-        names = ("cascadice", "torch", "Python")
-        versions = (cascadice.__version__, torch.__version__, platform.python_version())
-        assert told == [{f"the version of {name}": version for name, version in zip(names, versions, strict=True)}]
-
-
-def test_a_fact_that_is_too_large_is_not_read(monkeypatch):
-    monkeypatch.setattr(processes, "LARGEST", 10)
-    _, errors = together(2, lambda world: world.tell("x" * 20 * world.rank))
-    assert {str(error) for error in errors} == {"process 1 told 22 bytes; at most 10 were expected."}
-
-
-def test_what_a_process_says_before_it_fails_cannot_control_a_terminal():
-    def work(world):
-        if world.rank == 1:
-            raise ValueError("\x1b]0;mine\x07")
-        world.tell(1)
-
-    _, (waited, _) = together(2, work)
-    assert str(waited) == "process 1 failed: \\x1b]0;mine\\x07"
 
 
 def arrived(lasting, policies, timeout=5.0, alone=False):

@@ -12,6 +12,8 @@ from torch import nn
 
 import cascadice as cd
 from cascadice.cli import main
+from cascadice.engine import draw
+from cascadice.engine.weighting import with_weights
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.report.page import compare
 from cascadice.runs import saved, store
@@ -147,6 +149,9 @@ def test_commands_work_on_what_a_recorder_watched(data, here, tmp_path, request)
     network = recorder.network
     cd.save(network, recorder.rounds, tmp_path / "run", model=None if here else dropping)
     assert set(commands(tmp_path / "run", COMMANDS[:3]).values()) == {0}
+    again = build_recorded(tmp_path / "run", read_config(tmp_path / "run"))
+    states = [each.generators[2][0][0] for each in (draw(again, 1), recorder.rounds[1].draw)]
+    assert torch.equal(*states)  # from which dropout is drawn when the run is played at another weight
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -158,6 +163,7 @@ def test_it_is_built_again_as_it_was(data, tmp_path):
         data, optimizer=ways, lr=[0.01, 0.1, 0.1, 0.1], batch_size=[4, 8, 4, 4], local_steps=[1, 1, 2, 1],
         q=[0.1, 0.2, 0.3, 0.4], compression="8-bit", behaviours=[noisy],
     )  # fmt: skip
+    network = with_weights(network, samples=torch.linspace(0, 1, 72))
     rounds = list(cd.simulate(network, 3))
     cd.save(network, rounds, tmp_path / "run")
     recording = open_recording(tmp_path / "run")
@@ -197,10 +203,13 @@ def test_the_file_of_another_network_is_refused(data, tmp_path):
     for name, nodes in (("one", 4), ("other", 3)):
         network = own(data, nodes=nodes)
         cd.save(network, cd.simulate(network, 2), tmp_path / name)
-    tensors, metadata = read_tensors(tmp_path / "other" / NETWORK, None)
-    write_tensors(tmp_path / "one" / NETWORK, tensors, {"network": metadata["network"]})
-    with pytest.raises(ValueError, match="belongs to another run"):
-        open_recording(tmp_path / "one")
+    (tensors, metadata), (others, _) = (read_tensors(tmp_path / name / NETWORK, None) for name in ("one", "other"))
+    facts = json.loads(metadata["network"])
+    moved = tensors | {"initial.theta": tensors["initial.theta"] + 1}
+    for given, said in ((others, facts), (moved, facts), (tensors, facts | {"name": "theirs"})):
+        write_tensors(tmp_path / "one" / NETWORK, given, {"network": json.dumps(said)})
+        with pytest.raises(ValueError, match="belongs to another run"):
+            open_recording(tmp_path / "one")
 
 
 @pytest.mark.usefixtures("elsewhere")
