@@ -57,5 +57,5 @@ def _contributors(results: Json) -> Json:
     trace = bars(values, colours, "participant %{y}: %{x:.4g}<extra></extra>")
     return chart(
         results["title"], [trace], "Influence of each participant over the whole run.",
-        xaxis=axis("change in loss: − helped, + harmed"), yaxis=axis("participant", autorange="reversed"),
+        xaxis=axis("loss: − helped, + harmed"), yaxis=axis("participant", autorange="reversed"),
     )  # fmt: skip

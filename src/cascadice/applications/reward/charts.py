@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cascadice.applications.charts import axis, bars, chart, contributions, line, participants
+from cascadice.applications.charts import COLOURS, axis, bars, chart, contributions, line, participants
 from cascadice.applications.plain import Json
 
 
@@ -12,9 +12,10 @@ def charts(results: Json) -> list[Json]:
     injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
     nodes = updates.shape[1]
     paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>")
+    colours = iter(COLOURS * nodes)
     lines = [
         line(results["rounds"], total, f"{injected[k]} {k}" if k in injected else f"participant {k}",
-             "--harmed" if k in injected else "--helped", k in injected)
+             next(colours) if k in injected else "--grey", k in injected)
         for k, total in enumerate(updates.cumsum(0).T)
     ]  # fmt: skip
     who = participants(nodes, injected, autorange="reversed")
