@@ -267,5 +267,12 @@ def test_bad_options_are_refused(call, message):
         call()
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_what_makes_no_model_is_named():
+    for wrong, found in (("mlp", "'mlp'"), (torch.zeros(2), "Tensor")):
+        with pytest.raises(TypeError, match=f"or a function that makes one; found {found}"):
+            models.make(wrong)
+
+
 def test_activations_are_all_used_by_name():
     assert isinstance(models.mlp(DIGITS, 10, activation="elu")[2], nn.ELU)

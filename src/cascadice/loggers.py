@@ -51,7 +51,7 @@ def telling(
     """
     for callback in callbacks:
         if not isinstance(callback, Callback):
-            raise TypeError(f"a callback must have the methods start, round and end; {callback!r} has not.")
+            raise TypeError(f"a callback must have the methods start, round and end; {callback!r} does not.")
     listening = list(callbacks)
 
     def tell(event: str, *what: Any) -> None:

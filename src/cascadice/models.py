@@ -46,6 +46,12 @@ def made_by(model: nn.Module) -> Made | None:
 
 def make(function: Callable[[], nn.Module]) -> nn.Module:
     """The model that a function of the user's makes; it knows which one did, if that can be found again."""
+    if not callable(function):
+        kind = repr(function) if isinstance(function, str) else type(function).__name__
+        raise TypeError(
+            f"a model must be an nn.Module, or a function that makes one; found {kind}. Use models.build(name, shape, "
+            "classes) for one by name."
+        )
     model = function()
     if not isinstance(model, nn.Module):
         raise TypeError(f"a function that makes a model must return an nn.Module; found {type(model).__name__}.")

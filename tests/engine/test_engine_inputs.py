@@ -300,6 +300,8 @@ def test_wrong_kinds_are_named():
         make(mixing="ring", nodes=4.0)
     with pytest.raises(TypeError, match=r"the loss must give a tensor; found float\. Leave out \.item"):
         make(loss=lambda outputs, y: outputs.sum().item())
+    with pytest.raises(TypeError, match=r"the loss must be a function of \(outputs, targets\).*found 'mse'"):
+        make(loss="mse")
 
 
 def test_a_network_prints_on_one_line():

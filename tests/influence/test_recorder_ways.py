@@ -12,7 +12,11 @@ from cascadice.engine import Operator
 from cascadice.engine.rounds import Perturbation
 from cascadice.engine.torch_optim import OTHERS
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth, whole_run
+from cascadice.influence.whole_run import sweep
+from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.runs.forecast import state_of
 from cascadice.runs.store import load_round, save_round
+from cascadice.runs.unfinished import SavedSweep, open_sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,7 +60,14 @@ def test_parameter_groups_step_as_they_do_in_torch(kind, options, of_biases):
     for k, model in enumerate(loop.models):
         weights, biases = [model[0].weight, model[-1].weight], [model[0].bias, model[-1].bias]
         loop.optimizers[k] = kind([{"params": biases, **of_biases}, {"params": weights}], lr=0.02, **options)
-    assert_differentiated(loop.run(2, verify=2))
+    recorder = loop.run(2, verify=2)
+    assert_differentiated(recorder)
+    network, rounds = recorder.network, recorder.rounds
+    assert state_of(network.learner.optimizer) == len(
+        [1 for value in rounds[0].before.state.values() if value.dim() > 1]
+    )
+    if kind is torch.optim.SGD:  # at other weights, too: the step of every group is proportional to its rate
+        assert whole_run_shares(network, rounds, evaluate_on(network), points=1, samples=False).participants.all()
 
 
 WORK = [  # sizes of everybody's batches, step by step, in each round
@@ -66,7 +77,7 @@ WORK = [  # sizes of everybody's batches, step by step, in each round
 ]
 
 
-def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out():
+def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out(tmp_path):
     loop = Loop(small(), lr=0.1, momentum=0.9)
     recorder = loop.recorder(verify=9)
     for t, sizes in enumerate(WORK):
@@ -88,6 +99,15 @@ def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out():
     torch.testing.assert_close(by_participant(rounds[1], adjoint), true.total, rtol=0.2, atol=1e-3)
     scores = by_sample(network, rounds[1], adjoint).view(NODES, 3, 3)
     assert (scores != 0).sum((1, 2)).tolist() == [1, 0, 9, 2]
+    whole = whole_run(network, rounds, judged)
+    assert (whole.drawn >= 0).sum(2).tolist() == [[sum(own) for own in sizes] for sizes in WORK]
+    torch.testing.assert_close(whole.samples.sum((0, 2)), whole.participants)
+    scores = SavedSweep(tmp_path / "at-1.0.safetensors", torch.device("cpu"))
+    for each in sweep(network, rounds, judged):
+        scores.add(each)
+    scores.save()
+    again = open_sweep(tmp_path, 1.0, torch.device("cpu")).collect()
+    assert torch.equal(again.drawn, whole.drawn)
 
 
 def test_a_window_forgets_no_more_than_the_samples_of_uneven_rounds():

@@ -50,6 +50,9 @@ def test_a_network_shows_influence_by_size_and_colour(ax):
     circles = ax.collections[-1]
     assert [to_hex(colour).upper() for colour in circles.get_facecolors()] == [HELPED, HARMED, UNCLEAR, HELPED]
     assert np.argsort(circles.get_sizes()).tolist() == [2, 1, 3, 0]
+    pictures.network(topology.build("ring", 3)(0), UPDATES, ax=ax)
+    assert [to_hex(colour).upper() for colour in ax.collections[-1].get_facecolors()] == [HELPED, UNCLEAR, HARMED]
+    assert ax.get_title() == "who sends to whom (blue helped, orange harmed, grey within noise)"
     with pytest.raises(ValueError, match="influence must have a value for each of 4 participants; found 3"):
         pictures.network(topology.build("ring", 4)(0), [1.0, 2.0, 3.0], ax=ax)
 

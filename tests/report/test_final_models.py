@@ -24,7 +24,7 @@ def final(trained, tmp_path_factory):
 def test_who_helped_the_final_models_comes_first(final, tmp_path):
     data, summary = collect(final), read_summary(final / "whole-run", final, build(CONFIG))
     shares = summary.participants["whole-run shares"]
-    assert data["findings"][1].startswith("Influence on the final models is each participant's share of what train")
+    assert data["findings"][1].startswith("Influence is each participant's share of what train")
     assert f"participant {shares.argmin()}" in data["findings"][2].lower()
     assert "helped the final models most." in data["findings"][2]
     (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))

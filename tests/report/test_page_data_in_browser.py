@@ -52,6 +52,8 @@ def test_a_run_without_influence(chromium, shown, artefacts):
     }
     wide = "(card => card.offsetWidth === card.parentElement.clientWidth)(document.getElementById('weights-card'))"
     assert chromium.js(wide)
+    assert chromium.text("#matrices-title") == "Who listens to whom"
+    assert chromium.text("#matrices-text") == "The matrix has a row for each receiver and a column for each source."
     assert chromium.text("#panel-text") == f"Its updates are received by {len(heard - {1})} participants."
     assert chromium.js("document.querySelectorAll('#graph .edge.path').length") == len(heard - {1})
     chromium.screenshot(artefacts / "nothing-asked.png")

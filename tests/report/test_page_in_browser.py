@@ -123,6 +123,7 @@ def test_figures_are_saved(tab):
             assert tab.js("saved.at(-1)[1]").startswith(start)
     assert tab.js("saved.map(([name]) => name)")[::2] == ["run-influence.png", "run-network.png", "run-payments.png"]
     assert "fill: rgb(" in tab.js("decodeURIComponent(saved[3][1])")  # the style sheet's colours
+    assert "Truth, all rounds, all hops. Blue: helped (loss went down)" in tab.js("decodeURIComponent(saved[3][1])")
 
 
 def test_a_click_on_the_list_selects_too(tab):

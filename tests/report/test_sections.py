@@ -18,6 +18,8 @@ WRITTEN = [name for name in SECTIONS if name != "validate"]  # by the predecesso
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_section_shows_what_its_command_wrote_and_says_what_it_means(name):
     results = files.read_json(PREDECESSOR / name / f"{name}.json")
+    if name == "detect":  # in which nobody could judge
+        results["votes"] = [[0.0] * len(votes) for votes in results["votes"]]
     section = build_section(results, PREDECESSOR / name)
     assert (section["name"], section["title"]) == (name, results["title"])
     assert section["findings"] == results["findings"]

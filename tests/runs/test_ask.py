@@ -124,7 +124,7 @@ def test_findings_are_told_and_drawn(run, tmp_path, capsys, monkeypatch):
         "scored round 0, 1/1",
         "Who helped and who harmed (first order, summed over rounds)",
         "test accuracy",
-        "the influence of 1 round(s) to",
+        "the influence of 1 round to",
     ):
         assert words in out
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {

@@ -133,6 +133,19 @@ def test_what_layers_compute_is_counted():
     assert attention.all > 2 * 6 * 6 + 6 * 8  # what attention computes between modules counts too
 
 
+class Stubborn(nn.Linear):
+    """Takes names, and adds a tensor that it makes on the CPU."""
+
+    def forward(self, features, scale):
+        return {"logits": super().forward(features * scale) + torch.ones(2, device="cpu")}
+
+
+def test_models_that_take_names_or_need_numbers_are_counted():
+    inputs = {"features": torch.zeros(1, 4, dtype=torch.bfloat16), "scale": torch.zeros(1, 1, dtype=torch.bfloat16)}
+    plain = forecast.activations(nn.Linear(4, 2), torch.zeros(1, 4))
+    assert forecast.activations(Stubborn(4, 2), inputs, torch.bfloat16).all > plain.all == 2
+
+
 def test_forecasts_grow_with_what_is_asked():
     network = build(SMALL)
     larger = build(replace(SMALL, nodes=8))

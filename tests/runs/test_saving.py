@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from influence.own_loops import Loop
+from influence.own_loops import Loop, batch
 from torch import nn
 
 import cascadice as cd
@@ -154,6 +154,28 @@ def test_commands_work_on_what_a_recorder_watched(data, here, tmp_path, request)
     assert torch.equal(*states)  # from which dropout is drawn when the run is played at another weight
 
 
+def test_a_watched_loop_with_parameter_groups_and_uneven_work_has_a_page_and_payments(data, tmp_path):
+    loop, W = Loop(own(data), lr=0.1), cd.topology.build("ring", 4)(0).float()
+    for k, model in enumerate(loop.models):
+        groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.05}]
+        loop.optimizers[k] = torch.optim.SGD(groups, lr=0.1)
+    recorder = loop.recorder()
+    for t in range(3):
+        with recorder.round(W) as step:
+            for k in (k for k in (0, 1, 1, 2, 3) if k != t):  # one sits out, and 1 makes two steps
+                x, y = batch(loop, k, t)
+                step(k, x, y, loop.local(k, x, y))
+            loop.gossip(W)
+    network = recorder.network
+    told = told_by(cd.report(network, recorder.rounds, tmp_path / "run", samples=True, hops=2))
+    losses = told["training"]["loss"]
+    assert [[value is None for value in each[:3]] for each in losses["each"]] == torch.eye(4, 3).bool().tolist()
+    assert losses["mean"][0] == pytest.approx(float(recorder.rounds[0].loss.sum()) / 3, rel=1e-4)
+    assert told["samples"]["caution"] == ""  # all groups are plain SGD
+    assert max(one["hops"] for one in told["influence"]["scored"].values()) == 2  # samples do not hide whom it reached
+    assert main(["reward", str(tmp_path / "run"), "--budget", "10", "--quiet"]) == 0
+
+
 @pytest.mark.usefixtures("elsewhere")
 def test_it_is_built_again_as_it_was(data, tmp_path):
     clipped = cd.optimizers.clip(cd.optimizers.adam((0.8, 0.99)), 0.5)
@@ -233,13 +255,19 @@ def test_what_cannot_be_saved_is_refused(data, tmp_path):
         cd.save(own(data, nodes=3), rounds, tmp_path / "other")
     with pytest.raises(ValueError, match="a function that other processes can import"):
         cd.save(network, rounds, tmp_path / "lambda", model=lambda: None)
+    cd.save(network, rounds[:1], tmp_path / "twice")
+    with pytest.raises(ValueError, match=r"already holds a run\. Replace it with overwrite=True, or choose"):
+        cd.save(network, rounds[:1], tmp_path / "twice")
+
+
+def told_by(page):
+    return json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])
 
 
 def test_a_page_from_python(data, tmp_path):
     network = own(data, loss=lambda outputs, targets: smoothed(outputs, targets))
-    page = cd.report(network, cd.simulate(network, 3), tmp_path / "run", samples=True, applications=["detect"])
-    text = page.read_text()
-    told = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    page = cd.report(network, cd.simulate(network, 3), tmp_path / "run", samples=True, applications="detect")
+    told = told_by(page)
     assert told["influence"] is not None
     assert told["final"] is not None
     assert told["samples"]["count"] > 0

@@ -123,3 +123,12 @@ def test_progress_is_shown(network, capsys):
 def test_questions_that_make_no_sense_are_refused(network, rounds, asked, reason):
     with pytest.raises(ValueError, match=reason):
         cd.score(network, rounds, **asked)
+
+
+def test_wrong_kinds_are_named(network, rounds):
+    for wrong, found in ((rounds[0], "Round"), (network, "Network"), (rounds[0].after.theta, "Tensor")):
+        with pytest.raises(TypeError, match=f"rounds must be a list of rounds, as of simulate; found {found}"):
+            cd.score(network, wrong)
+    with pytest.raises(TypeError, match=r"found function\. Use influence\.evaluate_on"):
+        cd.score(network, rounds, evaluation=cd.losses.accuracy)
+    assert "over 1 round: " in repr(cd.score(network, rounds[:1]))

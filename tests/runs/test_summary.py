@@ -168,6 +168,8 @@ def test_what_is_within_noise_is_not_called_harm():
     assert "helped  participant 0     -1.6500   -2.0227 to -1.2773" in text
     assert "harmed  participant 1     +1.0500" in text
     assert "within noise (the interval includes 0): participant 2 +0.1000\nno influence: participant 3" in text
+    unclear = concatenate(table_of_participants("truth", t, scores[2:]) for t, scores in enumerate(rounds))
+    assert "(truth, summed over rounds)\nwithin noise" in told(summarise(unclear, 2))  # no table without rows
 
 
 def test_a_derivative_is_not_called_a_change():

@@ -246,7 +246,7 @@ def test_what_is_said(run, capsys):
         "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
         "shares sum to ",
         "; training changed the loss by ",
-        "the influence of 6 round(s) to",
+        "the influence of 6 rounds to",
     ):
         assert words in out
     ask_whole_run(run, WholeRunQuestion(("whole-run",)), overwrite=True)

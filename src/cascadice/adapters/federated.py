@@ -184,7 +184,7 @@ class Watch:
         work = learner(self._model, self._loss, Optimizer(lambda theta: {"update": torch.zeros_like(theta)}, _as_held))
         schedules = (lambda t: first.draw.batch, lambda t: first.W, lambda t: 1.0)
         q = torch.full((len(first.W),), 1 / len(first.W), dtype=torch.float64)
-        data = DataSet("watched", probe, self._test, ())
+        data = DataSet("watched batches", probe, self._test, ())
         return Network(work, first.before, data, *schedules, q, 0, "loop"), self._held
 
     def _load(self, model: dict[str, Tensor], clients: Sequence[int] | None = None) -> None:

@@ -92,7 +92,7 @@ def contributions(
     note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." * (len(updates) > 1)
     return chart(
         title, [trace], f"Influence of each participant by {kind}.{sure}", note, height=max(300, 20 * len(total) + 80),
-        xaxis=axis("change in loss: − helped, + harmed", zerolinecolor="--grey"),
+        xaxis=axis("loss: − helped, + harmed", zerolinecolor="--grey"),
         yaxis=participants(len(total), injected, numbers=numbers, autorange="reversed", ticks=""),
     )  # fmt: skip
 

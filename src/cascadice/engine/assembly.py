@@ -134,7 +134,8 @@ def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:
     known = lookup(partitions.PARTITIONS, partition, "partition").options
     if strange := next((name for name in options if name not in known), None):
         raise TypeError(
-            f"network() got an unexpected argument {strange!r}; {partition!r} takes {list(known) or 'none'}."
+            f"network() got an unexpected argument {strange!r}; options of the partition {partition!r}: "
+            f"{', '.join(known) or 'none'}."
         )
     return partitions.scheme(partition, **(({"minimum": least} if "minimum" in known else {}) | options))
 

@@ -66,6 +66,8 @@ class Learner:
 
 def learner(model: nn.Module, loss: Loss, optimizer: Optimizer, compute: torch.dtype | None = None) -> Learner:
     """A learner from copies of the user's model; `compute` is the precision of its forward and backward passes."""
+    if not callable(loss):
+        raise TypeError(f"the loss must be a function of (outputs, targets), such as losses.mse; found {loss!r}.")
     if not trained(model):
         raise ValueError("the model must have parameters to train; found none with requires_grad.")
     own = deepcopy(model)
@@ -107,7 +109,7 @@ def logits_of(output: Any) -> Tensor:
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         raise TypeError(
-            f"a model must give a tensor, or an output with logits that are one; found {type(output).__name__}. "
+            f"a model must return a tensor, or an output whose `logits` are a tensor; found {type(output).__name__}. "
             "Return the logits, or wrap the model in one that does."
         )
     return logits

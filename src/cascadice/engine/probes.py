@@ -47,7 +47,7 @@ def _three_steps(optimizer: Optimizer, theta: Tensor, gradient: Tensor) -> Tenso
 def check_proportional(optimizer: Optimizer) -> None:
     """An optimizer's step must grow with its learning rate: half the rate is half of the update."""
     draw = torch.Generator().manual_seed(0)
-    theta, gradient = torch.randn(2, 1, 8, generator=draw, dtype=torch.float64)
+    theta, gradient = torch.randn(2, 1, optimizer.size or 8, generator=draw, dtype=torch.float64)
     state = optimizer.init(theta)
     once, twice = (optimizer.update(gradient, state, theta, theta.new_tensor([rate]))[0] for rate in (0.01, 0.02))
     if not torch.allclose(twice, 2 * once, rtol=1e-9, atol=0) or not bool(once.any()):

@@ -229,7 +229,7 @@ class Recorder:
         """The network in which these rounds were drawn."""
         samples = self._samples.samples
         test = samples.subset(torch.arange(0)) if self._test is None else self._test
-        data = DataSet("watched", samples, test, ())
+        data = DataSet("watched batches", samples, test, ())
         batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
         states = partial(_drawn, draws, "generators")
         return Network(

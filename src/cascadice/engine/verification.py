@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.learner import Participants
+from cascadice.engine.learner import Participants, unflatten
 from cascadice.engine.networks import Network
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
@@ -25,7 +25,8 @@ def verified(network: Network, round_: Round) -> Round:
             k = int(wrong.nonzero()[0])
             raise ValueError(
                 f"replaying the local work of participant {k} must give the same result; its {name} moved by "
-                f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}. "
+                f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}"
+                f"{_mostly(network, (theirs - ours)[k]) if name == 'theta' else ''}. "
                 + _remedy(float(round_.loss[k]), float(again.loss[k]), slack)
             )
     return round_._replace(loss=torch.where(round_.loss.isnan(), again.loss, round_.loss))
@@ -37,7 +38,17 @@ def _remedy(theirs: float, ours: float, slack: float) -> str:
             f"Its loss was {theirs:.4g} and is {ours:.4g} now: give the loss function and the batch it trained on, "
             "with its model in training mode, and the precision of torch.autocast by amp=."
         )
-    return "If gradients are clipped, pass clip=; otherwise leave them as backward() made them."
+    return (
+        "If gradients are clipped, pass clip=; if passes run in torch.autocast, pass amp=; otherwise leave gradients "
+        "as backward() made them. A parameter without effect, such as a bias before BatchNorm, has a gradient of "
+        "rounding errors, which Adam makes steps of: do without it (bias=False)."
+    )
+
+
+def _mostly(network: Network, gap: torch.Tensor) -> str:
+    """In which parameter most of a difference is."""
+    pieces = {name: float(piece.norm()) for name, piece in unflatten(network.learner.training, gap)}
+    return f", mostly in {max(pieces, key=lambda name: pieces[name])}"
 
 
 def check_gossip(round_: Round) -> None:

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
+from cascadice.data.batches import PADDING
 from cascadice.engine.backwards import backwards
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.learner import Participants
@@ -28,7 +30,8 @@ from cascadice.influence.full_horizon import final_adjoint, pull_back
 
 Rounds = int | Sequence[Round]
 Alpha = float | Float[Tensor, " n"]
-KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n samples"], Int[Tensor, "n samples"]]
+KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n _"], Int[Tensor, "n _"]]
+"""Scores of a round: of participants, of the samples they drew, and which samples these are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +148,18 @@ def collect(scored: Iterable[RoundScores]) -> WholeRun:
 
 def together(parts: Sequence[KeptScores], first: int, value: float) -> WholeRun:
     """Parts of all rounds, the last one first, as one result."""
-    participants, samples, drawn = (torch.stack(part) for part in zip(*parts[::-1], strict=True))
+    participants, samples, drawn = stacked(parts[::-1])
     return WholeRun(value, first, participants.double(), samples, drawn)
+
+
+def stacked(parts: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
+    """Parts of several rounds as one; who is watched may draw more samples in one round than in another."""
+    participants, samples, drawn = zip(*parts, strict=True)
+    most = max(rows.shape[1] for rows in drawn)
+    more = [(0, most - rows.shape[1]) for rows in drawn]
+    padded = [pad(*pair, value=0.0) for pair in zip(samples, more, strict=True)]
+    none = [pad(*pair, value=PADDING) for pair in zip(drawn, more, strict=True)]
+    return torch.stack(participants), torch.stack(padded), torch.stack(none)
 
 
 def sweep(

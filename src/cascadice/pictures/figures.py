@@ -131,7 +131,8 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
 
     Args:
         W: The mixing matrix; `W[k, j]` is the weight that k gives to j.
-        influence: [n], each participant's total; without, circles show the weight that others give.
+        influence: [n], each participant's total, or [rounds, n], of each of its updates: then those within noise are
+            grey. Without, circles show the weight that others give.
         ax: Where to draw; a new figure if there is none.
 
     Returns:
@@ -146,11 +147,14 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
     if influence is None:
         plot_network(axes, len(W), found)
         return axes
-    values = _numbers(influence, 1, "influence")
-    if len(values) != len(W):
-        raise ValueError(f"influence must have a value for each of {len(W)} participants; found {len(values)}.")
-    plot_network(axes, len(W), found, np.abs(values), [SIGNED[int(sign)] for sign in np.sign(np.nan_to_num(values))])
-    axes.set_title("who sends to whom (blue helped, orange harmed)")
+    values = np.nan_to_num(_numbers(influence, 2 if np.ndim(influence) == 2 else 1, "influence"))
+    if values.shape[-1] != len(W):
+        raise ValueError(f"influence must have a value for each of {len(W)} participants; found {values.shape[-1]}.")
+    totals = values.sum(0) if values.ndim == 2 else values
+    sign = signs(totals, bounds_of_totals(values)) if values.ndim == 2 else np.sign(values)
+    plot_network(axes, len(W), found, np.abs(totals), [SIGNED[int(one)] for one in sign])
+    unsure = ", grey within noise" * (values.ndim == 2)
+    axes.set_title(f"who sends to whom (blue helped, orange harmed{unsure})")
     return axes
 
 

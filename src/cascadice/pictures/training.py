@@ -59,10 +59,12 @@ def plot(
 
 
 def _lines(axes: Any, curves: Mapping[int, Tensor], colour: str, name: str) -> None:
-    rounds, values = list(curves), torch.stack(list(curves.values())).cpu().numpy()
+    """Everybody's line, or a band of all, and the mean of those who have a value: who sat a round out has none."""
+    rounds, known = list(curves), torch.stack(list(curves.values())).cpu()
+    values = known.numpy()
     if values.shape[1] <= LINES_UP_TO:
         axes.plot(rounds, values, color=colour, linewidth=0.6, alpha=0.35)
     else:
         axes.fill_between(rounds, values.min(1), values.max(1), color=colour, alpha=0.2, linewidth=0)
     marker = "o" if len(rounds) == 1 else ""
-    axes.plot(rounds, values.mean(1), color=colour, linewidth=2.4, marker=marker, label=name)
+    axes.plot(rounds, known.nanmean(1), color=colour, linewidth=2.4, marker=marker, label=name)

@@ -14,7 +14,7 @@ from cascadice.report.page import write
 from cascadice.runs import store
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.folder import writing
-from cascadice.runs.saving import save
+from cascadice.runs.saving import Source, save
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 APPLICATIONS = ("detect", "choose")  # those that need no more than the run
@@ -27,10 +27,13 @@ def report(
     *,
     hops: int = 1,
     samples: bool = False,
-    applications: Sequence[str] = (),
+    applications: str | Sequence[str] = (),
     overwrite: bool = False,
     progress: bool = False,
-    **sources: Any,
+    model: Source = None,
+    data: Source = None,
+    loss: Source = None,
+    eval_every: int = 10,
 ) -> Path:
     """Write the page of a network and its rounds, with who helped the final models and whom each update helped.
 
@@ -45,7 +48,8 @@ def report(
         applications: What else to compute: "detect", "choose".
         overwrite: Replace the run in the folder.
         progress: Show bars.
-        **sources: `model`, `data` and `loss` for other processes, `eval_every`: see `cd.save`.
+        model: The function that makes the model, for other processes: see `cd.save`, as for `data` and `loss`.
+        eval_every: Rounds between evaluations on the test data.
 
     Returns:
         The page, one HTML file that needs no network.
@@ -53,16 +57,20 @@ def report(
     Example:
         >>> cd.report(network, cd.simulate(network, 100), "runs/mine")  # doctest: +SKIP
     """
-    for name in applications:
+    chosen = [applications] if isinstance(applications, str) else list(applications)
+    for name in chosen:
         lookup(dict.fromkeys(APPLICATIONS), name, "application")
     kept = network  # alive, so that nothing has to be built again
+    sources: dict[str, Any] = {"model": model, "data": data, "loss": loss, "eval_every": eval_every}
     run = save(kept, rounds, folder, overwrite=overwrite, progress=progress, **sources)
     quiet = not progress
     if len(kept.data.test):
-        ask(run, Question(hops=hops, samples=samples), quiet=quiet)
+        ask(run, Question(hops=hops), quiet=quiet)  # without samples: only then it says whom each update reached
         if store.saved_rounds(run)[0] == 0:
             ask_whole_run(run, WholeRunQuestion(kinds=("whole-run",), samples=samples), quiet=quiet)
-    for name in applications:
+        elif samples:
+            ask(run, Question(("shares",), hops=hops, samples=True), run / "samples", quiet=quiet)
+    for name in chosen:
         _apply(name, run, quiet)
     return write(run)[0]
 

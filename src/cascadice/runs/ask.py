@@ -265,5 +265,6 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
     )  # fmt: skip
     labels = data.train.y if data.train.y.dim() == 1 else None
     print_summary(console, summary, data.classes, labels, f": the table in {out} has all of them")
-    say(console, f"wrote {FIGURE} and the influence of {len(summary.rounds)} round(s) to {out}")
+    count = len(summary.rounds)
+    say(console, f"wrote {FIGURE} and the influence of {count} round{'s' * (count != 1)} to {out}")
     return summary

@@ -218,7 +218,9 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
 def sees_scale(config: Config, nodes: int) -> bool:
     """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
-    return config.optimizer != OWN and all(optimizer_of(one).linear for one in per_participant(config, nodes))
+    if config.optimizer == OWN:
+        return "linear=true" in config.optimizer_options
+    return all(optimizer_of(one).linear for one in per_participant(config, nodes))
 
 
 def alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:

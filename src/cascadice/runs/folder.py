@@ -59,10 +59,10 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder with --out.")
     if not (resume or overwrite):
-        raise ValueError(
-            f"{folder} already holds a run. Continue it with --resume, replace it with --overwrite, or choose another "
-            "--out."
-        )
+        how = "Continue it with --resume, replace it with --overwrite, or choose another --out."
+        if config.saved:  # from Python, where a run cannot be continued
+            how = "Replace it with overwrite=True, or choose another folder."
+        raise ValueError(f"{folder} already holds a run. {how}")
     recorded = determining(read_config(folder)) if resume and CONFIG in present else {}
     for name, value in determining(config).items():
         if value != recorded.get(name, value):

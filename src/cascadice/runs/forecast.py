@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
+from cascadice.data.inputs import Inputs, in_precision
 from cascadice.engine.backwards import bytes_kept, bytes_of, segment
+from cascadice.engine.learner import forward
 from cascadice.engine.metrics import CHUNK
 from cascadice.engine.networks import Network
 from cascadice.influence import cascade, retraining
@@ -63,22 +65,34 @@ def _place(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def activations(model: nn.Module, sample: Tensor) -> Activations:
+def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = None) -> Activations:
     """What a model computes for one sample, by a pass without numbers (on torch's meta device).
+
+    A model that cannot run there, because it looks at numbers or makes tensors elsewhere, runs with numbers.
 
     Args:
         model: The model; it is copied.
         sample: A batch of one.
+        compute: The precision of the pass, if it is not that of the parameters.
 
     Example:
         >>> activations(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
         Activations(all=18, most=16)
     """
-    empty, nothing = deepcopy(model).to("meta"), sample.to("meta")
-    with torch.no_grad(), _Counting() as counting:
-        empty(nothing)
-    sizes = [sample.numel(), *counting.sizes]
+    try:
+        computed = _computed(deepcopy(model).to("meta"), tree_map(lambda part: part.to("meta"), sample), compute)
+    except Exception:  # whatever a model of the user's raises there
+        computed = _computed(model, sample, compute)
+    sizes = [sum(part.numel() for part in tree_leaves(sample)), *computed]
     return Activations(sum(sizes[1:]), max((a + b for a, b in pairwise(sizes)), default=0))
+
+
+def _computed(model: nn.Module, sample: Inputs, compute: torch.dtype | None) -> list[int]:
+    """The sizes of what a pass computes, one after the other."""
+    tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad(), _Counting() as counting:
+        forward(model, tensors, sample, compute)
+    return counting.sizes
 
 
 def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Need]:
@@ -95,8 +109,8 @@ def state_of(optimizer: Optimizer) -> int:
         >>> state_of(optimizers.build("adam"))
         2
     """
-    row = torch.zeros(1, 64)
-    return sum(value.numel() for value in optimizer.init(row).values()) // 64
+    row = torch.zeros(1, optimizer.size or 64)
+    return sum(value.numel() for value in optimizer.init(row).values()) // row.numel()
 
 
 def of_network(
@@ -147,7 +161,8 @@ def _sizes(network: Network) -> tuple[int, int, int]:
 
 def _activations(network: Network) -> Activations:
     x, _ = network.data.train.take(torch.zeros(1, dtype=torch.int64))
-    return activations(network.learner.evaluating, x.to(network.initial.theta.dtype) if x.is_floating_point() else x)
+    x = in_precision(x, network.initial.theta.dtype)
+    return activations(network.learner.evaluating, x, network.learner.compute)
 
 
 def _local_work(network: Network, rows: int | None = None) -> Need:
@@ -155,7 +170,8 @@ def _local_work(network: Network, rows: int | None = None) -> Need:
     steps, batch, size = _sizes(network)
     together = _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
-    inputs = steps * batch * prod(network.data.train.shape) * (size + network.data.train.x.element_size())
+    parts = tree_leaves(network.data.train.x)
+    inputs = steps * batch * sum(prod(part.shape[1:]) * (size + part.element_size()) for part in parts)
     each = per_parameter * network.learner.size * size + BACKWARD * batch * _activations(network).all * size + inputs
     return Need("local work", int(together * each), SHORTER)
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 import cascadice
 from cascadice import files, interrupts
+from cascadice.data.batches import PADDING
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
 from cascadice.engine.metrics import evaluate
@@ -81,6 +82,8 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
+    if journal.network.uneven:  # who sat the round out has none
+        loss[(round.draw.batch == PADDING).flatten(1).all(1).to(loss.device)] = torch.nan
     if round.t in to_keep.rounds:
         store.save_round(journal.folder, round, run=journal.fingerprint, layout=journal.layout)
     if to_keep.most is not None:
@@ -127,7 +130,8 @@ def save(journal: Journal) -> None:
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
     _keep_earlier(journal)
-    if fresh and journal.participants is not None and bool(torch.stack(fresh).isfinite().all()):
+    sound = journal.network.uneven or bool(fresh and torch.stack(fresh).isfinite().all())  # a recorder has looked
+    if fresh and journal.participants is not None and sound:
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         write_departures(journal.folder, journal.departures)
@@ -221,13 +225,14 @@ def plot(journal: Journal) -> None:
         plot_partition(counts, journal.folder / HOLDINGS, data.classes)
     if metrics:
         tests = {m.t: m.test for m in metrics if m.test is not None}
+        among = "" if c.saved else f", {c.mixing or c.topology}"
         plot_training(
             journal.folder / FIGURE,
             train_loss={m.t: m.train_loss for m in metrics},
             test_loss={t: test.loss for t, test in tests.items()},
             accuracy={t: test.accuracy for t, test in tests.items()},
             consensus={m.t: float(m.consensus) for m in metrics},
-            title=f"{journal.network.nodes} participants, {c.mixing or c.topology}: {c.model} on {c.data}",
+            title=f"{journal.network.nodes} participants{among}: {c.model} on {c.data}",
         )
 
 

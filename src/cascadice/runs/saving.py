@@ -171,7 +171,7 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
-    named = optimizer.settings or (("optimizer", OWN),)
+    named = optimizer.settings or (("optimizer", OWN), *([("linear", True)] if optimizer.linear else []))
     return (*named, ("batch_size", max(1, size)), ("local_steps", max(1, steps)))
 
 

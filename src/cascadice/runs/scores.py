@@ -130,7 +130,8 @@ class Scores:
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         more = f"; {samples:,} samples in .samples" if samples else ""
-        about = f"Scores by {self.kind} of {nodes} participants over {rounds} rounds: {told}{more}"
+        span = f"{rounds} round{'s' * (rounds != 1)}"
+        about = f"Scores by {self.kind} of {nodes} participants over {span}: {told}{more}"
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}"
 
     def _repr_html_(self) -> str:
@@ -151,8 +152,8 @@ def score(
 ) -> Scores:
     """Who helped, in one call. Without `hops` it is about the final models, with `hops` about each round.
 
-    These are two questions, with different answers. What predicts training again without somebody is the first, by
-    whole-run influence. The second says what updates did in the rounds in which they travelled, summed over rounds; it
+    These are two questions, with different answers. The first, by whole-run influence, predicts training again without
+    a participant. The second says what updates did in the rounds in which they travelled, summed over rounds; it
     predicts retraining no better than chance.
 
     Args:
@@ -163,7 +164,7 @@ def score(
         kind: The estimator. About the final models: "whole-run" (unless given) or "whole-run-shares"; about rounds:
             "shares" (unless given), "truth", "first-order" or "path-integrated".
         evaluation: What is measured; the loss on the test data unless given.
-        at: The weight of all updates in the run at which "whole-run" takes the slope: to predict runs that keep a part
+        at: The weight of all updates in the run at which "whole-run" is taken: to predict runs that keep a part
             of the participants or samples, that part.
         points: Points of integrals.
         progress: Show a bar, or without a terminal a few lines.
@@ -184,9 +185,12 @@ def score(
         told = "is about rounds: give hops" if hops is None else "is about the final models: leave out hops"
         raise ValueError(f"kind {kind!r} {told}.")
     lookup(kinds, kind, "kind")
-    kept = rounds if isinstance(rounds, int) else list(rounds)
+    kept = rounds if isinstance(rounds, int) else _listed(rounds)
     if not kept:
         raise ValueError("there must be at least one round to score; found none. Train first.")
+    if not isinstance(evaluation, Evaluation | None):
+        how = "Use influence.evaluate_on(network, samples, measure)"
+        raise TypeError(f"evaluation must be an Evaluation; found {type(evaluation).__name__}. {how}.")
     measured = evaluate_on(network) if evaluation is None else evaluation
     if hops is None:
         rows = _of_run(network, kept, measured, kind, samples, at, points, progress)
@@ -194,6 +198,14 @@ def score(
         rows = _of_rounds(network, kept, measured, kind, hops, samples, points, progress)
     far = "" if hops is None else f"{hops} hop{'' if hops == 1 else 's'}"
     return _scores(summarise(rows, network.nodes, injected=injected_faults(network)), kind, far, network)
+
+
+def _listed(rounds: Iterable[Round]) -> list[Round]:
+    """The rounds as a list; a Round is a tuple itself, and would be taken apart."""
+    listed = list(rounds) if isinstance(rounds, Iterable) and not isinstance(rounds, Round) else [None]
+    if not all(isinstance(one, Round) for one in listed):
+        raise TypeError(f"rounds must be a list of rounds, as of simulate; found {type(rounds).__name__}.")
+    return listed  # type: ignore[return-value]
 
 
 def _of_run(

@@ -17,7 +17,7 @@ from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
 from cascadice.files.tensors import read_tensors, write_tensors
-from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, together
+from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, stacked, together
 from cascadice.runs import store
 
 SAVE_SECONDS = 60.0
@@ -83,8 +83,7 @@ class SavedSweep:
         if self.latest is None:
             return
         t, adjoint, value = self.latest
-        stacked = (torch.stack(part) for part in zip(*self.parts, strict=True))
-        tensors = dict(zip(("participants", "samples", "drawn"), stacked, strict=True))
+        tensors = dict(zip(("participants", "samples", "drawn"), stacked(self.parts), strict=True))
         if t > 0:
             tensors |= {"theta": adjoint.theta, **{f"state.{name}": v for name, v in adjoint.state.items()}}
         write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})

@@ -115,11 +115,12 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
 
 
 def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    """The first column, of names, has no heading."""
+    """The first column, of names, has no heading; a table without rows is only its title."""
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
-    names = ["", *columns]
-    console.print_table(names, rows, right=len(names))
+    names, shown = ["", *columns], list(rows)
+    if shown:
+        console.print_table(names, shown, right=len(names))
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:

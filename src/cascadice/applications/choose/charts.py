@@ -57,6 +57,6 @@ def _contributors(results: Json) -> Json:
     trace = bars(values, colours, "participant %{y}: %{x:.4g}<extra></extra>", numbers=numbers)
     return chart(
         results["title"], [trace], "Influence of each participant over the whole run.",
-        xaxis=axis("change in loss: − helped, + harmed"),
+        xaxis=axis("loss: − helped, + harmed"),
         yaxis=participants(len(values), {}, numbers=numbers, autorange="reversed"),
     )  # fmt: skip

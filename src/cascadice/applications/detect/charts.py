@@ -11,9 +11,15 @@ SCALE = [[0, "--card"], [0.499, "--line"], [0.5, "--four"], [1, "--harmed"]]  # 
 
 
 def charts(results: Json) -> list[Json]:
-    """The charts of what is in `detect.json`."""
+    """The charts of what is in `detect.json`; none if nobody could judge."""
+    if not np.isfinite(np.array(results["votes"], dtype=float)).any():
+        return []
     strength = np.where(np.array(results["heard"]), np.array(results["strength"], dtype=float), np.nan).T
-    bar = {"title": {"text": "evidence / threshold", "side": "right"}, "thickness": 10, "outlinewidth": 0}
+    bar = {
+        "title": {"text": "evidence / threshold", "side": "right", "font": {"size": 12}},
+        "thickness": 10,
+        "outlinewidth": 0,
+    }
     hover = "evidence of %{y} against %{x}: %{z:.2f} of the threshold"
     heat = matrix(strength, range(len(strength)), hover, zmin=0, zmax=2, colorscale=SCALE, colorbar=bar)
     rounds, votes, injected = results["rounds"], np.array(results["votes"], dtype=float), results["known"]

@@ -84,13 +84,13 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
     suspects = [node for node in order if share[node] >= MAJORITY]
     rows = [_row(verdict, node, injected) for node in order]
     unknown = not options["unlike"] and set(suspects) - set(injected)
-    sentences = [
-        *_sight(verdict, own or range(len(verdict.heard))),
+    judged = [
         *_suspicions(verdict, rows, suspects),
         *([HONEST] if unknown else []),
         *_injected(injected, suspects),
         _terms(len(votes), options, verdict, own),
     ]
+    sentences = _sight(verdict, own or range(len(verdict.heard))) + (judged if bool(votes.isfinite().any()) else [])
     return {
         **writer.header("Who is unlike the others", sentences, COLUMNS, rows),
         **plain(options),
@@ -153,7 +153,8 @@ def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]
     missed, wrong = sorted(set(injected) - set(suspects)), sorted(set(suspects) - set(injected))
     flagged = "All were flagged" if len(injected) > 1 else "It was flagged"
     flagged = f"Missed: {comma_separated(missed)}" if missed else flagged
-    others = f"wrongly flagged: {comma_separated(wrong)}" if wrong else "no one else was"
+    nobody = "no one was wrongly flagged" if missed else "no one else was"
+    others = f"wrongly flagged: {comma_separated(wrong)}" if wrong else nobody
     return [f"Injected: {names}. {flagged}; {others}."]
 
 

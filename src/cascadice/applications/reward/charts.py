@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cascadice.applications.charts import axis, bars, chart, contributions, line, participants
+from cascadice.applications.charts import COLOURS, axis, bars, chart, contributions, line, participants
 from cascadice.applications.plain import Json
 
 
@@ -13,9 +13,10 @@ def charts(results: Json) -> list[Json]:
     nodes = updates.shape[1]
     numbers = results.get("members") or list(range(nodes))  # of one process among several
     paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>", numbers=numbers)
+    colours = iter(COLOURS * nodes)
     lines = [
         line(results["rounds"], total, f"{injected[k]} {k}" if k in injected else f"participant {k}",
-             "--harmed" if k in injected else "--helped", k in injected)
+             next(colours) if k in injected else "--grey", k in injected)
         for k, total in zip(numbers, updates.cumsum(0).T, strict=True)
     ]  # fmt: skip
     who = participants(nodes, injected, numbers=numbers, autorange="reversed")

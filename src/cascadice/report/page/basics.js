@@ -24,12 +24,12 @@ function number(value, digits = 3) {
   return size >= 1e-4 && size < 1e6 ? value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size)))) : value.toExponential(digits - 1);
 }
 const fixed = (value, digits) => (value === null ? "–" : value.toFixed(digits));
-const signed = (value) => (value > 0 ? "+" : "") + number(value).replace("-", "−");
+const signed = (value) => (value > 0 ? "+" : "") + number(value).replaceAll("-", "−");
 const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-const sentence = (text) => element("li", {}, capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−"));
+const sentence = (text) => element("li", {}, capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−").replaceAll(" -> ", " → "));
 
 function navigation() {
   const sections = [...document.querySelectorAll("section[data-name]")].filter((section) => !section.hidden);

@@ -37,7 +37,7 @@ const kindColour = (kind) => colour(KIND_COLOURS[kindPlace(kind) % KIND_COLOURS.
 function curve(line, tone, label) {
   const traces = [];
   for (const [node, values] of (line.each ?? []).entries()) {
-    traces.push({ x: line.rounds, y: values, mode: "lines", line: { color: colour(tone), width: 0.8 }, opacity: 0.35, showlegend: false, name: name(node), hovertemplate: `${label} %{y:.3f}, round %{x}<extra>%{data.name}</extra>` });
+    traces.push({ x: line.rounds, y: values, mode: "lines", connectgaps: true, line: { color: colour(tone), width: 0.8 }, opacity: 0.35, showlegend: false, name: name(node), hovertemplate: `${label} %{y:.3f}, round %{x}<extra>%{data.name}</extra>` });
   }
   if (line.least) {
     const band = { x: line.rounds, mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" };
@@ -75,6 +75,7 @@ function reach() {
   show("reach", decays.length + compared.length > 0);
   show("decay-card", decays.length > 0);
   show("scatter-card", compared.length > 0);
+  say("reach-title", !compared.length ? "How far influence reaches" : !decays.length ? "How accurate the estimates are" : "How far influence reaches, and how accurate the estimates are");
   $("decay-card").classList.toggle("alone", compared.length === 0);
   $("scatter-card").classList.toggle("alone", decays.length === 0);
   if (decays.length) {

@@ -169,5 +169,5 @@ def _totals(
     ]  # fmt: skip
     who = participants(len(totals[0]), injected, autorange="reversed")
     return chart(f"Influence of each participant ({kind})", traces, "Totals of both runs.", "Lines are 95 % intervals.",
-                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis("change in loss: − helped, + harmed"),
+                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis("loss: − helped, + harmed"),
                  yaxis=who)  # fmt: skip

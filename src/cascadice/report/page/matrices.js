@@ -27,6 +27,9 @@ function drawBoth() {
   show("matrices", cascading() || data.mixing !== null);
   show("matrix-card", cascading());
   show("weights-card", data.mixing !== null);
+  const both = cascading() && data.mixing !== null;
+  say("matrices-title", both ? "Influence beside the weights that carry it" : cascading() ? "Influence of each source on each receiver" : "Who listens to whom");
+  say("matrices-text", `${both ? "Both matrices have" : "The matrix has"} a row for each receiver and a column for each source.${cascading() ? ` ${both ? "They follow" : "It follows"} the round, hop and estimator chosen beside the network.` : ""}`);
   $("matrix-card").classList.toggle("alone", data.mixing === null);
   $("weights-card").classList.toggle("alone", !cascading());
   const place = new Map(data.shown.map((node, i) => [node, i]));

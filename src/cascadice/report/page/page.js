@@ -48,7 +48,7 @@ function overview() {
     [last === null ? "–" : number(last), accuracy ? "mean test accuracy" : "mean test loss"],
     [Object.keys(data.injected).length, "with injected faults"],
     data.sections.some((section) => section.flagged !== null) ? [data.flagged.length, "flagged"] : null,
-    [run.seconds === null ? "–" : `${number(run.seconds, 2)} s`, "training time"],
+    run.seconds === null ? null : [`${number(run.seconds, 2)} s`, "training time"], // not known of a network built in Python
   ].filter(Boolean).map(([value, label]) => element("div", { class: "tile" }, element("b", {}, String(value)), element("span", {}, label))));
   fill("findings", ...data.findings.map(sentence));
   fill("notes", ...data.notes.map((text) => element("p", {}, text)));

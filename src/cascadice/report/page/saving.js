@@ -31,6 +31,8 @@ function networkFile() {
   from.forEach((one, i) => { const style = getComputedStyle(one); for (const key of STYLES) to[i].style.setProperty(key, style.getPropertyValue(key)); });
   for (const [key, value] of Object.entries({ xmlns: SVG, width, height })) copy.setAttribute(key, value);
   copy.prepend(shape("rect", { width, height, fill: colour("card") }));
+  const font = { "font-family": "system-ui, sans-serif", fill: colour("soft"), x: 14 };
+  copy.append(shape("text", { ...font, y: 24, "font-size": 15 }, data.title), shape("text", { ...font, y: height - 12, "font-size": 13 }, data.influence ? `${capital(state.kind)}, ${selectedText()}. Blue: helped (loss went down); orange: harmed; ring: within noise or none.` : "Line width: mixing weight."));
   return new XMLSerializer().serializeToString(copy);
 }
 

@@ -27,8 +27,9 @@ function sampleCard(one, side) {
 }
 
 function plainTable(columns, rows, caption) {
-  const textual = columns.map((_, place) => rows.some((row) => typeof row[place] === "string" && isNaN(row[place].replace("−", "-"))));
-  const cell = (tag, text, place) => element(tag, { class: textual[place] || place === 0 ? "text" : null, scope: tag === "th" ? "col" : null }, text);
+  const textual = columns.map((_, place) => rows.some((row) => typeof row[place] === "string" && isNaN(row[place].replaceAll("−", "-"))));
+  const kind = (text, place) => (textual[place] || place === 0 ? `text${String(text).length > 40 ? " long" : ""}` : null); // a sentence must not become a column of words
+  const cell = (tag, text, place) => element(tag, { class: kind(text, place), scope: tag === "th" ? "col" : null }, text);
   return element("table", {}, element("caption", { class: "hidden" }, caption),
     element("thead", {}, element("tr", {}, ...columns.map((column, place) => cell("th", column, place)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, place) => cell("td", cellText(value), place))))));
@@ -37,7 +38,7 @@ function plainTable(columns, rows, caption) {
 function cellText(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return typeof value === "number" && !Number.isInteger(value) ? number(value, 4).replace("-", "−") : String(value);
+  return typeof value === "number" && !Number.isInteger(value) ? number(value, 4).replaceAll("-", "−") : String(value);
 }
 
 // Rebuilt only if they changed: a live page is rendered every few seconds, and their charts are not redrawn in place.

@@ -87,17 +87,17 @@ def build_section(results: Json, folder: Path) -> Json:
         "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
         "count": len(rows),
         "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
-        "charts": drawn,
-        "picture": None if drawn else _picture(folder, results.get("figure")),
+        "charts": drawn or [],
+        "picture": _picture(folder, results.get("figure")) if drawn is None else None,
     }
 
 
-def _charts(results: Json, name: str) -> list[Json]:
-    """The charts of an application; none if the results lack what they show, as those of other versions may."""
+def _charts(results: Json, name: str) -> list[Json] | None:
+    """The charts of an application; None if the results lack what they show, as those of other versions may."""
     try:
-        return SECTIONS[name].charts(results) if name in SECTIONS else []
+        return SECTIONS[name].charts(results) if name in SECTIONS else None
     except (KeyError, IndexError, ValueError, TypeError, AttributeError):
-        return []
+        return None
 
 
 def _cell(cell: Any) -> Any:

@@ -22,7 +22,7 @@ def sentences(
     texts = [_training(config, nodes, rounds, metrics)]
     whole, rounds_of = ([one for one in summaries if one.whole_run is final] for final in (True, False))
     for summary in whole[:1]:
-        texts += [f"Influence on the final models is {meaning(next(iter(summary.updates)))}.", *final_models(summary)]
+        texts += [f"Influence is {meaning(next(iter(summary.updates)))}.", *final_models(summary)]
     for summary in rounds_of[:1]:
         about = [] if whole else [SIGNS, *_participants(summary)]
         texts += [*about, *_distance(summary), *_accuracy(summary)]

@@ -83,7 +83,7 @@ function drawTable() {
   const textual = (place) => (data.table.columns[place] in data.table.words ? "text" : null);
   fill("rows", element("caption", { class: "hidden" }, $("table-title").textContent),
     element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, textual(place) ? text : text.replace("-", "−")))))));
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, textual(place) ? text : text.replaceAll("-", "−")))))));
   const all = total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : "";
   const none = "Nothing matches. Search for a word, participant 3, or a column and its value, such as round > 20.";
   say("table-count", `${plural(total, "row")}${all}${listing.asked ? ` with ${listing.asked}` : ""}${total ? "" : `. ${none}`}`);
