@@ -90,7 +90,8 @@ def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = 
 def _computed(model: nn.Module, sample: Inputs, compute: torch.dtype | None) -> list[int]:
     """The sizes of what a pass computes, one after the other."""
     tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    with torch.no_grad(), _Counting() as counting:
+    counting = _Counting()
+    with torch.no_grad(), counting:
         forward(model, tensors, sample, compute)
     return counting.sizes
 

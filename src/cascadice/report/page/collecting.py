@@ -85,7 +85,7 @@ def collect(folder: files.Folder) -> Json:
 def _members(places: Sequence[Path], nodes: int) -> list[int] | None:
     """The participants that these folders of processes are about; None if it is everybody."""
     try:
-        each = [(read_manifest(place).get("process") or {}).get("members") for place in places]
+        each: list[Any] = [(read_manifest(place).get("process") or {}).get("members") for place in places]
         members = sorted({int(k) for own in each for k in own})
     except (ValueError, TypeError):
         return None
