@@ -61,14 +61,13 @@ class Post:
         self._waits: dict[int, int] = {}
         self._letters: dict[int, Queue[Tensor | None]] = {peer: Queue(WAITING) for peer in peers}
         self._connected = {peer: threading.Event() for peer in peers}
-        self._connections = dict.fromkeys(peers, 0)
-        self._threads = [
-            threading.Thread(target=work, args=args, daemon=True)
-            for peer, size in peers.items()
-            for work, args in ((self._receives, (peer, size)), (self._sends, (peer,)))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = list[threading.Thread]()
+        for peer, size in peers.items():
+            self._start(self._receives, peer, size)
+
+    def _start(self, work: Callable[..., None], *args: Any) -> None:
+        self._threads.append(threading.Thread(target=work, args=args, daemon=True))
+        self._threads[-1].start()
 
     def meet(self, timeout: float) -> bool:
         """Wait until everybody has been there; False if somebody does not come in time."""
@@ -157,27 +156,35 @@ class Post:
         for peer, connected in self._connected.items():
             if not connected.is_set():
                 self._lose(peer, "it never came")
-                connected.set()
+                continue
             for letter in (goodbye, None):
                 with suppress(Full):
                     self._letters[peer].put(letter, timeout=max(0.0, end - monotonic()))
         if hasattr(self._group, "close"):
             self._group.close()
-        for thread in self._threads:
+        for thread in tuple(self._threads):
             thread.join(max(0.0, end - monotonic()))
 
     def _receives(self, peer: int, size: int) -> None:
         if not hasattr(self._group, "connect"):
-            self._connected[peer].set()
+            self._begin(peer)
             self._reads(peer, size)
             return
         while not self._closing and self._group.connect(peer):
-            with self._changed:
-                self._connections[peer] += 1
-                self._gone.pop(peer, None)
-                self._came[peer].clear()
-            self._connected[peer].set()
+            self._begin(peer)
             self._reads(peer, size)
+
+    def _begin(self, peer: int) -> None:
+        """Begin with a connection. One after the first has a sender of its own: the earlier may be stuck for good."""
+        with self._changed:
+            if self._connected[peer].is_set():
+                earlier, self._letters[peer] = self._letters[peer], Queue(WAITING)
+                with suppress(Full):
+                    earlier.put_nowait(None)
+            self._gone.pop(peer, None)
+            self._came[peer].clear()
+        self._connected[peer].set()
+        self._start(self._sends, peer, self._letters[peer])
 
     def _reads(self, peer: int, size: int) -> None:
         while True:
@@ -221,21 +228,19 @@ class Post:
             came[key] = what
             self._changed.notify_all()
 
-    def _sends(self, peer: int) -> None:
-        self._connected[peer].wait()
-        while (data := self._letters[peer].get()) is not None:
-            connection = self._connections[peer]
+    def _sends(self, peer: int, letters: "Queue[Tensor | None]") -> None:
+        while (data := letters.get()) is not None and letters is self._letters[peer]:
             if self._gone.get(peer, FINISHED) != FINISHED:
                 continue
             try:
                 self._group.send([data], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _first_line(error), connection)
+                self._lose(peer, _first_line(error), letters)
 
-    def _lose(self, peer: int, why: str, connection: int | None = None) -> None:
-        """Note that a peer is gone; not if it has come back since, by a later connection than this one."""
+    def _lose(self, peer: int, why: str, letters: "Queue[Tensor | None] | None" = None) -> None:
+        """Note that a peer is gone; not if it has come back since, and these letters were for an earlier connection."""
         with self._changed:
-            if connection in (None, self._connections[peer]):
+            if letters is None or letters is self._letters[peer]:
                 self._gone.setdefault(peer, why)
             self._changed.notify_all()
 
