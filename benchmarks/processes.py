@@ -1,6 +1,6 @@
 """What several processes cost: time beside the simulator at equal cores, and bytes an edge.
 
-    torchrun --nproc-per-node 4 benchmarks/processes.py [bytes | time [number of a network]]
+    torchrun --nproc-per-node 4 benchmarks/processes.py [bytes | time [number of a network] | threads [number]]
 
 Both ways of training take turns in one start: process 0 trains everybody with all cores while the others wait, then
 each process trains its own participants with a thread each. Medians of the ratio of each pair.
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -117,6 +118,35 @@ def traffic(world: World) -> dict[str, float]:
     return found
 
 
+def threads(world: World, case: Case, rounds: int = 60) -> dict[str, float]:
+    """Milliseconds of processor time that a round takes of each kind of thread of this process (Linux)."""
+    mine = built(case, world.members(case.nodes))
+    with world.exchange(mine) as exchange:
+        operator = Operator(mine, exchange)
+        seconds(simulate(mine, ROUNDS, window=0, operator=operator))
+        world.tell("ready")
+        before, start = _by_thread(), time.thread_time()
+        seconds(simulate(mine, rounds, window=0, operator=operator))
+        main, after = time.thread_time() - start, _by_thread()
+    spent = {thread: used - before.get(thread, 0.0) for thread, used in after.items()}
+    gloo = sum(used for (_, name), used in spent.items() if "gloo" in name)
+    seconds_of = {
+        "training and mixing": main,
+        "sending, receiving and checking": sum(spent.values()) - gloo - main,
+        "gloo": gloo,
+    }
+    return {what: 1e3 * used / rounds for what, used in seconds_of.items()}
+
+
+def _by_thread() -> dict[tuple[str, str], float]:
+    """Seconds of processor time of each thread of this process, by number and name."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {
+        (task.name, (task / "comm").read_text()): int((task / "schedstat").read_text().split()[0]) / 1e9
+        for task in tasks
+    }
+
+
 def print_times(rows: Mapping[str, tuple[Times, Times]]) -> None:
     cores = len(os.sched_getaffinity(0))
     print(f"{ROUNDS} rounds, {cores} cores\n")
@@ -139,6 +169,12 @@ def main(only: str = "", number: str = "") -> None:
     with joined() as world:
         if world is None:
             raise SystemExit("start it with torchrun --nproc-per-node 4 benchmarks/processes.py")
+        if only == "threads":
+            for name in cases:
+                used = threads(world, CASES[name])
+                if not world.rank:
+                    print(f"{name}: " + ", ".join(f"{what} {each:.1f} ms a round" for what, each in used.items()))
+            return
         rows = {name: times(world, CASES[name]) for name in cases} if only != "bytes" else {}
         sizes = traffic(world) if only != "time" else {}
         if not world.rank:
