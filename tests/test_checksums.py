@@ -244,8 +244,9 @@ def test_who_adds_to_a_list_waits_for_the_other_writer(folder, replaced):
         assert not (folder / "three.json").exists()
         with (folder / LIST).open("ab") as file:  # another process
             file.write(b'{"file": "four.json", "bytes": 1, "sha256": "4"}\n{}\n')
-        if replaced:
-            (folder / "copy").write_bytes((folder / LIST).read_bytes())
+        if replaced:  # by a shorter one, as `keep_checksums` does
+            first, *_, four, confirmed = (folder / LIST).read_text().splitlines(keepends=True)
+            (folder / "copy").write_text(first + four + confirmed)
             (folder / "copy").replace(folder / LIST)
     writing.result()
     assert [line.get("file") for line in lines(folder)][-4:] == ["four.json", None, "three.json", None]

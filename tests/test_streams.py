@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 import torch
@@ -101,6 +102,15 @@ def test_names_from_files_are_printed_as_they_are(capsys, name):
     printed = capsys.readouterr().out
     assert printed.count(visible(name)) == 2
     assert not set(printed) & {"\x1b", "\x9b", "\u202e"}
+
+
+def test_every_control_character_is_written_out():
+    turning = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}  # the order of the text around them
+    every = {"\u061c", "\u200e", "\u200f"}
+    for character in map(chr, range(0x3000)):
+        if unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in turning:
+            every.add(character)
+    assert {character for character in every if visible(character) == character} == {"\n", "\t"}
 
 
 def test_an_error_cannot_control_the_terminal(capsys):

@@ -11,6 +11,7 @@ import pytest
 
 from cascadice import files
 from cascadice.runs import store, train
+from cascadice.runs.folder import writing
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
 
@@ -119,3 +120,20 @@ def test_a_disk_on_which_no_large_file_fits(tmp_path):
                 run(config, tmp_path / str(most), quiet=True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_who_writes_removes_what_a_killed_writer_left_but_follows_no_link(tmp_path):
+    home = tmp_path / "run"
+    left = [home / ".tmp-1-0-a", home / "influence" / ".tmp-1-0-b", home / "whole-run" / "unfinished" / ".tmp-1-0-c"]
+    others = [
+        home / "config.json",
+        home / "manifest.json",
+        home / "mine" / ".tmp-1-0-d",
+        tmp_path / "far" / ".tmp-1-0-e",
+    ]
+    for path in (*left, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    (home / "rounds").symlink_to(tmp_path / "far")
+    with writing(home / "influence"):
+        assert [path for path in (*left, *others) if path.exists()] == others

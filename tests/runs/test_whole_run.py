@@ -89,10 +89,13 @@ def test_the_numbers_are_those_of_the_library(run, recorded):
 
 @pytest.mark.parametrize("on", ["average", 2])
 def test_on_whose_final_models(run, on):
-    found = ask_whole_run(run, replace(BOTH, kinds=("whole-run",), on=on, samples=False), quiet=True)
+    found = ask_whole_run(run, replace(BOTH, at=1.0, points=1, on=on, samples=False), quiet=True)
     network, evaluation = library()
-    expected = whole_run(network, ROUNDS, evaluation, at=0.7, on=on, samples=False)
-    np.testing.assert_array_equal(found.updates["whole-run at 0.7"], expected.by_round)
+    expected = whole_run(network, ROUNDS, evaluation, on=on, samples=False)
+    np.testing.assert_array_equal(found.updates["whole-run at 1"], expected.by_round)
+    shares = whole_run_shares(network, ROUNDS, evaluation, points=1, on=on, samples=False)
+    gap = found.participants["whole-run shares"].sum() - found.training_change
+    assert gap == pytest.approx(shares.gap, abs=1e-12)
     assert found.samples == {}
     assert read_note(run / "whole-run")["on"] == str(on)
 
