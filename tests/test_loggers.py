@@ -90,7 +90,7 @@ def test_a_callback_that_raises_is_left_out_and_training_goes_on(event, one_thre
 
 
 def test_what_is_no_callback_is_refused():
-    refused = "must have the methods start, round and end; <built-in function print> has not"
+    refused = "must have the methods start, round and end; <built-in function print> does not"
     with pytest.raises(TypeError, match=refused), loggers.telling([print], {}):
         pass
 

@@ -19,14 +19,14 @@ from cascadice.runs.summary import summarise
 def test_the_same_questions_are_compared(asked, run, tmp_path, capsys):
     other = run.rename(tmp_path / "other")
     section = compare(asked, other)
-    assert section["title"] == "run compared with other"
+    assert section["title"] == "Comparison of run with other"
     assert section["findings"][0].startswith("Mean test accuracy: 0.")
     assert section["findings"][1:] == ["Their settings are the same.", "Influence by truth clearly differs for nobody."]
     assert [chart["title"] for chart in section["charts"]][-1] == "Influence of each participant (truth)"
     assert [row[1] for row in section["rows"]] == [row[3] for row in section["rows"]]
     assert main(["report", str(asked), "--compare", str(other), "--out", str(tmp_path / "two.html")]) == 0
     assert "clearly differs for nobody" in capsys.readouterr().out
-    assert "run compared with other" in (tmp_path / "two.html").read_text()
+    assert "Comparison of run with other" in (tmp_path / "two.html").read_text()
 
 
 def test_influence_that_was_asked_of_one_is_not_compared(asked, bare):

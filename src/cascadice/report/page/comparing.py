@@ -50,7 +50,7 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
     influence = _influence(runs, names)
     return {
         "name": "comparison",
-        "title": f"{names[0]} compared with {names[1]}",
+        "title": f"Comparison of {names[0]} with {names[1]}",
         "lead": LEAD,
         "findings": [*_quality(lines, names), *_data(runs), _settings(runs, names), *influence.pop("findings"), *notes],
         "charts": [*_curves(lines, names), *influence.pop("charts")],
