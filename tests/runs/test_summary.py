@@ -1,4 +1,5 @@
 import io
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,9 +121,9 @@ def test_samples_have_the_intervals_of_participants_who_did_the_same():
 def test_samples_within_noise_are_in_no_list_of_those_that_helped_or_harmed():
     text = told(summarise(used(*NOISY), 2))
     assert "Of 4 samples used more than once, 1 clearly helped and 2 clearly harmed" in text
-    listed = [line.split() for line in text.splitlines() if "of participant" in line]
-    assert [(line[0], line[4]) for line in listed] == [("helped", "0"), ("harmed", "1"), ("harmed", "3")]
-    assert listed[0][-3:] == ["-2.0227", "to", "-1.2773"]
+    listed = [line.split() for line in text.splitlines() if re.match("h.+ed  participant", line)]
+    assert [(line[0], line[3]) for line in listed] == [("helped", "0"), ("harmed", "1"), ("harmed", "3")]
+    assert listed[0][-3:] == ["-1.6500", "±", "0.3727"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_without_clear_samples_the_order_is_said_to_be_doubtful(rounds, why):
     text = told(summarise(used(*rounds), 2))
     assert f"The order of samples may be noise: {why}" in text
     assert "Samples with the lowest and the highest scores (first order)" in text
-    verbs = {line.split()[0] for line in text.splitlines() if "of participant" in line}
+    verbs = {line.split()[0] for line in text.splitlines() if "  participant 0" in line}
     assert verbs == {"lowest", "highest"}
 
 
@@ -246,7 +247,7 @@ def test_under_adam_samples_are_not_ranked_as_if_it_meant_something(kind, sees_s
 def test_samples_in_words_with_their_labels():
     found = summarise(sampled("first order"), 2)
     text = told(found, classes=["cat", "dog"], labels=torch.tensor([0] * 7 + [1, 0, 1]))
-    helped, harmed = (line.split() for line in text.splitlines() if " of participant " in line)
-    assert helped[:8] == ["helped", "of", "participant", "0", "7", "dog", "2", "-2.0000"]
-    assert harmed[:8] == ["harmed", "of", "participant", "1", "9", "dog", "2", "+1.0000"]
+    helped, harmed = (line.split() for line in text.splitlines() if "ed  participant " in line)
+    assert helped[:7] == ["helped", "participant", "0", "7", "dog", "2", "-2.0000"]
+    assert harmed[:7] == ["harmed", "participant", "1", "9", "dog", "2", "+1.0000"]
     assert "2 more were used once and have no interval." in text

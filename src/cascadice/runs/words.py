@@ -76,8 +76,8 @@ def _print_samples(
         helped, harmed = clear_samples(samples)
         title, sides = "Samples that clearly helped and harmed, the largest first", {"helped": helped, "harmed": harmed}
     say(console, caution(summary) or counted_samples(samples))
-    columns = ("sample", "true\nlabel", "uses", "influence", "95 % interval")
-    _print_table(console, f"{title} ({kind})", columns, _sample_rows(sides, summary, classes, labels))
+    columns = ("sample", "true\nlabel", "uses", "influence ± 95 %")
+    _print_table(console, f"{title} ({kind})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
 
 
 def _interval(bounds: Bounds, node: int) -> str:
@@ -144,13 +144,15 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
     return " -> ".join(f"{result.mean:.3f} (round {result.t})" for result in results)
 
 
-def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+def _print_table(
+    console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], padding: int = 3
+) -> None:
     """The first column, of names, has no heading; a table without rows is only its title."""
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
     names, shown = ["", *columns], list(rows)
     if shown:
-        console.print_table(names, shown, right=len(names))
+        console.print_table(names, shown, right=len(names), padding=padding)
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:
@@ -170,6 +172,5 @@ def _sample_rows(
     for verb, side in sides.items():
         for one in side[:MOST]:
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            interval = f"{one.low:+.4f} to {one.high:+.4f}" if one.uses > 1 else "none"
-            owner = f"{verb}  of {_name(one.node, summary)}"
-            yield owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}", interval
+            value = f"{one.value:+.4f}" + (f" ± {one.high - one.value:.4f}" if one.uses > 1 else "")
+            yield f"{verb}  {_name(one.node, summary)}", str(one.sample), label, str(one.uses), value
