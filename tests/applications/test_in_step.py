@@ -104,8 +104,8 @@ def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):
         assert sorted(row[0] for row in part["table"]["rows"]) == own
         assert choose_charts(part)[0]["traces"][0]["y"] == own
         for k, *numbers, advice, injected in part["table"]["rows"]:
-            assert [numbers[0], numbers[2]] == pytest.approx([rows[k][0], rows[k][2]], abs=1e-10)
-            assert [numbers[1], advice, injected] == [rows[k][1], *rows[k][3:]]
+            assert numbers == pytest.approx(rows[k][:3], abs=1e-10)
+            assert [advice, injected] == rows[k][3:]
 
 
 def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):

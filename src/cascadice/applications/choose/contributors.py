@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cascadice.applications.charts import interval_text
 from cascadice.applications.choose import picture
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Writer, comma_separated, open_writer
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, signs
+from cascadice.applications.writer import Writer, comma_separated, open_writer, plus_minus
+from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.runs import together
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import playable
@@ -18,7 +17,7 @@ from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
-COLUMNS = ("participant", "lowered the loss by", "95 % interval", "part", "advice", "injected")
+COLUMNS = ("participant", "lowered the loss by", "± 95 %", "part", "advice", "injected")
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
 OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
@@ -49,17 +48,17 @@ def run(args: argparse.Namespace, world: World | None) -> None:
     writer.write(plain(results), picture.plot_contributions)
     remove_sweeps(writer.folder)
     rows = [
-        [node, f"{lowered:+.4f}", interval or "none", f"{part:.1%}", *more]
-        for node, lowered, interval, part, *more in results["table"]["rows"]
+        [node, plus_minus(lowered, half, 4), f"{part:.1%}", *more]
+        for node, lowered, half, part, *more in results["table"]["rows"]
     ]
-    writer.print_table(COLUMNS, rows, right=3)
+    writer.print_table([*COLUMNS[:2], *COLUMNS[3:]], rows, right=2)
     writer.print_files()
 
 
 def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int | None, total: float) -> Json:
     shares, (untrained, trained) = swept.scores[SHARES].participants, swept.losses
     bounds = bounds_of_totals(swept.scores[SHARES].by_round.numpy())
-    lowered, sign = Bounds(-bounds.high, -bounds.low), signs(shares.numpy(), bounds)
+    half, sign = (bounds.high - bounds.low) / 2, signs(shares.numpy(), bounds)
     sign[shares.numpy() == 0] = 1  # no influence at all
     network = writer.recording.network
     injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
@@ -68,7 +67,7 @@ def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int |
         [
             numbers[k],
             0.0 - float(shares[k]),
-            interval_text(lowered, k),
+            float(half[k]),
             float(shares[k]) / total + 0.0 if total else 0.0,
             ADVICE[int(sign[k])],
             injected.get(numbers[k], ""),
@@ -103,5 +102,5 @@ def _sentences(rows: list[list[Any]], whose: str, on: int | None) -> list[str]:
         *([f"To be let go, because they did not help: {comma_separated(gone)}."] if gone else []),
         *([f"Within noise (the interval includes 0), so unclear: {comma_separated(unclear)}."] if unclear else []),
         *own,
-        *([ONE_ROUND] if rows[0][2] is None else []),
+        *([ONE_ROUND] if np.isnan(rows[0][2]) else []),
     ]

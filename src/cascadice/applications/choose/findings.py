@@ -18,7 +18,7 @@ from cascadice.applications.detect.evidence import LEAST
 from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.uncertainty import Bounds
 from cascadice.names import lookup
@@ -34,6 +34,7 @@ TIMES = 20  # points in time at which the balance is kept
 MOST_GENEROUS = 5  # participants that are named
 COLUMNS = ("participant", "group", "helps", "heard by", "gave", "± gave", "took", "± took", "advice", "injected")
 SIGNS = "gave, took: positive = the loss went down = it helped (influence is the other way round: negative helped)"
+SHOWN = ("who", "group", "helps", "gave", "took", "advice", "injected")  # on the console, which is narrow
 NO_INTERVALS = (
     "Who helps, the groups and the suggested W go by cosines of summed updates. These sums overlap from round to "
     "round, so their spread says little, and they have no interval. Those of gave and took come from how much both "
@@ -75,18 +76,14 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     write_csv(suggested, writer.folder / MIXING)
     writer.write(plain(results), picture.plot)
     rows = [
-        [node, "" if group == ALONE else group, f"{helps} of {heard}", _sum(gave, one), _sum(took, two), *others]
+        [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
         for node, group, helps, heard, gave, one, took, two, *others in results["table"]["rows"]
+        for sums in [(plus_minus(gave, one, 3), plus_minus(took, two, 3))]
     ]
-    writer.print_table([name for name in COLUMNS if name != "heard by" and "±" not in name], rows, 4, wrap="advice")
+    writer.print_table(SHOWN, rows, right=4, wrap="advice", padding=2)
     writer.print(SIGNS)
     writer.print_files()
     writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
-
-
-def _sum(value: float, half: float) -> str:
-    """A sum over rounds with half of its interval; of one round there is none."""
-    return f"{value:+.3f} ± {half:.3f}" if half == half else f"{value:+.3f}"
 
 
 def _observed(recording: Recording, heard: bool, world: World | None) -> Observed:
@@ -155,9 +152,9 @@ def _groups(groups: Sequence[int]) -> list[str]:
 
 def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor) -> list[str]:
     """Whom to expel or move, and who clearly gives more than it takes."""
+    given = list(zip(gave.tolist(), halves[0].tolist(), strict=True))
     sentences = [
-        f"Participant {a.node}: {a.verdict}; {a.reason}. It gave {_sum(float(gave[a.node]), float(halves[0, a.node]))}"
-        + (", which is within noise." if abs(gave[a.node]) <= halves[0, a.node] else ".")
+        f"Participant {a.node}: {a.verdict}; {a.reason}. It gave {_amount(*given[a.node])}."
         for a in advice
         if a.verdict in ("expel", "move")
     ]
@@ -166,6 +163,12 @@ def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor
         names = comma_separated(clear[:MOST_GENEROUS])
         sentences.append(f"These clearly give more than they take, the largest difference first: {names}.")
     return sentences
+
+
+def _amount(gave: float, half: float) -> str:
+    if not gave:
+        return "nothing"
+    return plus_minus(gave, half, 3) + (", which is within noise" if abs(gave) <= half else "")
 
 
 def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:
