@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from cascadice.applications.choose import picture
+from cascadice.applications.choose.charts import charts
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Writer, comma_separated, open_writer, plus_minus
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.runs import together
 from cascadice.runs.flags import open_from
@@ -18,6 +19,14 @@ from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
 COLUMNS = ("participant", "lowered the loss by", "± 95 %", "part", "advice", "injected")
+SECTION = Section(
+    "Whom to keep, by what everybody's data did in the end?",
+    "cascadice choose {run} --by contribution",
+    "Whole-run shares of what training did to the final models' loss, here counted as how much it was lowered: positive "
+    "= it helped. ± is half of a 95 % interval, from how much a share varies between rounds; where it includes 0, the "
+    "advice is unclear.",
+    charts=charts,
+)
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
 OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
