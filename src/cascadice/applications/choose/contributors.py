@@ -22,9 +22,9 @@ COLUMNS = ("participant", "lowered the loss by", "± 95 %", "part", "advice", "i
 SECTION = Section(
     "Whom to keep, by what everybody's data did in the end?",
     "cascadice choose {run} --by contribution",
-    "Whole-run shares of what training did to the final models' loss, here counted as how much it was lowered: positive "
-    "= it helped. ± is half of a 95 % interval, from how much a share varies between rounds; where it includes 0, the "
-    "advice is unclear.",
+    "Whole-run shares of what training did to the loss of the final models, here counted as how much they lowered it: "
+    "positive = it helped. ± is half of a 95 % interval, from how much a share varies between rounds; where the "
+    "interval includes 0, the advice is unclear.",
     charts=charts,
 )
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
