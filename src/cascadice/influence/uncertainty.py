@@ -4,7 +4,7 @@
 
 Rounds differ by the batches drawn and by how far training has come. The second is no noise, so the interval is wide
 rather than narrow. It says nothing of another test set, another seed or another network. A sample's interval is of the
-same form, over the times it was used.
+same form, over the times it was used. How often intervals hold the mean over seeds is in docs/report.md.
 """
 
 from typing import NamedTuple
