@@ -2,7 +2,7 @@
 
 Four hold English prose, four Python code; both come with Python, and the model has random weights, so there is nothing
 to download. Only the adapters and the output layer are trained, gossiped and measured. Prints how updates on each kind
-of text changed the loss on either, and the text that helped one participant most. `make language` installs peft.
+of text changed the loss on either, and the text with the largest help for participant 7. `make language` installs peft.
 """
 
 import inspect
@@ -55,4 +55,4 @@ scores = influence.samples_by_receiver(network, rounds, evaluation, receivers=[7
 scores[7] = 0  # of others
 source, place = divmod(int(scores.argmin()), scores.shape[1])
 text = "".join(symbols[i] for i in train[int(rounds[0].draw.batch[source, 0, place])]["input_ids"])
-print(f"participant 7 was helped most by participant {source}'s text {text!r}.")
+print(f"largest help for 7, of one use and so without an interval: participant {source}'s text {text!r}.")

@@ -1,8 +1,8 @@
 """Your own training loop, with your own modules, optimizers and gossip, and whose data helped whom in it.
 
 The loop is plain PyTorch; a recorder watches it. It takes three lines: one to make it, one around a round, one after
-each optimizer step. Participant 3 has wrong labels. Prints who helped the final models and participant 3's most harmful
-sample, and saves a run on which every command works.
+each optimizer step. Participant 3 has wrong labels. Prints who helped the final models and the highest score among
+participant 3's samples, and saves a run on which every command works.
 """
 
 from copy import deepcopy
@@ -52,7 +52,7 @@ network, rounds = recorder.network, recorder.rounds
 scores = cd.score(network, rounds, samples=True)
 print(scores)
 of_liar = scores.samples["participant"] == 3
-worst = int(scores.samples["sample"][of_liar][-1])
-print(f"Most harmful sample of participant 3: number {worst % 160} of its own, called {y[3, worst % 160]}.")
+worst, verdict = int(scores.samples["sample"][of_liar][-1]), scores.samples["verdict"][of_liar][-1]
+print(f"Highest of participant 3's samples: number {worst % 160} of its own, called {y[3, worst % 160]}: {verdict}.")
 folder = cd.save(network, rounds, Path(mkdtemp()) / "run")
 print(f"cascadice report, detect, choose, reward and forget work on the run in {folder.name}/, given --model.")

@@ -34,10 +34,10 @@ class Console(rich_console.Console):
         return self.status(what) if self.is_terminal and not self.quiet else nullcontext()
 
     def print_table(
-        self, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: int = 0, wrap: str = ""
+        self, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: int = 0, wrap: str = "", padding: int = 3
     ) -> None:
         """Print rows; `right` columns after the first are right-aligned, and only the column `wrap` may break lines."""
-        table = Table(box=None, padding=(0, 3, 0, 0))
+        table = Table(box=None, padding=(0, padding, 0, 0))
         for place, column in enumerate(columns):
             whole = not wrap or column != wrap
             table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=whole)

@@ -84,6 +84,8 @@ def test_payments_are_those_of_one_process(runs, kind):
         assert {row[0]: row[1] for row in part["table"]["rows"]} == pytest.approx({k: paid[k] for k in own}, abs=1e-6)
         np.testing.assert_allclose(np.array(part["contributions"]), np.array(one["contributions"])[:, own], atol=1e-10)
         assert [chart["traces"][0]["y"] for chart in reward_charts(part)[:2]] == [own, own]
+        for name, values in one["intervals"].items():
+            np.testing.assert_allclose(part["intervals"][name], np.array(values)[own], rtol=1e-6, atol=1e-8)
         assert set(read_ledger(part["ledger"]).rows["participant"].tolist()) == set(own)
         assert "Computed again" in audit(part, home / "two" / folder_name(rank) / "reward")[0]
     assert sum(row[1] for part in parts for row in part["table"]["rows"]) == pytest.approx(100, abs=1e-4)
@@ -102,8 +104,8 @@ def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):
         assert sorted(row[0] for row in part["table"]["rows"]) == own
         assert choose_charts(part)[0]["traces"][0]["y"] == own
         for k, *numbers, advice, injected in part["table"]["rows"]:
-            assert numbers == pytest.approx(rows[k][:2], abs=1e-10)
-            assert [advice, injected] == rows[k][2:]
+            assert numbers == pytest.approx(rows[k][:3], abs=1e-10)
+            assert [advice, injected] == rows[k][3:]
 
 
 def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
@@ -111,6 +113,8 @@ def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
     for part in parts:
         for name in ("influence", "given", "gave", "took", "mixing"):
             np.testing.assert_allclose(np.array(part[name]), np.array(one[name]), rtol=0, atol=1e-10)
+        for name, values in one["intervals"].items():
+            np.testing.assert_allclose(np.array(part["intervals"][name]), np.array(values), rtol=1e-6, atol=1e-10)
         assert part["groups"] == one["groups"]
         assert part["advice"] == one["advice"]
 

@@ -67,7 +67,7 @@ def test_under_adam_the_page_does_not_rank_samples_as_if_it_meant_something(fina
     plain = collect(final)
     monkeypatch.setattr("cascadice.report.page.collecting.sees_scale", lambda config, nodes: False)
     warned = collect(final)
-    assert (plain["samples"]["caution"], plain["table"]["caution"]) == ("", "")
+    assert plain["samples"]["caution"].startswith("The order of samples may be noise: each was used once")
     assert warned["samples"]["caution"] == warned["table"]["caution"]
     assert warned["table"]["caution"].startswith("Do not choose samples by these scores: Adam")
-    assert [any("samples that harmed most" in text for text in page["findings"]) for page in (plain, warned)] == [1, 0]
+    assert not any("clear harm" in text for page in (plain, warned) for text in page["findings"])

@@ -16,13 +16,20 @@ from cascadice.data import DataSet, Samples, pydoc
 from cascadice.engine import simulate
 from cascadice.engine.networks import load
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.tables import concatenate, read_table, table_of, write_part
-from cascadice.report.page import collect, mixing, page, samples
+from cascadice.influence.tables import (
+    concatenate,
+    read_table,
+    table_of,
+    table_of_drawn,
+    table_of_participants,
+    write_part,
+)
+from cascadice.report.page import collect, mixing, page, samples, sentences
 from cascadice.report.page.writing import LARGEST, json_in_html
 from cascadice.runs import store
 from cascadice.runs.config import build, to_json
 from cascadice.runs.folder import fingerprint
-from cascadice.runs.summary import read_summary
+from cascadice.runs.summary import read_summary, summarise
 
 
 def columns(found, kind="truth"):
@@ -85,6 +92,25 @@ def test_samples_come_with_thumbnails(asked):
     assert [one["sample"] for one in found["helped"]] == [one.sample for one in scored[: len(found["helped"])]]
     assert all(one["value"] > 0 for one in found["harmed"])
     assert all(one["picture"].startswith("data:image/png;base64,") for one in found["helped"] + found["harmed"])
+
+
+@pytest.mark.parametrize("sees_scale", [True, False])
+def test_only_clear_samples_are_said_to_have_helped_or_harmed(sees_scale):
+    uses = torch.tensor([[-0.5, 0.3, -0.1, 0.2], [-0.6, 0.4, 0.3, 0.2], [-0.55, 0.35, -0.1, 0.2]]).double()
+    drawn = torch.tensor([[7, 1, 2, 3]])
+    rows = concatenate(table_of_drawn("whole-run", t, drawn, scores[None]) for t, scores in enumerate(uses))
+    updates = table_of_participants("whole-run", 0, torch.ones(3))
+    summary = summarise(concatenate([rows, updates]), 3, sees_scale=sees_scale)
+    shown = samples.samples(CONFIG, [summary], [])
+    helped, harmed = ([one["sample"] for one in shown[side]] for side in ("helped", "harmed"))
+    text = sentences._samples(summary)
+    if sees_scale:
+        assert (helped, harmed, shown["caution"]) == ([7], [1, 3], "")
+        assert shown["helped"][0]["half"] == pytest.approx(0.3727, abs=1e-4)
+        assert shown["clear"].startswith("Of 4 samples used more than once, 1 clearly helped and 2 clearly harmed")
+        assert text == ["Of the 2 samples with the largest clear harm (whole-run), 2 belong to participant 0."]
+    else:  # Adam: no order means anything
+        assert (helped, harmed, shown["clear"], text) == ([7], [1, 3, 2], "", [])
 
 
 def test_samples_show_the_labels_that_faults_gave_them(asked):

@@ -33,6 +33,21 @@ def test_a_section_shows_what_its_command_wrote_and_says_what_it_means(name):
     assert without["charts"] == []  # then the page shows the picture
 
 
+def test_contributions_within_noise_are_grey_and_have_their_intervals(tmp_path):
+    table = {"columns": ["participant"], "rows": [[0], [1], [2]]}
+    results = {"title": "Who helped", "findings": [], "table": table, "contributions": [-1.0, 0.1, 0.5]}
+    ends = [[-1.2, -0.8], [-0.2, 0.4], [0.3, 0.7]]
+    section = build_section({**results, "intervals": ends}, tmp_path / "contribution")
+    (bars,) = section["charts"][0]["traces"]
+    assert bars["marker"]["color"] == ["--helped", "--grey", "--harmed"]
+    assert bars["error_x"]["array"] == pytest.approx([0.2, 0.3, 0.2])
+    assert "95 % interval" in section["lead"]
+    for older in ({}, {"intervals": [[None, None]] * 3}):  # of earlier versions, and of one round
+        (bars,) = build_section({**results, **older}, tmp_path / "contribution")["charts"][0]["traces"]
+        assert bars["marker"]["color"] == ["--helped", "--harmed", "--harmed"]
+        assert "error_x" not in bars
+
+
 @pytest.mark.parametrize(
     ("votes", "expected"),
     [

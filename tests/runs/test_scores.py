@@ -53,7 +53,13 @@ def test_samples_have_a_table_of_their_own(network, rounds):
     scores = cd.score(network, rounds, samples=True)
     assert len(scores.participants) == len(scores.to_pandas()) == 4
     frame = scores.samples.to_pandas()
-    assert list(frame.columns) == ["participant", "sample", "uses", "influence", "label"]
+    assert list(frame.columns) == [
+        "participant", "sample", "uses", "influence", "low", "high", "verdict", "label"
+    ]  # fmt: skip
+    assert set(frame.verdict) <= {"helped", "harmed", "within noise", "used once"}
+    clear = frame[frame.verdict.isin(["helped", "harmed"])]
+    assert 0 < len(clear) < len(frame)
+    assert (clear.low * clear.high > 0).all()
     assert frame.uses.sum() == 8 * 4 * 6
     totals = frame.groupby("participant").influence.sum()
     np.testing.assert_allclose(totals, of_participants(scores), atol=1e-6)

@@ -1,4 +1,5 @@
 import io
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from cascadice.influence import agreement
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
+from cascadice.influence.uncertainty import bounds_of_totals
 from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.summary import injected_faults, ranked, summarise
 from cascadice.runs.words import print_summary
@@ -90,8 +92,51 @@ def sampled(kind, scale=1.0):
 
 def test_samples_add_up_over_their_uses():
     found = summarise(sampled("shares, 2 points"), 2)
-    scores = [tuple(one) for one in found.samples["shares, 2 points"]]
+    scores = [tuple(one)[:4] for one in found.samples["shares, 2 points"]]
     assert scores == [(0, 7, 2, -2.0), (1, 9, 2, 1.0), (0, 5, 1, 2.0), (0, 8, 1, 2.0)]
+
+
+def used(*rounds):
+    """A table of participant 0's samples 0, 1, 2 …, all used in every round, with these scores."""
+    scores = [torch.tensor([one, [torch.nan] * len(one)], dtype=torch.float64) for one in rounds]
+    numbers = list(range(len(rounds[0])))
+    return concatenate(
+        table_of_samples("first order", drawn(t, [numbers, numbers]), one) for t, one in enumerate(scores)
+    )
+
+
+NOISY = [-0.5, 0.3, -0.1, 0.2], [-0.6, 0.4, 0.3, 0.2], [-0.55, 0.35, -0.1, 0.2]
+
+
+def test_samples_have_the_intervals_of_participants_who_did_the_same():
+    found = summarise(used(*NOISY), 2).samples["first order"]
+    bounds = bounds_of_totals(np.array(NOISY))
+    for one in found:
+        assert (one.low, one.high) == pytest.approx((bounds.low[one.sample], bounds.high[one.sample]))
+    verdicts = {one.sample: one.verdict for one in found}
+    assert verdicts == {0: "helped", 1: "harmed", 2: "within noise", 3: "harmed"}
+    assert {one.verdict for one in summarise(used(NOISY[0]), 2).samples["first order"]} == {"used once"}
+
+
+def test_samples_within_noise_are_in_no_list_of_those_that_helped_or_harmed():
+    text = told(summarise(used(*NOISY), 2))
+    assert "Of 4 samples used more than once, 1 clearly helped and 2 clearly harmed" in text
+    listed = [line.split() for line in text.splitlines() if re.match("h.+ed  participant", line)]
+    assert [(line[0], line[3]) for line in listed] == [("helped", "0"), ("harmed", "1"), ("harmed", "3")]
+    assert listed[0][-3:] == ["-1.6500", "±", "0.3727"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "why"),
+    [(NOISY[:1], "each was used once in these rounds, so its score has no interval"),
+     (([-1.0, 1.0], [2.0, -3.0]), "no score has a 95 % interval that excludes 0")],
+)  # fmt: skip
+def test_without_clear_samples_the_order_is_said_to_be_doubtful(rounds, why):
+    text = told(summarise(used(*rounds), 2))
+    assert f"The order of samples may be noise: {why}" in text
+    assert "Samples with the lowest and the highest scores (first order)" in text
+    verbs = {line.split()[0] for line in text.splitlines() if "  participant 0" in line}
+    assert verbs == {"lowest", "highest"}
 
 
 def test_estimates_of_samples_are_compared_with_the_truth_too():
@@ -196,13 +241,13 @@ def test_under_adam_samples_are_not_ranked_as_if_it_meant_something(kind, sees_s
     updates = table_of_participants(kind, 0, torch.tensor([-1.0, 2.0], dtype=torch.float64))
     text = told(summarise(concatenate([updates, sampled(kind)]), 2, sees_scale=sees_scale))
     assert ("Do not choose samples by these scores: Adam and clipping" in text) == warned
-    assert ("The most helpful and the most harmful samples" in text) != warned
+    assert ("Samples that clearly helped and harmed" in text) != warned
 
 
 def test_samples_in_words_with_their_labels():
     found = summarise(sampled("first order"), 2)
     text = told(found, classes=["cat", "dog"], labels=torch.tensor([0] * 7 + [1, 0, 1]))
-    helped, *harmed = (line.split() for line in text.splitlines() if " of participant " in line)
-    assert helped == ["helped", "of", "participant", "0", "7", "dog", "2", "-2.0000"]
-    assert [line[0] for line in harmed] == ["harmed"] * 3
-    assert harmed[-1] == ["harmed", "of", "participant", "1", "9", "dog", "2", "+1.0000"]
+    helped, harmed = (line.split() for line in text.splitlines() if "ed  participant " in line)
+    assert helped[:7] == ["helped", "participant", "0", "7", "dog", "2", "-2.0000"]
+    assert harmed[:7] == ["harmed", "participant", "1", "9", "dog", "2", "+1.0000"]
+    assert "2 more were used once and have no interval." in text

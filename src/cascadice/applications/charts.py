@@ -39,13 +39,15 @@ def participants(
 
 
 def bars(
-    values: Sequence[float], colours: Sequence[str] | str, hover: str, half: Sequence[float] | None = None,
+    values: Sequence[float], colours: Sequence[str] | str, hover: str, bounds: Bounds | None = None,
     numbers: Sequence[int] = (),
 ) -> Json:  # fmt: skip
-    """Horizontal bars, one a participant, of all or of those with these numbers; `half` is half of their intervals."""
+    """Horizontal bars, one a participant, of all or of those with these numbers; with intervals if they have any."""
     trace: Json = {"type": "bar", "orientation": "h", "x": short(values), "y": list(numbers or range(len(values)))}
-    if half is not None and np.isfinite(half).any():
-        trace["error_x"] = {"array": short(half), "color": "--ink", "thickness": 1.2, "width": 3}
+    if bounds is not None and np.isfinite(bounds.low).any():
+        above, below = bounds.high - np.asarray(values), np.asarray(values) - bounds.low
+        ends = {"array": short(above), "arrayminus": short(below), "symmetric": False}
+        trace["error_x"] = {**ends, "color": "--ink", "thickness": 1.2, "width": 3}
     return {**trace, "marker": {"color": colours}, "hovertemplate": hover, "showlegend": False}
 
 
@@ -83,11 +85,9 @@ def contributions(
     updates = np.asarray(updates, dtype=float)
     total, bounds = updates.sum(0), bounds_of_totals(updates)
     colours = [SIGNED[int(sign)] for sign in signs(total, bounds)]
-    trace = bars(
-        total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", (bounds.high - total).tolist(), numbers
-    )
-    each = numbers or range(len(total))
-    noise = [str(k) for k, colour, value in zip(each, colours, total, strict=True) if colour == SIGNED[0] and value]
+    trace = bars(total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", bounds, numbers)
+    each = zip(numbers or range(len(total)), colours, total, strict=True)
+    noise = [str(k) for k, colour, value in each if colour == SIGNED[0] and value and np.isfinite(value)]
     sure = f" Within noise: {', '.join(noise[:12])}{' and more' * (len(noise) > 12)}." if noise else ""
     note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." * (len(updates) > 1)
     return chart(
@@ -97,7 +97,13 @@ def contributions(
     )  # fmt: skip
 
 
-def interval_text(bounds: Bounds, node: int) -> str | None:
+def noted_bounds(intervals: Any) -> Bounds | None:
+    """Intervals as results have them, a pair of ends each; None if there are none, as in results of older versions."""
+    ends = np.array([] if intervals is None else intervals, dtype=float)
+    return Bounds(*ends.T) if np.isfinite(ends).any() else None
+
+
+def interval_text(bounds: Bounds, node: int, digits: int = 4) -> str | None:
     """The interval of a participant's total, for a table; None if there is none."""
     low, high = float(bounds.low[node]), float(bounds.high[node])
-    return f"{low:.4f} to {high:.4f}".replace("-", "−") if low == low else None
+    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−") if low == low else None

@@ -65,11 +65,13 @@ class Writer:
         for line in lines:
             say(self.console, line)
 
-    def print_table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int, wrap: str = "") -> None:
+    def print_table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int, wrap: str = "", padding: int = 3
+    ) -> None:
         """Print rows, if there are any, as `Console.print_table` does."""
         if rows:
             self.console.print()
-            self.console.print_table(columns, rows, right, wrap)
+            self.console.print_table(columns, rows, right, wrap, padding)
 
     def print_files(self, more: str = "") -> None:
         """Print which files were written, and where."""
@@ -81,6 +83,11 @@ def open_writer(args: argparse.Namespace, recording: "Recording", command: str, 
     written = [f"{command}.json", f"{command}.png", *more]
     folder = results_folder(recording.folder, command, args.out, written, args.overwrite)
     return Writer(command, recording, folder, written, Console(quiet=args.quiet))
+
+
+def plus_minus(value: float, half: float, digits: int) -> str:
+    """A number with half of its 95 % interval, for the console; without, if there is none."""
+    return f"{value + 0.0:+.{digits}f}" + (f" ± {half:.{digits}f}" if half == half else "")
 
 
 def comma_separated(nodes: Iterable[int]) -> str:

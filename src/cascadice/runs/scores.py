@@ -41,7 +41,9 @@ FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 
 
 def _text(cell: Any) -> str:
-    return f"{cell:+.4f}" if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return "none" if np.isnan(cell) else f"{cell:+.4f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,10 @@ class Scores:
 
     @property
     def samples(self) -> ScoreTable:
-        """`participant`, `sample` (its number in the training data), `uses`, `influence`; the most helpful first.
+        """`participant`, `sample` (its number in the training data), `uses`, `influence`; the lowest first.
+
+        Then the `low` and `high` end of its 95 % interval (by how much it varies between uses) and a `verdict`:
+        helped, harmed, within noise, or used once, which has no interval.
 
         Raises:
             ValueError: If samples were not asked for.
@@ -276,6 +281,9 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
         ("sample", [one.sample for one in scores], int),
         ("uses", [one.uses for one in scores], int),
         ("influence", [one.value for one in scores], float),
+        ("low", [one.low for one in scores], float),
+        ("high", [one.high for one in scores], float),
+        ("verdict", [one.verdict for one in scores], object),
     )
     found: dict[str, NDArray[Any]] = {name: np.array(values, dtype=kind) for name, values, kind in columns}
     data = network.data

@@ -14,7 +14,7 @@ from cascadice.files import Folder
 from cascadice.influence import agreement
 from cascadice.influence.readings import Agreement, extremes
 from cascadice.influence.tables import ALL, Table, read_table
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, signs
+from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.metrics import RoundMetrics, quality
@@ -42,6 +42,16 @@ class SampleScore(NamedTuple):
     sample: int
     uses: int
     value: float
+    low: float = float("nan")
+    """the 95 % interval, by how much it varies between uses; NaN if it was used once"""
+    high: float = float("nan")
+
+    @property
+    def verdict(self) -> str:
+        """helped or harmed, if the interval excludes 0; else within noise or, without an interval, used once."""
+        if self.uses < 2:
+            return "used once"
+        return "helped" if self.high < 0 else "harmed" if self.low > 0 else "within noise"
 
 
 class InfluenceSummary(NamedTuple):
@@ -192,8 +202,9 @@ def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
         np.stack([rows.source, rows.sample]), axis=1, return_inverse=True, return_counts=True
     )
     value = _sum_at((pairs.shape[1],), (which.ravel(),), rows.value)
+    columns = (*pairs, uses, value, *bounds_of_sums(rows.value, which.ravel()))
     order = np.argsort(value, kind="stable")
-    return tuple(SampleScore(int(pairs[0, i]), int(pairs[1, i]), int(uses[i]), float(value[i])) for i in order)
+    return tuple(SampleScore(*row) for row in zip(*(column[order].tolist() for column in columns), strict=True))
 
 
 def _agreements(values: dict[str, Numbers]) -> dict[str, Agreement]:
@@ -216,6 +227,12 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
     """(participant, value) of those that helped most, and of those that harmed most; no influence is in neither."""
     return [[(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most)]
+
+
+def clear_samples(scores: Sequence[SampleScore]) -> list[list[SampleScore]]:
+    """The samples that clearly helped, and those that clearly harmed; the largest totals first."""
+    both = (scores, "helped"), (scores[::-1], "harmed")
+    return [[one for one in ordered if one.verdict == verdict] for ordered, verdict in both]
 
 
 class Sides(NamedTuple):

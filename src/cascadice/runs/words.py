@@ -1,13 +1,14 @@
 """A summary of influence in words: what the console prints, and what numbers mean wherever they are shown."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from cascadice.console import Console, say
 from cascadice.influence.uncertainty import Bounds
-from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, sides
+from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
 
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
@@ -31,13 +32,8 @@ def print_summary(
     if summary.by_hop:
         title = "How far influence reaches (mean absolute influence of an update)"
         _print_table(console, title, summary.by_hop, _hop_rows(summary))
-    for kind, samples in [*summary.samples.items()][:1]:
-        title, verbs = f"The most helpful and the most harmful samples ({kind})", ("helped", "harmed")
-        if caution(summary):
-            say(console, caution(summary))
-            title, verbs = f"Samples with the lowest and the highest scores ({kind})", ("lowest", "highest")
-        columns = ("sample", "true\nlabel", "uses", "influence")
-        _print_table(console, title, columns, _sample_rows(samples, summary, classes, labels, verbs))
+    for kind in [*summary.samples][:1]:
+        _print_samples(console, summary, kind, classes, labels)
     if summary.agreements or summary.sample_agreements:
         title = "How close the estimates are to the truth, update by update"
         agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
@@ -69,6 +65,21 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
         say(console, f"no influence: {', '.join(idle)}")
 
 
+def _print_samples(
+    console: Console, summary: InfluenceSummary, kind: str, classes: Sequence[str], labels: Tensor | None
+) -> None:
+    """Print the samples that clearly helped and harmed; if the order is in doubt, the lowest and highest scores."""
+    samples = summary.samples[kind]
+    low, high = [one for one in samples if one.value < 0], [one for one in samples[::-1] if one.value > 0]
+    title, sides = "Samples with the lowest and the highest scores", {"lowest": low, "highest": high}
+    if not caution(summary):
+        helped, harmed = clear_samples(samples)
+        title, sides = "Samples that clearly helped and harmed, the largest first", {"helped": helped, "harmed": harmed}
+    say(console, caution(summary) or counted_samples(samples))
+    columns = ("sample", "true\nlabel", "uses", "influence ± 95 %")
+    _print_table(console, f"{title} ({kind})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
+
+
 def _interval(bounds: Bounds, node: int) -> str:
     return f"{bounds.low[node]:+.4f} to {bounds.high[node]:+.4f}"
 
@@ -87,12 +98,31 @@ def meaning(kind: str) -> str:
 
 
 def caution(summary: InfluenceSummary) -> str:
-    """Why the order of samples means little, where it does: under Adam nothing predicts training without them."""
-    if summary.sees_scale or not (summary.whole_run and summary.samples):
+    """Why the order of samples means little, where it does: because of Adam, or because nobody's sign is clear."""
+    if not summary.samples:
         return ""
+    if summary.whole_run and not summary.sees_scale:
+        return (
+            "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
+            "samples then hardly predict training without them (LDS at most 0.32 in docs/retraining.md)."
+        )
+    verdicts = {one.verdict for one in next(iter(summary.samples.values()))}
+    if verdicts == {"used once"}:
+        return "The order of samples may be noise: each was used once in these rounds, so its score has no interval."
+    if verdicts & {"helped", "harmed"}:
+        return ""
+    return "The order of samples may be noise: no score has a 95 % interval that excludes 0."
+
+
+def counted_samples(scores: Sequence[SampleScore]) -> str:
+    """How many samples clearly helped and harmed, how many would by chance, and how many have no interval."""
+    count = Counter(one.verdict for one in scores)
+    once, several = count["used once"], len(scores) - count["used once"]
     return (
-        "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of samples "
-        "then hardly predict training without them (LDS at most 0.32 in docs/retraining.md)."
+        f"Of {several:,} samples used more than once, {count['helped']:,} clearly helped and {count['harmed']:,} "
+        "clearly harmed: their 95 % intervals, from how much a score varies between uses, exclude 0. If none had any "
+        f"influence, about {several / 40:.0f} would appear on each side."
+        + (f" {once:,} more were used once and have no interval." if once else "")
     )
 
 
@@ -114,13 +144,15 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
     return " -> ".join(f"{result.mean:.3f} (round {result.t})" for result in results)
 
 
-def _print_table(console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+def _print_table(
+    console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], padding: int = 3
+) -> None:
     """The first column, of names, has no heading; a table without rows is only its title."""
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
     names, shown = ["", *columns], list(rows)
     if shown:
-        console.print_table(names, shown, right=len(names))
+        console.print_table(names, shown, right=len(names), padding=padding)
 
 
 def _name(node: int, summary: InfluenceSummary) -> str:
@@ -134,13 +166,11 @@ def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
 
 
 def _sample_rows(
-    samples: Sequence[SampleScore], summary: InfluenceSummary, classes: Sequence[str], labels: Tensor | None,
-    verbs: Sequence[str],
+    sides: Mapping[str, Sequence[SampleScore]], summary: InfluenceSummary, classes: Sequence[str],
+    labels: Tensor | None,
 ) -> Iterator[tuple[str, ...]]:  # fmt: skip
-    low, high = samples[:MOST], samples[: -MOST - 1 : -1]
-    sides = [one for one in low if one.value < 0], [one for one in high if one.value > 0]
-    for verb, side in zip(verbs, sides, strict=True):
-        for one in side:
+    for verb, side in sides.items():
+        for one in side[:MOST]:
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            owner = f"{verb}  of {_name(one.node, summary)}"
-            yield owner, str(one.sample), label, str(one.uses), f"{one.value:+.4f}"
+            value = f"{one.value:+.4f}" + (f" ± {one.high - one.value:.4f}" if one.uses > 1 else "")
+            yield f"{verb}  {_name(one.node, summary)}", str(one.sample), label, str(one.uses), value

@@ -8,6 +8,7 @@ from cascadice.applications.choose.balance import advise, balance_over_time
 from cascadice.applications.choose.groups import ALONE
 from cascadice.influence.proximity import Proximity
 from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
+from cascadice.influence.uncertainty import bounds_of_totals
 
 
 def carried(rounds=7, nodes=4):
@@ -35,6 +36,19 @@ def test_giving_and_taking_leave_out_what_one_gives_itself():
     assert_close(found.gave.sum(1), found.took.sum(1))
 
 
+def test_intervals_are_those_of_sums_over_rounds():
+    found, values = balance_over_time(carried()), torch.stack([one.influence for one in carried()]).numpy()
+    others = values * (1 - torch.eye(4).numpy())
+    gave, took = -others.sum(2), -others.sum(1)
+    for half, sums in zip(found.half_widths, (gave, took, gave - took), strict=True):
+        bounds = bounds_of_totals(sums)
+        assert half.tolist() == pytest.approx((bounds.high - bounds.low) / 2)
+    of_links = bounds_of_totals(values.reshape(7, 16))
+    assert found.link_bounds.low.ravel() == pytest.approx(of_links.low)
+    assert found.link_bounds.high.ravel() == pytest.approx(of_links.high)
+    assert balance_over_time(carried(1)).half_widths.isnan().all()
+
+
 @pytest.mark.parametrize(
     ("rounds", "every", "message"), [(0, 1, "at least one round of influence; found none"), (3, 0, "every must be")]
 )
@@ -59,6 +73,11 @@ def test_who_helps_nobody_should_go():
     assert found[3].reason == "it helps nobody"
     assert found[0].reason == "it helps all 2 receivers; gives more than it takes"
     assert found[1].reason == "it helps all 2 receivers; takes more than it gives"
+    helps, sure = torch.tensor(helps).bool(), torch.tensor([False, True, True, True])
+    numbers = [torch.tensor(values).double() for values in ((3, 1, 1, -5), (2, 2, 2, 2))]
+    unsure = advise(helps, torch.tensor(RING).bool(), torch.tensor([0, 0, 0, ALONE]), *numbers, sure)
+    assert unsure[0].reason == "it helps all 2 receivers; gives about as much as it takes, within noise"
+    assert unsure[1].reason == found[1].reason
 
 
 def test_who_would_help_others_should_move():

@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from cascadice import topology
 from cascadice.cli import main
 from cascadice.engine import evaluate_on
+from cascadice.influence.uncertainty import bounds_of_totals
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs import store
 from cascadice.runs.folder import read_config
@@ -65,7 +67,13 @@ def test_finds_who_should_go_and_suggests_a_w_that_runs(choose, recorded, tmp_pa
     assert (tmp_path / "out" / found["figure"]).stat().st_size > 10_000
     assert found["groups"] == [0, 0, 0, 0, -1, 0]
     assert [one["verdict"] for one in found["advice"]] == [*["keep"] * 4, "expel", "keep"]
-    assert "Participant 4: expel; it helps nobody." in found["findings"]
+    assert any(text.startswith("Participant 4: expel; it helps nobody. It gave -") for text in found["findings"])
+    assert any(text.startswith("Who helps, the groups and the suggested W go by cosines") for text in found["findings"])
+    low, high = (np.array(end).T for end in found["intervals"]["given"])
+    dropped = (np.array(found["mixing"]) == 0) & ~np.eye(6, dtype=bool)
+    counts = f"{(high < 0)[dropped].sum()} clearly helped, {(low > 0)[dropped].sum()} clearly harmed"
+    assert any(text.startswith(f"Of the {dropped.sum()} links it drops, {counts}") for text in found["findings"])
+    assert (low[:, 4] > 0)[[0, 1, 2, 3, 5]].all()  # what the sign-flipper sent clearly harmed
     assert all(sentence in out for sentence in found["findings"])
     assert found["known"] == {"4": "sign-flipper"}
     assert len(found["neighbourhoods"]) == len(found["rounds"]) == len(found["pairs"]) == 13
@@ -87,6 +95,20 @@ def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn)
     own = evaluate_on(recording.network, own_data(recording.network, 96))
     total = sum(proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.load_rounds())
     torch.testing.assert_close(torch.tensor(found["given"], dtype=torch.float64), total)
+    rounds = [proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.load_rounds()]
+    values = torch.stack(rounds).numpy()
+    for j, k in ((0, 1), (4, 2), (3, 3)):
+        wanted = bounds_of_totals(values[:, [j], k])
+        low, high = (end[j][k] for end in found["intervals"]["given"])
+        assert (low, high) == pytest.approx((float(wanted.low[0]), float(wanted.high[0])), rel=1e-6)
+    others = values * (1 - torch.eye(6).numpy())
+    for name, sums in {
+        "gave": others.sum(2),
+        "took": others.sum(1),
+        "gave minus took": others.sum(2) - others.sum(1),
+    }.items():
+        wanted = bounds_of_totals(sums)
+        assert found["intervals"][name] == pytest.approx((wanted.high - wanted.low) / 2, rel=1e-5)
 
 
 def test_links_groups_and_degree_as_told(choose, tmp_path, undrawn):
@@ -161,11 +183,15 @@ def test_by_contribution_it_ranks_who_helped_a_final_model(choose, short, tmp_pa
     assert results["gap"] == pytest.approx(shares.gap, abs=1e-4)
     rows = results["table"]["rows"]
     assert [row[0] for row in rows] == values.argsort().tolist()
-    assert sum(row[2] for row in rows) == pytest.approx(1)
-    assert [row[0] for row in rows if row[3] == "let go"] == [4]
+    assert sum(row[3] for row in rows) == pytest.approx(1)
+    bounds = bounds_of_totals(shares.by_round.numpy())
+    np.testing.assert_allclose(np.array(results["intervals"]).T, bounds, rtol=1e-2, atol=1e-4)
+    clear = {"keep": bounds.high < 0, "let go": bounds.low > 0, "unclear": (bounds.low <= 0) & (bounds.high >= 0)}
+    for advice, nodes in clear.items():
+        assert {row[0] for row in rows if row[4] == advice} == set(np.flatnonzero(nodes).tolist())
     whose = "the final models" if on is None else "2's final model"
-    best = [row[0] for row in rows if row[0] != on][:3]
-    assert f"Most helpful to {whose}: {best[0]}, {best[1]}, {best[2]}." in out
+    kept = [row[0] for row in rows if row[0] != on and row[4] == "keep"]
+    assert f"Clearly helped {whose}, the largest share first: {', '.join(map(str, kept))}." in out
     assert ("Its own data accounts for" in out) == (on is not None)
     assert (tmp_path / "out" / results["figure"]).stat().st_size > 5_000
 

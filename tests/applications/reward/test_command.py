@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +67,12 @@ def test_shares_out_the_budget_and_says_why(reward, tmp_path, recorded):
         (row[1] for row in results["table"]["rows"]), reverse=True
     )
     assert "Neither helped nor harmed: participant 2 (free-rider)." in results["findings"]
+    low, high = np.array(results["intervals"]["payments"]).T
+    assert ((low <= results["payments"]) & (np.array(results["payments"]) <= high)).all()
+    assert [row[2] for row in results["table"]["rows"]][-1] == "0.00 to 0.00"
+    (highest,) = (text for text in results["findings"] if text.startswith("Highest payment"))
+    others = int((high >= low[np.argmax(results["payments"])]).sum()) - 1
+    assert highest.endswith(f"those of {others} others.") if others > 1 else highest.endswith((" another.", " else."))
     assert all(sentence in out for sentence in results["findings"])
     table = [line.split()[:2] for line in out.partition("participant   payment")[2].splitlines()[1:5]]
     assert table == [[str(row[0]), f"{row[1]:.2f}"] for row in results["table"]["rows"]]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from cascadice.applications.reward import payouts
-from cascadice.applications.reward.payouts import PAYOUT_RULES, pay, shapley
+from cascadice.applications.reward.payouts import PAYOUT_RULES, credit_bounds, pay, payment_bounds, shapley
+from cascadice.influence.uncertainty import bounds_of_totals
 
 BY_ROUND = torch.tensor([[-4.0, -1.0, 0.0, 2.0], [-2.0, 3.0, 0.0, 1.0], [-1.0, -3.0, 0.0, -1.0]], dtype=torch.float64)
 
@@ -36,6 +37,45 @@ def test_clawback_forgives_or_punishes():
 def test_equal_parts_go_to_everyone_who_helped_on_balance():
     payout = pay(BY_ROUND, 800.0, rule="equal", floor=50.0)
     assert_close(payout.payment, torch.tensor([350.0, 350.0, 50.0, 50.0], dtype=torch.float64))
+
+
+def noisy(rounds=200, seed=0):
+    """Contributions with noise that all share in a round, and noise of their own; the last has none on balance."""
+    draw = torch.Generator().manual_seed(seed)
+    own = torch.randn(rounds, 4, generator=draw, dtype=torch.float64) * torch.tensor([0.2, 0.5, 0.3, 0.5]).double()
+    return own + torch.randn(rounds, 1, generator=draw, dtype=torch.float64) + torch.tensor([-2.0, -1.0, -1.0, 0.0])
+
+
+def test_intervals_of_credit_are_those_of_sums_over_rounds():
+    low, high = credit_bounds(BY_ROUND, clawback=2.0)
+    wanted = bounds_of_totals((-BY_ROUND.clamp(max=0) - 2 * BY_ROUND.clamp(min=0)).numpy())
+    assert low == pytest.approx(wanted.low)
+    assert high == pytest.approx(wanted.high)
+
+
+@pytest.mark.parametrize("rule", sorted(PAYOUT_RULES))
+def test_intervals_of_payments_hold_what_many_runs_are_paid(rule):
+    """Nineteen in twenty intervals hold the payment for the mean contributions; those of the budget hold themselves."""
+    terms = {"budget": 100.0, "floor": 5.0, "clawback": 1.0, "rule": rule}
+    mean = torch.tensor([[-2.0, -1.0, -1.0, 0.0]]).double()
+    wanted, held = pay(mean, **terms).payment.numpy(), []
+    for seed in range(40):
+        low, high = payment_bounds(noisy(seed=seed), **terms)
+        held.append((low - 1e-9 <= wanted) & (wanted <= high + 1e-9))
+        assert (low >= 5).all()
+    assert sum(map(sum, held)) >= 0.88 * 160
+    if rule == "proportional":
+        assert sum(map(sum, held)) <= 0.99 * 160
+
+
+def test_a_payment_is_sure_where_credit_is_and_unknown_after_one_round():
+    steady = BY_ROUND[:1].expand(5, 4)
+    low, high = payment_bounds(steady, 800.0)
+    assert low == pytest.approx(high)
+    assert low == pytest.approx(pay(steady, 800.0).payment.numpy())
+    assert all(torch.tensor(ends).isnan().all() for ends in payment_bounds(BY_ROUND[:1], 800.0))
+    again = [payment_bounds(BY_ROUND, 800.0) for _ in range(2)]
+    assert (again[0].low == again[1].low).all()
 
 
 numbers = st.floats(-10, 10, allow_subnormal=False)
@@ -126,4 +166,4 @@ def test_shapley_needs_every_coalition():
 
 def test_examples_in_docstrings():
     examples = doctest.testmod(payouts)
-    assert (examples.failed, examples.attempted) == (0, 2)
+    assert (examples.failed, examples.attempted) == (0, 5)

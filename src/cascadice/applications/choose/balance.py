@@ -10,13 +10,22 @@ from torch import Tensor
 from cascadice.applications.choose.groups import ALONE
 from cascadice.influence.proximity import Proximity
 from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, half_width
+
+EVEN = "gives about as much as it takes, within noise"
 
 
 class Balance(NamedTuple):
-    """`given[i, j, k]`: the proximal influence of j on k, summed up to round `t[i]`. Negative helped."""
+    """`given[i, j, k]`: the proximal influence of j on k, summed up to round `t[i]`. Negative helped.
+
+    `by_round` has what everyone gave and took in each round, `squares` the sum over rounds of the squared influence of
+    each pair: from these come the intervals.
+    """
 
     t: tuple[int, ...]
     given: Float[Tensor, "times n n"]
+    by_round: Float[Tensor, "rounds 2 n"]
+    squares: Float[Tensor, "n n"]
 
     @property
     def pairs(self) -> Float[Tensor, "times n n"]:
@@ -39,23 +48,52 @@ class Balance(NamedTuple):
         return -self._between.sum(1)
 
     @property
+    def half_widths(self) -> Float[Tensor, "3 n"]:
+        """Half of the 95 % intervals of what everyone gave, what it took, and the difference; NaN of one round."""
+        gave, took = self.by_round.unbind(1)
+        sums = [bounds_of_totals(values.numpy()) for values in (gave, took, gave - took)]
+        return torch.stack([torch.from_numpy(ends.high - ends.low) / 2 for ends in sums])
+
+    @property
+    def link_bounds(self) -> Bounds:
+        """`[j, k]`: the 95 % interval of the influence of j on k, by how much it varies between rounds."""
+        rounds, total = len(self.by_round), self.given[-1].double()
+        variance = (self.squares - total.square() / rounds).clamp(min=0) / max(rounds - 1, 1)
+        half = half_width(rounds) * variance.sqrt()
+        return Bounds((total - half).numpy(), (total + half).numpy())
+
+    @property
     def _between(self) -> Float[Tensor, "times n n"]:
-        return self.given * (1 - torch.eye(self.given.shape[-1], dtype=self.given.dtype))
+        return _between(self.given)
 
 
 def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balance:
-    """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last."""
+    """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last.
+
+    Example:
+        >>> rounds = [Proximity(t, torch.tensor([[0.0, -1.0], [-2.0, 0.0]]), torch.zeros(2, 2)) for t in (0, 1)]
+        >>> balance_over_time(rounds).gave[-1]
+        tensor([2., 4.])
+    """
     if every < 1:
         raise ValueError(f"every must be at least 1; found {every}.")
-    total, t, sums = None, -1, dict[int, Tensor]()
+    total, t, sums, by_round, squares = None, -1, dict[int, Tensor](), list[Tensor](), torch.zeros(())
     for count, round_ in enumerate(proximities, start=1):
         total, t = round_.influence if total is None else total + round_.influence, round_.t
+        one = round_.influence.double().cpu()
+        between, squares = _between(one), squares + one.square()
+        by_round.append(-torch.stack([between.sum(1), between.sum(0)]))
         if count % every == 0:
             sums[t] = total
     if total is None:
         raise ValueError("there must be at least one round of influence; found none.")
     sums[t] = total
-    return Balance(tuple(sums), torch.stack(list(sums.values())).cpu())
+    return Balance(tuple(sums), torch.stack(list(sums.values())).cpu(), torch.stack(by_round), squares)
+
+
+def _between(given: Float[Tensor, "*times n n"]) -> Float[Tensor, "*times n n"]:
+    """Without what participants did to themselves."""
+    return given * (1 - torch.eye(given.shape[-1], dtype=given.dtype))
 
 
 class Advice(NamedTuple):
@@ -72,6 +110,7 @@ def advise(
     group: Int[Tensor, " n"],
     gave: Float[Tensor, " n"],
     took: Float[Tensor, " n"],
+    sure: Bool[Tensor, " n"] | None = None,
 ) -> list[Advice]:
     """Whom to keep, move or expel: advice on each participant, in their order.
 
@@ -84,16 +123,22 @@ def advise(
         group: As `find_groups` numbers them.
         gave: As in `Balance`, in the end.
         took: As in `Balance`, in the end.
+        sure: Whether gave and took differ by more than noise; all do unless given.
+
+    Example:
+        >>> helps = heard = torch.tensor([[False, True], [False, False]])  # 0 hears 1, which helps it
+        >>> [one.verdict for one in advise(helps, heard, torch.tensor([0, 0]), torch.zeros(2), torch.zeros(2))]
+        ['expel', 'keep']
     """
     generous = gave > took.clamp(min=0)
-    return [
-        Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), bool(generous[j])))
-        for j in range(len(group))
-    ]
+    words = ["gives more than it takes" if more else "takes more than it gives" for more in generous.tolist()]
+    if sure is not None:
+        words = [text if clear else EVEN for text, clear in zip(words, sure.tolist(), strict=True)]
+    return [Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), words[j])) for j in range(len(group))]
 
 
 def _advice(
-    helps: Bool[Tensor, " n"], heard: Bool[Tensor, " n"], group: Int[Tensor, " n"], own: int, generous: bool
+    helps: Bool[Tensor, " n"], heard: Bool[Tensor, " n"], group: Int[Tensor, " n"], own: int, balance: str
 ) -> tuple[str, str]:
     listeners, helped, all_helped = int(heard.sum()), helps & heard, helps.nonzero()[:, 0].tolist()
     count = int(helped.sum())
@@ -106,5 +151,4 @@ def _advice(
     if count < listeners and several and own != ALONE and bool((group[helped] == own).all()):
         return "keep in its group", f"it helps {count} of its {listeners} receivers, all of its group"
     whom = f"all {listeners}" if count == listeners else f"{count} of its {listeners}"
-    balance = "gives more than it takes" if generous else "takes more than it gives"
     return "keep", f"it helps {whom} receivers; {balance}"

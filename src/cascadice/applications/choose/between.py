@@ -28,7 +28,7 @@ def observe_here(
 ) -> Observed:  # fmt: skip
     """What `idea.observe` shows where participants hear those that they `hear` and nobody else.
 
-    Cost: an update an edge and round, and n² numbers in the end.
+    Cost: an update an edge and round, and n² numbers in the end, and 2n for each round.
     """
     own, nodes, count = list(network.members), network.whole, 0
     seen = sorted({*own, *hears[own].any(0).nonzero().flatten().tolist()})
@@ -52,7 +52,8 @@ def observe_here(
     trusted = _placed(trust.trusted[places].double(), own, seen, nodes)
     told = _sums(world, torch.stack([*known, trusted]))
     all_trust = trust._replace(total=told[0], weight=told[1], trusted=(told[2] > 0) | (told[1] == 0))
-    return Observed(well_known(all_trust), Balance(balance.t, _sums(world, balance.given)), total / count)
+    _, *ours = balance
+    return Observed(well_known(all_trust), Balance(balance.t, *(_sums(world, own) for own in ours)), total / count)
 
 
 def _proximal(

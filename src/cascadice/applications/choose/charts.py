@@ -2,8 +2,19 @@
 
 import numpy as np
 
-from cascadice.applications.charts import axis, bars, chart, line, matrix, matrix_axes, participants
+from cascadice.applications.charts import (
+    SIGNED,
+    axis,
+    bars,
+    chart,
+    line,
+    matrix,
+    matrix_axes,
+    noted_bounds,
+    participants,
+)
 from cascadice.applications.plain import Json, short
+from cascadice.influence.uncertainty import signs
 
 
 def charts(results: Json) -> list[Json]:
@@ -18,7 +29,7 @@ def charts(results: Json) -> list[Json]:
     ]
     return [
         _groups(results),
-        _exchange(gave[-1], took[-1], expelled),
+        _exchange(gave[-1], took[-1], expelled, results.get("intervals", {})),
         chart("Balance with neighbours over time", lines, "What each participant gave minus what it took, by round.",
               "Orange: advised to be expelled.", xaxis=axis("round"), yaxis=axis("gave minus took so far (loss)")),
     ]  # fmt: skip
@@ -35,7 +46,7 @@ def _groups(results: Json) -> Json:
     return chart("Influence, sorted by group", [heat], "Influence by receiver and source.", note, **matrix_axes())
 
 
-def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool]) -> Json:
+def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: Json) -> Json:
     ends = [float(min(gave.min(), took.min())), float(max(gave.max(), took.max()))]
     even = {"x": short(ends), "y": short(ends), "mode": "lines", "line": {"color": "--grey", "dash": "dot", "width": 1}}
     points = {
@@ -44,19 +55,25 @@ def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool]) -> Json:
         "marker": {"size": 9, "color": ["--harmed" if bad else "--helped" for bad in expelled]},
         "hovertemplate": "participant %{text}: gave %{y:.4g}, took %{x:.4g}<extra></extra>",
     }  # fmt: skip
+    for error, name in (("error_x", "took"), ("error_y", "gave")):
+        if None not in (half := halves.get(name, [None])):
+            points[error] = {"array": short(half), "color": "--grey", "thickness": 1, "width": 0}
     return chart(
         "Who gives, who takes", [{**even, "hoverinfo": "skip"}, points], "What each participant gave and took.",
-        "Above the dotted line: gives more than it takes. Orange: advised to be expelled.", showlegend=False,
+        "Above the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals.",
+        showlegend=False,
         xaxis=axis("took: loss removed by neighbours"), yaxis=axis("gave: loss removed from neighbours"),
     )  # fmt: skip
 
 
 def _contributors(results: Json) -> Json:
-    values, numbers = results["contributions"], results.get("members", ())  # numbers of one process among several
-    colours = ["--helped" if value < 0 else "--harmed" for value in values]
-    trace = bars(values, colours, "participant %{y}: %{x:.4g}<extra></extra>", numbers=numbers)
+    values, bounds = np.array(results["contributions"], dtype=float), noted_bounds(results.get("intervals"))
+    numbers = results.get("members", ())  # of one process among several
+    colours = [SIGNED[sign] for sign in (np.sign(values) if bounds is None else signs(values, bounds)).tolist()]
+    trace = bars(values.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", bounds, numbers)
+    note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." if bounds else ""
     return chart(
-        results["title"], [trace], "Influence of each participant over the whole run.",
+        results["title"], [trace], "Influence of each participant over the whole run.", note,
         xaxis=axis("loss: − helped, + harmed"),
         yaxis=participants(len(values), {}, numbers=numbers, autorange="reversed"),
     )  # fmt: skip

@@ -4,9 +4,13 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cascadice.applications.choose import picture
-from cascadice.applications.plain import Json
-from cascadice.applications.writer import Writer, comma_separated, open_writer
+from cascadice.applications.choose.charts import charts
+from cascadice.applications.plain import Json, plain
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
+from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.runs import together
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import playable
@@ -14,8 +18,18 @@ from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
-COLUMNS = ("participant", "lowered the loss by", "part", "advice", "injected")
-MOST_HELPFUL = 3  # participants that are named
+COLUMNS = ("participant", "lowered the loss by", "± 95 %", "part", "advice", "injected")
+SECTION = Section(
+    "Whom to keep, by what everybody's data did in the end?",
+    "cascadice choose {run} --by contribution",
+    "Whole-run shares of what training did to the loss of the final models, here counted as how much they lowered it: "
+    "positive = it helped. ± is half of a 95 % interval, from how much a share varies between rounds; where the "
+    "interval includes 0, the advice is unclear.",
+    charts=charts,
+)
+ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
+OVERLAP = " Shares whose intervals overlap are not clearly different."
+ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
 
 
 def run(args: argparse.Namespace, world: World | None) -> None:
@@ -40,15 +54,21 @@ def run(args: argparse.Namespace, world: World | None) -> None:
         raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
     (total,) = together.total(world, float(swept.scores[SHARES].participants.sum()))
     results = _results(writer, swept, question, args.on, total)
-    writer.write(results, picture.plot_contributions)
+    writer.write(plain(results), picture.plot_contributions)
     remove_sweeps(writer.folder)
-    rows = [[node, f"{lowered:+.4f}", f"{part:.1%}", *more] for node, lowered, part, *more in results["table"]["rows"]]
-    writer.print_table(COLUMNS, rows, right=2)
+    rows = [
+        [node, plus_minus(lowered, half, 4), f"{part:.1%}", *more]
+        for node, lowered, half, part, *more in results["table"]["rows"]
+    ]
+    writer.print_table([*COLUMNS[:2], *COLUMNS[3:]], rows, right=2)
     writer.print_files()
 
 
 def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int | None, total: float) -> Json:
     shares, (untrained, trained) = swept.scores[SHARES].participants, swept.losses
+    bounds = bounds_of_totals(swept.scores[SHARES].by_round.numpy())
+    half, sign = (bounds.high - bounds.low) / 2, signs(shares.numpy(), bounds)
+    sign[shares.numpy() == 0] = 1  # no influence at all
     network = writer.recording.network
     injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
     order, whose = shares.argsort(stable=True).tolist(), "the final models" if on is None else f"{on}'s final model"
@@ -56,8 +76,9 @@ def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int |
         [
             numbers[k],
             0.0 - float(shares[k]),
+            float(half[k]),
             float(shares[k]) / total + 0.0 if total else 0.0,
-            "keep" if shares[k] < 0 else "let go",
+            ADVICE[int(sign[k])],
             injected.get(numbers[k], ""),
         ]
         for k in order
@@ -71,6 +92,7 @@ def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int |
         **writer.header(f"Who helped {whose}", sentences, COLUMNS, rows),
         "on": on,
         "contributions": shares.tolist(),
+        "intervals": np.stack(bounds, 1).tolist(),
         **({"members": list(network.members)} if network.members else {}),
         "untrained": untrained,
         "trained": trained,
@@ -79,11 +101,15 @@ def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int |
 
 
 def _sentences(rows: list[list[Any]], whose: str, on: int | None) -> list[str]:
-    """Who helped most, whom to let go, and how much a participant did for itself."""
-    kept, gone = ([row[0] for row in rows if row[3] == advice and row[0] != on] for advice in ("keep", "let go"))
-    own = [f"Its own data accounts for {row[2]:.1%} of what it gained by training." for row in rows if row[0] == on]
+    """Who helped, whom to let go, of whom neither can be said, and how much a participant did for itself."""
+    kept, unclear, gone = (
+        [row[0] for row in rows if row[4] == advice and row[0] != on] for advice in ("keep", "unclear", "let go")
+    )
+    own = [f"Its own data accounts for {row[3]:.1%} of what it gained by training." for row in rows if row[0] == on]
     return [
-        *([f"Most helpful to {whose}: {comma_separated(kept[:MOST_HELPFUL])}."] if kept else []),
+        *([f"Clearly helped {whose}, the largest share first: {comma_separated(kept)}.{OVERLAP}"] if kept else []),
         *([f"To be let go, because they did not help: {comma_separated(gone)}."] if gone else []),
+        *([f"Within noise (the interval includes 0), so unclear: {comma_separated(unclear)}."] if unclear else []),
         *own,
+        *([ONE_ROUND] if np.isnan(rows[0][2]) else []),
     ]

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +18,9 @@ from cascadice.applications.detect.evidence import LEAST
 from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.influence.uncertainty import Bounds
 from cascadice.names import lookup
 from cascadice.runs import store, together
 from cascadice.runs.flags import open_from
@@ -30,14 +32,21 @@ from cascadice.topology import write_csv
 MIXING = "mixing.csv"
 TIMES = 20  # points in time at which the balance is kept
 MOST_GENEROUS = 5  # participants that are named
-COLUMNS = ("participant", "group", "helps", "heard by", "gave", "took", "advice", "injected")
+COLUMNS = ("participant", "group", "helps", "heard by", "gave", "± gave", "took", "± took", "advice", "injected")
 SIGNS = "gave, took: positive = the loss went down = it helped (influence is the other way round: negative helped)"
+SHOWN = ("who", "group", "helps", "gave", "took", "advice", "injected")  # on the console, which is narrow
+NO_INTERVALS = (
+    "Who helps, the groups and the suggested W go by cosines of summed updates. These sums overlap from round to "
+    "round, so their spread says little, and they have no interval. Those of gave and took come from how much both "
+    "vary between rounds."
+)
 SECTION = Section(
     "Who should collaborate with whom?",
     "cascadice choose {run}",
     "Gave: how much a participant lowered the loss of its neighbours; took: how much they lowered its own, summed over "
-    "the recorded rounds. Here positive = the loss went down = it helped. Group −1: in no group. W is the mixing "
-    "matrix: the weight that each receiver gives to each source.",
+    "the recorded rounds; ± is half of a 95 % interval, from how much it varies between rounds. Here positive = the "
+    "loss went down = it helped. Group −1: in no group. W is the mixing matrix: the weight that each receiver gives to "
+    "each source.",
     charts=charts,
 )
 
@@ -65,12 +74,13 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
-    writer.write(results, picture.plot)
+    writer.write(plain(results), picture.plot)
     rows = [
-        [node, "" if group == ALONE else group, f"{helps} of {heard}", f"{gave:+.3f}", f"{took:+.3f}", *others]
-        for node, group, helps, heard, gave, took, *others in results["table"]["rows"]
+        [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
+        for node, group, helps, heard, gave, one, took, two, *others in results["table"]["rows"]
+        for sums in [(plus_minus(gave, one, 3), plus_minus(took, two, 3))]
     ]
-    writer.print_table([name for name in COLUMNS if name != "heard by"], rows, right=4, wrap="advice")
+    writer.print_table(SHOWN, rows, right=4, wrap="advice", padding=2)
     writer.print(SIGNS)
     writer.print_files()
     writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
@@ -100,12 +110,14 @@ def _mixing_of(recording: Recording) -> Iterator[Tensor]:
 def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:
     (trust, balance, W), injected = observed, injected_faults(writer.recording.network)
     given, heard, helps = trust.influence.T, neighbours(W), trust.trusted & (trust.influence < 0)
-    gave, took = balance.gave, balance.took
+    gave, took, halves = balance.gave, balance.took, balance.half_widths
     groups = find_groups(given, args.groups)
-    advice = advise(helps, heard, groups, gave[-1], took[-1])
-    sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1])
-    sentences += _mixing(W, suggested, args.degree) + _accuracy(writer.recording)
-    numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], took[-1])
+    sure = (gave[-1] - took[-1]).abs() > halves[2]
+    advice = advise(helps, heard, groups, gave[-1], took[-1], sure)
+    sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1], halves)
+    sentences += _mixing(W, suggested, args.degree) + _carried(balance.link_bounds, W, suggested)
+    sentences += [NO_INTERVALS, *_accuracy(writer.recording)]
+    numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], halves[0], took[-1], halves[1])
     columns = zip(*(column.tolist() for column in numbers), strict=True)
     rows = [[a.node, *row, a.verdict, injected.get(a.node, "")] for a, row in zip(advice, columns, strict=True)]
     return {
@@ -113,6 +125,12 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
         "groups": groups.tolist(),
         "influence": given.tolist(),
         "given": balance.given[-1].tolist(),
+        "intervals": {
+            "given": [end.tolist() for end in balance.link_bounds],
+            "gave": halves[0].tolist(),
+            "took": halves[1].tolist(),
+            "gave minus took": halves[2].tolist(),
+        },
         "gave": gave.tolist(),
         "took": took.tolist(),
         "rounds": list(balance.t),
@@ -132,13 +150,39 @@ def _groups(groups: Sequence[int]) -> list[str]:
     return sentences + ([f"In no group: {comma_separated(alone)}."] if alone else [])
 
 
-def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor) -> list[str]:
-    """Whom to expel or move, and who gives more than it takes."""
-    sentences = [f"Participant {a.node}: {a.verdict}; {a.reason}." for a in advice if a.verdict in ("expel", "move")]
-    if generous := [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]:
-        names = comma_separated(generous[:MOST_GENEROUS])
-        sentences.append(f"These give more than they take, most generous first: {names}.")
+def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor) -> list[str]:
+    """Whom to expel or move, and who clearly gives more than it takes."""
+    given = list(zip(gave.tolist(), halves[0].tolist(), strict=True))
+    sentences = [
+        f"Participant {a.node}: {a.verdict}; {a.reason}. It gave {_amount(*given[a.node])}."
+        for a in advice
+        if a.verdict in ("expel", "move")
+    ]
+    generous = [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]
+    if clear := [k for k in generous if gave[k] - took[k] > halves[2, k]]:
+        names = comma_separated(clear[:MOST_GENEROUS])
+        sentences.append(f"These clearly give more than they take, the largest difference first: {names}.")
     return sentences
+
+
+def _amount(gave: float, half: float) -> str:
+    if not gave:
+        return "nothing"
+    return plus_minus(gave, half, 3) + (", which is within noise" if abs(gave) <= half else "")
+
+
+def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:
+    """What links that the suggested W keeps and drops carried, as far as that is clear."""
+    before, after = neighbours(W).numpy(), neighbours(suggested).numpy()
+    if np.isnan(bounds.low).any():
+        return ["With one round there are no intervals: all of this may be noise."]
+    texts = []
+    for what, links in (("keeps", before & after), ("drops", before & ~after)):
+        helped, harmed = (int((clear.T & links).sum()) for clear in (bounds.high < 0, bounds.low > 0))
+        noise = int(links.sum()) - helped - harmed
+        texts.append(f"Of the {int(links.sum())} links it {what}, {helped} clearly helped, {harmed} clearly harmed and "
+                     f"{noise} did neither beyond noise, by what they carried.")  # fmt: skip
+    return texts
 
 
 def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from cascadice.applications.charts import noted_bounds
 from cascadice.files import Folder
-from cascadice.pictures.figures import HARMED, HELPED
+from cascadice.influence.uncertainty import signs
+from cascadice.pictures.figures import HARMED, HELPED, SIGNED
 from cascadice.pictures.panels import panels, plot_matrix, save
 
 
@@ -17,6 +19,9 @@ def plot(results: Mapping[str, Any], path: Folder) -> None:
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
     gave, took = np.array(results["gave"]), np.array(results["took"])
     points = np.stack([took[-1], gave[-1]], axis=1)
+    halves = [results.get("intervals", {}).get(name) for name in ("took", "gave")]
+    if not any(half is None or None in half for half in halves):
+        middle.errorbar(*points.T, xerr=halves[0], yerr=halves[1], fmt="none", ecolor="0.6", elinewidth=0.8)
     middle.scatter(*points.T, c=[HARMED if bad else HELPED for bad in expelled], s=28, zorder=3)
     middle.plot([points.min(), points.max()], [points.min(), points.max()], color="0.2", linewidth=0.8, linestyle=":")
     for node, point in enumerate(points):
@@ -39,7 +44,11 @@ def plot_contributions(results: Mapping[str, Any], path: Folder) -> None:
     nodes = range(len(lowered))
     if "members" in results:  # of one process among several
         axes.set_yticks(nodes, [str(k) for k in results["members"]])
-    axes.barh(nodes, lowered, color=[HELPED if value > 0 else HARMED for value in lowered])
+    bounds = noted_bounds(results.get("intervals"))
+    sign = np.sign(-lowered) if bounds is None else signs(-lowered, bounds)
+    error = None if bounds is None else bounds.high + lowered
+    look = {"error_kw": {"elinewidth": 0.9, "ecolor": "0.25"}, "color": [SIGNED[one] for one in sign.tolist()]}
+    axes.barh(nodes, lowered, xerr=error, **look)
     axes.axvline(0, color="0.2", linewidth=0.8)
     axes.invert_yaxis()
     axes.set(title=results["title"], xlabel="harmed  <  loss lowered by  >  helped", ylabel="participant")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cascadice.applications.charts import COLOURS, axis, bars, chart, contributions, line, participants
+from cascadice.applications.charts import COLOURS, axis, bars, chart, contributions, line, noted_bounds, participants
 from cascadice.applications.plain import Json
 
 
@@ -12,7 +12,9 @@ def charts(results: Json) -> list[Json]:
     injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
     nodes = updates.shape[1]
     numbers = results.get("members") or list(range(nodes))  # of one process among several
-    paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>", numbers=numbers)
+    bounds = noted_bounds(results.get("intervals", {}).get("payments"))
+    paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>", bounds, numbers)
+    note = "Lines are 95 % intervals, from how much everybody's credit varies between rounds." if bounds else ""
     colours = iter(COLOURS * nodes)
     lines = [
         line(results["rounds"], total, f"{injected[k]} {k}" if k in injected else f"participant {k}",
@@ -21,7 +23,7 @@ def charts(results: Json) -> list[Json]:
     ]  # fmt: skip
     who = participants(nodes, injected, numbers=numbers, autorange="reversed")
     return [
-        chart("Payments", [paid], "Payment of each participant.", height=max(300, 20 * nodes + 80),
+        chart("Payments", [paid], "Payment of each participant.", note, height=max(300, 20 * nodes + 80),
               xaxis=axis("payment"), yaxis=who),
         contributions(updates, injected, "What they are paid for", "the ledger", numbers),
         chart("Contributions so far", lines, "Influence of each participant, added up round by round.",

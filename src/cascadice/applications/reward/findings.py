@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from cascadice.applications.charts import interval_text
 from cascadice.applications.in_step import run_in_step
-from cascadice.applications.plain import Json
+from cascadice.applications.plain import Json, plain
 from cascadice.applications.reward import picture
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts
@@ -25,8 +27,10 @@ from cascadice.applications.reward.ledger import (
     read_ledger,
     totals,
 )
-from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout, check_terms, pay
+from cascadice.applications.reward.payouts import check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
+from cascadice.applications.reward.sentences import Paid, gap_in_words
+from cascadice.applications.reward.sentences import sentences as sentences_about
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
 from cascadice.engine import Network, evaluate_on
@@ -44,13 +48,14 @@ from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps
 POINTS, HOPS = 3, 4
 FLAGS = {"points": "whole-run", "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 SHOWN = 10  # payments on the console
-COLUMNS = ("participant", "payment", "credit", "helped by", "harmed by", "injected")
+COLUMNS = ("participant", "payment", "95 % interval", "credit", "helped by", "harmed by", "injected")
 SECTION = Section(
     "What should each participant be paid?",
     "cascadice reward {run} --budget 1000",
     "Payments share out the budget, in its unit, by credit. Helped by and harmed by: how much a participant's updates "
     "lowered and raised the loss on the test data, summed over the rounds in the ledger. Credit: the help less the "
-    "part of the harm that is charged (--clawback).",
+    "part of the harm that is charged (--clawback). The 95 % interval of a payment comes from how much everybody's "
+    "credit varies between rounds; payments whose intervals overlap are not clearly different.",
     audit,
     charts=charts,
 )
@@ -84,7 +89,7 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
         swept = _enter_missing(writer, ledger, folder, note, args, among, sign)
         ledger = read_ledger(folder, note)
         results = _results(writer, ledger, _paid(ledger, args, among, recording.network), swept, args, among)
-    writer.write(results, picture.plot)
+    writer.write(plain(results), picture.plot)
     _print_payments(writer, results["table"]["rows"])
     writer.print_files(f"; the ledger in {ledger.folder}")
 
@@ -97,17 +102,19 @@ class Among(NamedTuple):
     played: Playable | None
 
 
-def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> tuple[Payout, float]:
-    """What participants in the ledger are paid, and the weight of those whom other processes pay."""
+def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> Paid:
     weights = [0.0]
 
     def total(own: float) -> float:
         weights[0] = together.total(among.world, own)[0] - own
         return own + weights[0]
 
-    terms = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
-    payout = pay(by_round(ledger), args.budget, **terms, others=network.whole - network.nodes, total=total)
-    return payout, weights[0]
+    terms: dict[str, Any] = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
+    terms["others"] = network.whole - network.nodes
+    payout = pay(by_round(ledger), args.budget, **terms, total=total)
+    how = {**terms, "total": lambda own: together.total(among.world, *own)}
+    payments = payment_bounds(by_round(ledger), args.budget, **how)
+    return Paid(payout, payments, credit_bounds(by_round(ledger), args.clawback), weights[0])
 
 
 def _check_kind(args: argparse.Namespace) -> None:
@@ -197,22 +204,23 @@ def _of_rounds(
 
 
 def _results(
-    writer: Writer, ledger: Ledger, paid: tuple[Payout, float], swept: Swept | None, args: argparse.Namespace,
-    among: Among,
-) -> Json:  # fmt: skip
-    network, (payout, others) = writer.recording.network, paid
+    writer: Writer, ledger: Ledger, paid: Paid, swept: Swept | None, args: argparse.Namespace, among: Among
+) -> Json:
+    network, payout = writer.recording.network, paid.payout
     injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
     order = payout.payment.argsort(descending=True, stable=True).tolist()
+    parts = {k: [round(float(column[k]), 6) for column in payout] for k in order}
     rows = [
-        [numbers[k], *(round(float(column[k]), 6) for column in payout), injected.get(numbers[k], "")] for k in order
+        [numbers[k], pay, interval_text(paid.payments, k, 2), *why, injected.get(numbers[k], "")]
+        for k, (pay, *why) in parts.items()
     ]
     title = f"{args.budget:g} shared among {network.whole} participants"
-    sentences, measured = _sentences(writer, ledger, payout, injected, args), {}
+    sentences, measured = sentences_about(writer.recording, ledger, paid, injected, args), {}
     if (run := among.played) is not None:
         untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
         (entered,) = together.total(among.world, float(by_round(ledger).sum()))
         measured = {"untrained": untrained, "trained": trained, "gap": entered - trained + untrained}
-        sentences.insert(2, _gap(**measured))
+        sentences.insert(2, gap_in_words(**measured))
     results = {
         **writer.header(title, sentences, COLUMNS, rows),
         **{name: getattr(args, name) for name in ("budget", "floor", "clawback", "payout")},
@@ -221,7 +229,8 @@ def _results(
         "seal": ledger.seal,
         "rounds": ledger.rounds,
         "payments": payout.payment.tolist(),
-        **(_elsewhere(network, others) if network.members else {}),
+        "intervals": {name: np.stack(getattr(paid, name), 1).tolist() for name in ("payments", "credit")},
+        **(_elsewhere(network, paid.others_weight) if network.members else {}),
         "contributions": by_round(ledger).tolist(),
         **measured,
     }
@@ -237,50 +246,14 @@ def _elsewhere(network: Network, weight: float) -> Json:
 
 def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
     """Print the highest payments, and where the others are."""
-    shown = [[node, f"{pay:.2f}", *(f"{value:.4f}" for value in parts), fault] for node, pay, *parts, fault in rows]
-    writer.print_table(COLUMNS, shown[:SHOWN], right=len(COLUMNS) - 2)
+    shown = [
+        [node, f"{pay:.2f}", interval or "none", f"{credit:.4f}", fault]
+        for node, pay, interval, credit, _, _, fault in rows
+    ]
+    writer.print_table([*COLUMNS[:4], COLUMNS[-1]], shown[:SHOWN], right=3)
     if len(rows) > SHOWN:
         writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {writer.folder / 'reward.json'}")
 
 
 def _playable(recording: Recording) -> Playable:
     return playable(recording.folder, recording.config, recording.network)
-
-
-def _gap(untrained: float, trained: float, gap: float) -> str:
-    """What training did as a whole, and by how much contributions miss it."""
-    change = trained - untrained
-    off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
-    return (
-        f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
-        f"{change + gap:+.4f}, which is {off}; more --points and smooth activations come nearer."
-    )
-
-
-def _sentences(
-    writer: Writer, ledger: Ledger, payout: Payout, injected: Mapping[int, str], args: argparse.Namespace
-) -> list[str]:
-    """Who is paid what, and why."""
-
-    def names(nodes: list[int]) -> str:
-        each = (numbers[k] for k in nodes)
-        return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in each)
-
-    network = writer.recording.network
-    nodes, rounds = range(len(payout.payment)), ledger.rounds
-    numbers = network.members or tuple(nodes)
-    span = f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
-    best, least = int(payout.payment.argmax()), float(payout.payment.min())
-    unpaid = [k for k in nodes if payout.credit[k] <= 0]
-    idle = [k for k in unpaid if payout.earned[k] == 0 == payout.lost[k]]
-    return [
-        f"{args.budget:g} is shared among {network.whole} participants, {PAYOUT_RULES[args.payout].description}."
-        + (f" {len(nodes)} of them are paid by this process." if network.members else ""),
-        f"Credit is how much a participant's updates lowered the loss, less the harm they did ({ledger.note['kind']}; "
-        f"{span}).",
-        f"Highest payment: {payout.payment[best]:.2f}, to {names([best])}.",
-        *([f"Paid {least:.2f} each, because they did not help on balance: {names(unpaid)}."] if unpaid else []),
-        *([f"Neither helped nor harmed: {names(idle)}."] if idle else []),
-        *([f"Mean {quality}."] if (quality := writer.recording.final_test_metrics()) else []),
-        f"Ledger seal: {ledger.seal[:16]}… (in full in reward.json). A copy kept elsewhere reveals removed entries.",
-    ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cascadice.applications.charts import noted_bounds
 from cascadice.pictures.figures import COLOURS, HARMED, HELPED
 from cascadice.pictures.panels import NAMED_UP_TO, panels, save
 
@@ -17,7 +18,9 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
     nodes = range(lowered.shape[1])
     numbers = results.get("members", nodes)  # of one process among several
-    payments.barh(nodes, results["payments"], color=COLOURS[1])
+    bounds, paid = noted_bounds(results.get("intervals", {}).get("payments")), np.array(results["payments"])
+    error = None if bounds is None else np.clip([paid - bounds.low, bounds.high - paid], 0, None)
+    payments.barh(nodes, paid, color=COLOURS[1], xerr=error, error_kw={"elinewidth": 0.9, "ecolor": "0.25"})
     payments.set(title="payments", xlabel="payment", ylabel="participant")
     reasons.barh(nodes, lowered.clip(min=0).sum(0), color=HELPED, label="rounds in which it helped")
     reasons.barh(nodes, lowered.clip(max=0).sum(0), color=HARMED, label="rounds in which it harmed")

@@ -1,4 +1,4 @@
-"""The training samples that helped and harmed most, with thumbnails where they are images."""
+"""The training samples that clearly helped and harmed, with thumbnails where they are images."""
 
 import io
 from collections import Counter
@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cascadice.applications.plain import Json, data_uri, evenly
+from cascadice.applications.plain import Json, data_uri, evenly, short
 from cascadice.data import DataSet
 from cascadice.data.batches import sizes
 from cascadice.data.corruption import corrupt, parse
 from cascadice.runs import store
 from cascadice.runs.config import Config
 from cascadice.runs.saved import data_of
-from cascadice.runs.summary import InfluenceSummary, SampleScore
-from cascadice.runs.words import caution
+from cascadice.runs.summary import InfluenceSummary, SampleScore, clear_samples
+from cascadice.runs.words import caution, counted_samples
 
 MOST = 12  # on each side
 LETTERS = 48  # shown of a text
@@ -32,7 +32,9 @@ def samples(
     folder: Path | None = None,
     home: Path | None = None,
 ) -> Json | None:
-    """The most helpful and the most harmful samples, by the most trusted estimator that scored samples.
+    """The samples that clearly helped and harmed, by the most trusted estimator that scored samples.
+
+    If there are none, or the order means little for another reason, those with the lowest and the highest scores.
 
     Labels that injected faults put in place of the true ones are those of the rounds recorded in `folder`;
     `home` may hold the data.
@@ -46,19 +48,21 @@ def samples(
         data = _load(home or Path(), config)
     except (ValueError, OSError) as error:
         notes.append(f"Samples are shown without pictures: {error}")
-    low, high = scores[:MOST], scores[: -MOST - 1 : -1]
-    became = None
+    doubt, became = caution(summary), None
+    sides = [[one for one in scores if one.value < 0], [one for one in scores[::-1] if one.value > 0]]
+    low, high = (side[:MOST] for side in (sides if doubt else clear_samples(scores)))
     try:
         became = _became(config, data, [*low, *high], folder, summary.rounds) if data and folder else None
     except (ValueError, OSError) as error:
         notes.append(f"Samples are shown without the labels they were trained with: {error}")
     return {
         "kind": kind,
-        "caution": caution(summary),
+        "caution": doubt,
+        "clear": "" if doubt else counted_samples(scores),
         "rounds": list(summary.rounds),
         "count": len(scores),
-        "helped": [_sample(score, data, became) for score in low if score.value < 0],
-        "harmed": [_sample(score, data, became) for score in high if score.value > 0],
+        "helped": [_sample(score, data, became) for score in low],
+        "harmed": [_sample(score, data, became) for score in high],
     }
 
 
@@ -94,7 +98,8 @@ def _became(
 
 
 def _sample(score: SampleScore, data: DataSet | None, became: Became | None = None) -> Json:
-    sample: Json = {**score._asdict(), "value": float(f"{score.value:.5g}")}
+    numbers = dict(zip(("value", "half"), short([score.value, score.high - score.value]), strict=True))
+    sample: Json = {"node": score.node, "sample": score.sample, "uses": score.uses, **numbers}
     inputs = None if data is None else data.train.x
     inputs = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
     if data is None or score.sample >= len(data.train) or not isinstance(inputs, Tensor):

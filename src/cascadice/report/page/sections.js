@@ -5,13 +5,13 @@ function sampleCards() {
   show("samples", scored !== null);
   if (!scored) return;
   const rounds = scored.rounds.length === 1 ? `round ${scored.rounds[0]}` : `${scored.rounds.length} rounds from ${scored.rounds[0]} to ${scored.rounds[scored.rounds.length - 1]}`;
-  say("samples-title", scored.caution ? "Samples with the lowest and the highest scores" : "Samples that helped and harmed most");
+  say("samples-title", scored.caution ? "Samples with the lowest and the highest scores" : "Samples that clearly helped and harmed");
   say("samples-helped-title", scored.caution ? "Lowest" : "Helped");
   say("samples-harmed-title", scored.caution ? "Highest" : "Harmed");
-  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind)}, negative = it helped. The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${[...scored.helped, ...scored.harmed].some((one) => one.became) ? " An arrow shows the label that an injected fault put in place of the true one, in how many of the uses." : ""}`);
+  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind)}, negative = it helped. ${scored.clear ? `${scored.clear} ` : ""}The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${[...scored.helped, ...scored.harmed].some((one) => one.became) ? " An arrow shows the label that an injected fault put in place of the true one, in how many of the uses." : ""}`);
   for (const side of ["helped", "harmed"]) {
     fill(`samples-${side}`, ...scored[side].map((one) => sampleCard(one, side)));
-    if (!scored[side].length) fill(`samples-${side}`, element("li", {}, `No sample ${side}.`));
+    if (!scored[side].length) fill(`samples-${side}`, element("li", {}, scored.caution ? "None." : `No sample clearly ${side}.`));
   }
 }
 
@@ -20,7 +20,7 @@ function sampleCard(one, side) {
   return element("li", {},
     one.picture ? element("img", { src: one.picture, alt: `Sample ${one.sample}${label === null ? "" : `, true label ${label}`}` }) : null,
     one.text ? element("pre", {}, one.text) : null,
-    element("b", { class: side }, signed(one.value)),
+    element("b", { class: data.samples.caution ? null : side }, interval(one)),
     element("div", {}, label === null ? `sample ${one.sample}` : `true label “${label}”, sample ${one.sample}`),
     one.became ? element("div", { class: "became" }, `“${label}” → ${one.became.map(([to, times]) => `“${to}”${times > 1 ? ` ${times}×` : ""}`).join(", ")}`) : null,
     element("div", { class: "muted" }, `${name(one.node)}, ${plural(one.uses, "use")}`));

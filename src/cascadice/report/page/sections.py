@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import files
+from cascadice.applications.choose.contributors import SECTION as CONTRIBUTION
 from cascadice.applications.choose.findings import SECTION as CHOOSE
 from cascadice.applications.detect.findings import SECTION as DETECT
 from cascadice.applications.detect.idea import MAJORITY
@@ -20,6 +21,7 @@ from cascadice.applications.writer import Section
 from cascadice.runs.folder import INFLUENCE
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
+SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
 ROWS = 500  # most rows of a section's table on the page
 PICTURE_BYTES = 800_000
 
@@ -81,7 +83,7 @@ def build_section(results: Json, folder: Path) -> Json:
     return {
         "name": folder.name,
         "title": str(results.get("title", folder.name)),
-        "lead": SECTIONS[folder.name].lead if folder.name in SECTIONS else "",
+        "lead": SHOWN[folder.name].lead if folder.name in SHOWN else "",
         "findings": [str(sentence) for sentence in results.get("findings", ())],
         "columns": [str(column) for column in columns],
         "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
@@ -95,7 +97,7 @@ def build_section(results: Json, folder: Path) -> Json:
 def _charts(results: Json, name: str) -> list[Json] | None:
     """The charts of an application; None if the results lack what they show, as those of other versions may."""
     try:
-        return SECTIONS[name].charts(results) if name in SECTIONS else None
+        return SHOWN[name].charts(results) if name in SHOWN else None
     except (KeyError, IndexError, ValueError, TypeError, AttributeError):
         return None
 

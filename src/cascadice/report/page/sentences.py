@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
 from cascadice.runs.metrics import RoundMetrics, quality
-from cascadice.runs.summary import InfluenceSummary, sides
+from cascadice.runs.summary import InfluenceSummary, clear_samples, sides
 from cascadice.runs.words import adding_up, caution, meaning
 
 NAMED = 3  # participants named on each side
@@ -97,10 +97,11 @@ def _samples(summary: InfluenceSummary) -> list[str]:
     if caution(summary):
         return []
     for kind, scores in summary.samples.items():
-        worst = [score.node for score in scores[: -TOP - 1 : -1] if score.value > 0]
+        worst = [score.node for score in clear_samples(scores)[1][:TOP]]
         if worst:
             (node, count), *_ = Counter(worst).most_common(1)
-            return [f"Of the {len(worst)} samples that harmed most ({kind}), {count} belong to {_name(node, summary)}."]
+            owner, which = _name(node, summary), f"samples with the largest clear harm ({kind})"
+            return [f"Of the {len(worst)} {which}, {count} belong to {owner}."]
     return []
 
 
