@@ -131,7 +131,7 @@ def test_frozen_parameters_are_held_once():
 
 @pytest.mark.parametrize("output", [lambda logits, hidden: (logits, hidden), lambda logits, hidden: {"last": hidden}])
 def test_an_output_without_logits_is_refused(output):
-    with pytest.raises(ValueError, match=r"a model must give a tensor, or an output with logits .* (tuple|dict)\."):
+    with pytest.raises(ValueError, match=r"a model must return a tensor, or an output whose .* (tuple|dict)\."):
         reading(Reader(give=output))
 
 
