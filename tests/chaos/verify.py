@@ -193,10 +193,8 @@ def _apart(linked: "nx.DiGraph[int]") -> list[int]:
 
 
 def held_up(logs: Logs) -> list[float]:
-    """The seconds for which processes got no processor, each time; not those in which they were stopped."""
-    stopped = [{line["t"] for line in log if line.get("fault") == "stopped"} for log in logs]
-    lines = ((line, when) for log, when in zip(logs, stopped, strict=True) for line in log if "held" in line)
-    return [line["held"] for line, when in lines if not when & {line["t"], line["t"] - 1}]
+    """The seconds for which processes got no processor, each time."""
+    return [line["held"] for log in logs for line in log if "held" in line]
 
 
 def _seconds(logs: Logs) -> list[dict[int, float]]:

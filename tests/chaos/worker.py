@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -29,7 +28,7 @@ PARTS = split(NODES, RANKS)
 PATIENCE, PACE = 1.0, 0.02  # seconds: to wait for others, and that a round takes at least
 AWAY_PACE = 0.05  # seconds that a round takes while somebody is away, or few of its rounds would be left on return
 SLOW = 1.5  # seconds by which somebody is slow
-HELD_UP, LOOK_EVERY = 0.25, 0.05  # seconds: without processor that are a fault of the machine, and between looks
+HELD_UP = 0.25  # seconds that a round takes beside waiting, and are the fault of a machine busy with other work
 DISK_FULL, NOBODY = 3, 4  # exit codes
 
 PROCESS_FAULTS = ("killed at rest", "killed while sending", "killed before writing", "stopped", "slow", "disk full")
@@ -78,20 +77,8 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(self._file, b"\n")  # a line that was cut off ends here
-        self._t = 0
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        """Note when this process got no processor: a machine that is busy with other work makes it late."""
-        while True:
-            start = monotonic()
-            sleep(LOOK_EVERY)
-            if (held := monotonic() - start - LOOK_EVERY) > HELD_UP:
-                with suppress(OSError):
-                    self.write(t=self._t, held=held)
 
     def write(self, **line: Any) -> None:
-        self._t = line["t"]
         os.write(self._file, (json.dumps({"at": monotonic()} | line) + "\n").encode())
 
     def fill(self) -> None:
@@ -131,7 +118,10 @@ def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joi
             return NOBODY
         log.write(t=heard.t, joined=True, rows=_own(heard.W, mine), theta=heard.participants.theta.tolist())
         start, here = heard.start, heard.participants
+    waited, began = _waiting(exchange), monotonic()
     for round_ in carry_on(mine, job.rounds, exchange, start=start, participants=here):
+        if (held := monotonic() - began - sum(waited)) > HELD_UP:
+            log.write(t=round_.t, held=held)
         fault = job.plan.get(round_.t, "")
         if fault in ("killed before writing", "disk full"):
             note(round_.t, fault)
@@ -141,8 +131,26 @@ def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joi
             note(round_.t, fault)
             _suffer(fault, log)
         away = exchange.attendance.late or any(map(exchange.post.gone, range(RANKS)))
-        sleep(max(job.pace, AWAY_PACE) if away else job.pace)
+        pause = max(job.pace, AWAY_PACE) if away else job.pace
+        began = monotonic() + pause
+        waited.clear()
+        sleep(pause)
     return 0
+
+
+def _waiting(exchange: Messages) -> list[float]:
+    """The seconds for which this process will have waited for messages, each time."""
+    receive, waited = exchange.post.receive, list[float]()
+
+    def watched(*args: Any) -> Any:
+        start = monotonic()
+        try:
+            return receive(*args)
+        finally:
+            waited.append(monotonic() - start)
+
+    exchange.post.receive = watched  # type: ignore[method-assign]
+    return waited
 
 
 def _suffer(fault: str, log: Log) -> None:
