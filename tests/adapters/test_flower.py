@@ -64,7 +64,10 @@ def client_app(tells=True, momentum=0.0):
             F.cross_entropy(own(x[index]), y[index]).backward()
             optimizer.step()
             steps.add(x[index], y[index], LR)
-        records = {"arrays": ArrayRecord(own.state_dict()), "metrics": MetricRecord({"num-examples": float(HELD[k])})}
+        records = {
+            "arrays": ArrayRecord(own.state_dict()),
+            "metrics": MetricRecord({"num-examples": float(HELD[k]), "votes": k + 1.0}),
+        }
         return Message(RecordDict(records | ({"cascadice": steps.record(k)} if tells else {})), reply_to=message)
 
     return app
@@ -155,6 +158,11 @@ def test_clients_may_join_later_if_they_are_announced(one_thread):
         with refusal:
             late.start(flower.InProcess(client_app(), CLIENTS), first.arrays, num_rounds=1)
             assert ((late.watch.one_hop() != 0).sum(1) == torch.tensor([2, 4])).all()
+
+
+def test_clients_weigh_as_the_strategy_says(one_thread):
+    watch, _ = watched(FedAvg(fraction_evaluate=0.0, weighted_by_key="votes"), tells=True, rounds=1, optimizer=sgd)
+    assert watch.rounds[0].W[2].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
 def test_momentum_needs_no_help_for_one_hop(one_thread):

@@ -5,12 +5,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from runs.worlds import CONFIG, together
 
 import cascadice
+from cascadice import files
 from cascadice.runs import processes, train
 from cascadice.runs.ask import Question, ask
+from cascadice.runs.binding import check_process
 from cascadice.runs.processes import joined
 
 
@@ -66,3 +69,11 @@ def test_what_a_process_says_before_it_fails_cannot_control_a_terminal():
 
     _, (waited, _) = together(2, work)
     assert str(waited) == "process 1 failed: \\x1b]0;mine\\x07"
+
+
+def test_a_folder_with_other_participants_is_refused(tmp_path):
+    files.write_json(tmp_path / "manifest.json", {"process": {"rank": 0, "of": 2, "members": [0, 1, 2]}})
+    world = SimpleNamespace(rank=0, size=2)
+    check_process(tmp_path, SimpleNamespace(members=(0, 1, 2)), world)
+    with pytest.raises(ValueError, match=r"holds participants \[0, 1, 2\]; this process has \[0, 1\]"):
+        check_process(tmp_path, SimpleNamespace(members=(0, 1)), world)

@@ -87,12 +87,15 @@ def test_the_numbers_are_those_of_the_library(run, recorded):
     assert read_training_change(run / "whole-run") == found.training_change
 
 
-@pytest.mark.parametrize("on", ["average", 2])
-def test_on_whose_final_models(run, on):
-    found = ask_whole_run(run, replace(BOTH, at=1.0, points=1, on=on, samples=False), quiet=True)
-    network, evaluation = library()
-    expected = whole_run(network, ROUNDS, evaluation, on=on, samples=False)
-    np.testing.assert_array_equal(found.updates["whole-run at 1"], expected.by_round)
+@pytest.mark.parametrize(("on", "at"), [("average", 1.0), (2, 0.7)])
+def test_on_whose_final_models(tmp_path, monkeypatch, on, at):
+    monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
+    ring = {"nodes": 5, "topology": "ring"}  # on which final models differ
+    run = train(tmp_path / "run", **ring)
+    found = ask_whole_run(run, replace(BOTH, at=at, points=1, on=on, samples=False), quiet=True)
+    network, evaluation = library(replace(CONFIG, **ring))
+    expected = whole_run(network, ROUNDS, evaluation, at=at, on=on, samples=False)
+    np.testing.assert_array_equal(found.updates[f"whole-run at {at:g}"], expected.by_round)
     shares = whole_run_shares(network, ROUNDS, evaluation, points=1, on=on, samples=False)
     gap = found.participants["whole-run shares"].sum() - found.training_change
     assert gap == pytest.approx(shares.gap, abs=1e-12)

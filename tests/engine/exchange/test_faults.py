@@ -138,9 +138,13 @@ def test_adjoints_follow_what_was_really_mixed(digits):
     def work(mine, exchange):
         operator = Operator(mine, exchange)
         rounds = list(simulate(mine, 3, operator=operator))
-        return rounds, reverse_gossip(mine, rounds, evaluate_on(mine), operator=operator)
+        adjoint = reverse_gossip(mine, rounds, evaluate_on(mine), operator=operator)
+        missed.update(why for _, why in exchange.attendance.missed)
+        return rounds, adjoint
 
+    missed = set()
     results = together(digits, work, {1: "NaN"}, policy="carry on", patience=10.0)
+    assert missed == {"it sent numbers that are NaN or infinite"}  # and no adjoint: who was not heard is told so
     rounds = replayed(digits, effective(results))
     expected = reverse_gossip(built(digits), rounds, evaluate_on(built(digits)))
     torch.testing.assert_close(torch.cat([adjoint.theta for _, adjoint in results]), expected.theta, rtol=0, atol=1e-12)

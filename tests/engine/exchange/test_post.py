@@ -4,10 +4,13 @@ import threading
 
 import pytest
 import torch
+from influence.cases import small
 
 from cascadice.engine.exchange.attendance import REASONS, Attendance
-from cascadice.engine.exchange.frames import MODEL, Frame
+from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame, FrameError, pack
+from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.exchange.post import AHEAD, MissingError, Post
+from cascadice.engine.parts import part_of
 
 
 class Silent:
@@ -60,3 +63,18 @@ def test_reasons_are_told_apart_up_to_a_number():
         attendance.missing(1, "its parameters", MissingError(f"it sent {number}"))
     assert len(attendance.missed) == REASONS + 1
     assert attendance.missed[1, "other reasons"] == 5
+
+
+def test_nobody_sends_rows_of_others():
+    """Parameters are the sender's own; adjoints are of the receiver's participants."""
+    network, parts = small(), [(0, 1), (2,), (3,)]
+    post = Messages(part_of(network, parts[0]), parts, 0, Silent()).post
+    rows = torch.zeros(1, network.learner.size, dtype=torch.float64)
+
+    def read(kind, node):
+        return post._read(1, pack(Frame(kind, 0, 0, torch.tensor([node]), rows))).nodes.tolist()
+
+    assert (read(MODEL, 2), read(ADJOINT, 0)) == ([2], [0])
+    for kind, node in ((MODEL, 0), (MODEL, 3), (ADJOINT, 2), (ADJOINT, 3)):
+        with pytest.raises(FrameError, match="not its own to send"):
+            read(kind, node)
