@@ -207,7 +207,7 @@ class Messages:
     def listen(self, here: Participants, timeout: float) -> Joined | None:
         """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
 
-        The others must have begun with `begin`; a message whose number is not its round is not believed.
+        The others must have begun with `begin`: their messages are numbered as rounds, whatever round one says it is of.
 
         Args:
             here: What own participants have; what nobody sends stays as it is.
@@ -217,10 +217,10 @@ class Messages:
             What was heard, and the round to start with; None if nobody sends anything.
         """
         end, first = monotonic() + timeout, float("inf")
-        while (now := monotonic()) < min(end, first + SETTLING) and len(came := self._numbered()) < len(self._peers):
+        while (now := monotonic()) < min(end, first + SETTLING) and len(came := self._newest()) < len(self._peers):
             first = now if first > now and came else first
             sleep(0.002)
-        if not (came := self._numbered()):
+        if not (came := self._newest()):
             return None
         self._step = t = sorted(frame.step for frame in came.values())[-2:][0]
         W = self._network.mixing(t).to_dense()
@@ -247,10 +247,6 @@ class Messages:
         """The newest message of each peer that was not asked for."""
         newest = {peer: self.post.newest(peer, self._step) for peer in self._peers}
         return {peer: frame for peer, frame in newest.items() if frame is not None}
-
-    def _numbered(self) -> dict[int, Frame]:
-        """The same, if their numbers are those of their rounds."""
-        return {peer: frame for peer, frame in self._newest().items() if frame.t == frame.step}
 
     def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
         self.post.send(peer, frames.pack(Frame(kind, self._step, t, nodes, rows)), self.attendance.patience)
