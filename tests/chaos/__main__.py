@@ -20,7 +20,7 @@ from chaos.worker import ALL, FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
 EVERY = 6  # rounds from one fault to the next
 QUIET, CALM = 15, 100  # rounds without faults, at the start and at the end: who died last must have time to come back
 LONGEST = 270  # seconds
-WITHIN, WAITED = 3, 20  # rounds in which who was late is heard again: by a little, or by more than the patience
+WITHIN, WAITED = 10, 20  # rounds in which who was late is heard again: by a little, or by more than the patience
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

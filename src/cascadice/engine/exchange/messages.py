@@ -207,7 +207,7 @@ class Messages:
     def listen(self, here: Participants, timeout: float) -> Joined | None:
         """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
 
-        The others must have begun with `begin`: their messages are numbered as rounds, whatever round one says it is of.
+        The others must have begun with `begin`: messages are numbered as rounds, whatever round they say they are of.
 
         Args:
             here: What own participants have; what nobody sends stays as it is.
