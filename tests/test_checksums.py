@@ -289,6 +289,19 @@ def test_nothing_is_removed_where_the_list_is_a_pipe(folder):
     assert (folder / "one.json").exists()
 
 
+@pytest.mark.parametrize("left", [b"", b'{"format": "casc'])
+def test_a_list_without_its_first_line_is_damaged(folder, left):
+    forget_what_was_read()
+    (folder / LIST).write_bytes(left)
+    with pytest.raises(ValueError, match=r"checksums.jsonl is damaged: its first line is missing"):
+        files.remove(folder / "one.json")
+    assert (folder / "one.json").exists()
+    checksums.drop_unreadable(folder)
+    files.keep_checksums(folder)  # as --overwrite does
+    files.write_json(folder / "one.json", {"n": 2})
+    verify(folder / "one.json")
+
+
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder):
     (folder / "rounds" / "two.json").unlink()
     os.mkfifo(folder / "rounds" / "two.json")

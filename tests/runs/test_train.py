@@ -215,6 +215,14 @@ def test_divergence_keeps_what_was_before(tmp_path):
     assert not (tmp_path / "a" / store.CHECKPOINT).exists()
 
 
+def test_a_last_step_that_leads_too_far_is_divergence(tmp_path):
+    """Parameters and batch losses are finite in every round; the distance between participants is not."""
+    config = replace(SMALL, dtype="float64", lr=1e39, weight_decay=1e18, optimizer="momentum", rounds=3)
+    with pytest.raises(DivergedError, match=r"participant \d has parameters of up to .*e\+\d+, and losses became"):
+        run(config, tmp_path / "a", quiet=True)
+    assert files.read_json(tmp_path / "a" / "manifest.json")["status"] == "diverged"
+
+
 def test_only_the_last_rounds_are_kept(tmp_path):
     run(replace(SMALL, record="last:2"), tmp_path / "a", quiet=True)
     assert store.saved_rounds(tmp_path / "a") == [4, 5]

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 from cascadice.files import flock, jsonl
@@ -53,7 +52,7 @@ class ChecksumList:
     def refresh(self) -> None:
         """Read the lines that were added since; an unfinished last line is none."""
         check_ordinary(self.path)
-        if self.path.stat().st_size == self.offset:
+        if self.offset and self.path.stat().st_size == self.offset:
             return
         with self.path.open("rb") as file:
             file.seek(self.offset)
@@ -64,6 +63,8 @@ class ChecksumList:
                 self._enter(self._entry(line))
             else:
                 self._check_header(line)
+        if not complete and not self.offset:
+            raise ValueError(f"{self.path} is damaged: its first line is missing. Restore it from a copy.")
         self.offset += len(complete)
         self.reconciled = False  # others wrote these lines, and may have died
 
@@ -150,7 +151,7 @@ def _read(folder: str, status: os.stat_result) -> ChecksumList:
         known = _lists.pop(folder, None)  # what was half read when somebody interrupts is not kept
         if known is None or known.inode != status.st_ino or known.offset > status.st_size:
             known = ChecksumList(Path(folder), status.st_ino)
-        if known.offset != status.st_size or not S_ISREG(status.st_mode):  # a pipe has no size
+        if not known.offset or known.offset != status.st_size:
             known.refresh()
         return _lists.setdefault(folder, known)
 

@@ -75,11 +75,20 @@ class Journal:
         return self.earlier_seconds + monotonic() - self.began
 
 
+def _too_large(round: Round) -> DivergedError:
+    """The error to raise where parameters are finite, but not what is computed from them."""
+    size, node = round.after.theta.abs().amax(1).max(0)
+    return DivergedError(round.t, int(node), sent=f"has parameters of up to {float(size):.3g}")
+
+
 def enter(journal: Journal, round: Round, last: bool) -> None:
     """Measure a round, record it if asked to, and save a checkpoint or update the live view if it is time."""
     to_keep = store.rounds_to_keep(journal.config.record)
     evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
     test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
+    distance = consensus(round.after.theta)
+    if evaluated and bool(distance.isinf()):
+        raise _too_large(round)
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
     if journal.network.uneven:  # who sat the round out has none
@@ -89,7 +98,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
     _note_departures(journal, round)
-    journal.metrics.append(RoundMetrics(round.t, loss, consensus(round.after.theta), test, _traffic(journal)))
+    journal.metrics.append(RoundMetrics(round.t, loss, distance, test, _traffic(journal)))
     journal.t, journal.participants = round.t + 1, round.after
     every, start = journal.every, monotonic()
     if journal.t % every == 0 if every else start - journal.saved > CHECKPOINT_SECONDS:
