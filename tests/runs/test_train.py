@@ -215,11 +215,17 @@ def test_divergence_keeps_what_was_before(tmp_path):
     assert not (tmp_path / "a" / store.CHECKPOINT).exists()
 
 
-def test_a_last_step_that_leads_too_far_is_divergence(tmp_path):
-    """Parameters and batch losses are finite in every round; the distance between participants is not."""
-    config = replace(SMALL, dtype="float64", lr=1e39, weight_decay=1e18, optimizer="momentum", rounds=3)
-    with pytest.raises(DivergedError, match=r"participant \d has parameters of up to .*e\+\d+, and losses became"):
-        run(config, tmp_path / "a", quiet=True)
+@pytest.mark.parametrize("settings", [
+    {"dtype": "float64", "lr": 1e39, "weight_decay": 1e18, "optimizer": "momentum"},  # distances
+    {"dtype": "float64", "lr": 1e150, "weight_decay": 1e18, "optimizer": "adam"},  # Adam's squares
+    {"lr": 1e25, "rounds": 1},  # the test loss
+])  # fmt: skip
+def test_what_is_computed_from_huge_parameters_shows_divergence(tmp_path, settings):
+    """Parameters and batch losses are finite in every round; something else is not."""
+    with pytest.raises(
+        DivergedError, match=r"participant \d has parameters of up to .*e\+\d+, and what is computed from"
+    ):
+        run(replace(SMALL, **{"rounds": 3} | settings), tmp_path / "a", quiet=True)
     assert files.read_json(tmp_path / "a" / "manifest.json")["status"] == "diverged"
 
 

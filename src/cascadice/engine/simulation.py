@@ -20,7 +20,8 @@ from cascadice.engine.rounds import MixingRule, Round, consensus, rows_of
 class DivergedError(ArithmeticError):
     """A participant's loss is no longer a number. On CUDA it is looked at now and then, a few rounds late.
 
-    `node` is that participant; or, where losses followed from what another one had `sent`, the one who sent it.
+    `node` is that participant; or, where losses followed from what another one had `sent`, the one who sent it: "sent
+    parameters of norm 1e30 in round 3, and losses".
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class DivergedError(ArithmeticError):
         run: str = "",
         sent: str = "",
     ) -> None:
-        what = f"participant {node} {sent}, and losses" if sent else f"the loss of participant {node}"
+        what = f"participant {node} {sent}" if sent else f"the loss of participant {node}"
         super().__init__(f"{run}{what} became NaN or infinite in round {t}. {remedy}")
         self.t, self.node, self.remedy, self.sent = t, node, remedy, sent
 
@@ -147,9 +148,9 @@ def _from_outlier(t: int, sizes: dict[int, Tensor]) -> DivergedError | None:
     for earlier, size in sizes.items():
         middle, most = float(size.nanmedian()), size.nan_to_num(torch.inf, torch.inf).max(0)
         if earlier < t and float(most.values) > OUTLIER * middle:
-            sent = f"sent parameters of norm {float(most.values):.3g} in round {earlier} (the median was {middle:.3g})"
+            sent = f"parameters of norm {float(most.values):.3g} in round {earlier} (the median was {middle:.3g})"
             remedy = "Lower its learning rate or the strength of its misbehaviour."
-            return DivergedError(t, int(most.indices), remedy, sent=sent)
+            return DivergedError(t, int(most.indices), remedy, sent=f"sent {sent}, and losses")
     return None
 
 

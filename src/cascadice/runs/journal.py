@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 import cascadice
@@ -19,7 +20,7 @@ from cascadice import files, interrupts
 from cascadice.data.batches import PADDING
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.learner import Participants
-from cascadice.engine.metrics import evaluate
+from cascadice.engine.metrics import Metrics, evaluate
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Round, consensus
 from cascadice.engine.simulation import DivergedError
@@ -75,10 +76,19 @@ class Journal:
         return self.earlier_seconds + monotonic() - self.began
 
 
-def _too_large(round: Round) -> DivergedError:
-    """The error to raise where parameters are finite, but not what is computed from them."""
-    size, node = round.after.theta.abs().amax(1).max(0)
-    return DivergedError(round.t, int(node), sent=f"has parameters of up to {float(size):.3g}")
+def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance: Tensor) -> None:
+    """Raise DivergedError where parameters and batch losses are finite, but not what is computed from them."""
+    after, size = round.after, round.after.theta.abs().amax(1)
+    wrong = distance.isinf() & (size == size.max())
+    for tensor in after.state.values():
+        wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
+    if test is not None and not bool(test.loss.isfinite().all()):
+        measurable = evaluate(journal.network, journal.network.initial).loss.isfinite()  # else training is not to blame
+        wrong = wrong | (measurable & ~test.loss.isfinite())
+    if bool(wrong.any()):
+        node = int(wrong.nonzero()[0])
+        large = f"has parameters of up to {float(size[node]):.3g}, and what is computed from them"
+        raise DivergedError(round.t, node, sent=large)
 
 
 def enter(journal: Journal, round: Round, last: bool) -> None:
@@ -87,8 +97,8 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
     test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
     distance = consensus(round.after.theta)
-    if evaluated and bool(distance.isinf()):
-        raise _too_large(round)
+    if evaluated:
+        _check_finite(journal, round, test, distance)
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
     if journal.network.uneven:  # who sat the round out has none
