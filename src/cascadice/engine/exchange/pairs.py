@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 dist: Any = torch.distributed  # its types leave out what is needed here
 
-CONNECTING, LONGEST = 2, 30  # seconds that an attempt to connect may take: the first, and after many
+CONNECTING, LONGEST = 2.0, 30.0  # seconds that an attempt to connect may take: the first, and after many
 LOOK_EVERY = 0.02  # seconds
 
 
