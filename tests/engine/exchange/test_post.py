@@ -49,6 +49,13 @@ def test_a_number_far_ahead_is_forgotten_when_the_next_message_comes():
     assert [step for _, step in post._came[1]] == [0]
 
 
+def test_a_number_far_ahead_does_not_stand_for_those_before_it():
+    with pytest.raises(MissingError, match="nothing came in time"):
+        heard(1 << 40).receive(1, MODEL, 3, end=0.0)
+    with pytest.raises(MissingError, match="it sent a later message, but not this one"):
+        heard(4).receive(1, MODEL, 3, end=0.0)
+
+
 def test_a_message_that_came_before_its_time_is_past_is_stale():
     post = heard(0, 1)
     assert post.receive(1, MODEL, 1, end=0.0).step == 1
