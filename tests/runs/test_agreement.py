@@ -61,16 +61,6 @@ def test_a_fact_that_is_too_large_is_not_read(monkeypatch):
     assert {str(error) for error in errors} == {"process 1 told 22 bytes; at most 10 were expected."}
 
 
-def test_what_a_process_says_before_it_fails_cannot_control_a_terminal():
-    def work(world):
-        if world.rank == 1:
-            raise ValueError("\x1b]0;mine\x07")
-        world.tell(1)
-
-    _, (waited, _) = together(2, work)
-    assert str(waited) == "process 1 failed: \\x1b]0;mine\\x07"
-
-
 def test_a_folder_with_other_participants_is_refused(tmp_path):
     files.write_json(tmp_path / "manifest.json", {"process": {"rank": 0, "of": 2, "members": [0, 1, 2]}})
     world = SimpleNamespace(rank=0, size=2)

@@ -118,14 +118,19 @@ def test_what_needs_everybody_in_one_place_is_refused_by_name(tmp_path):
         trained(tmp_path / "run", count=6)
 
 
-def test_a_process_that_fails_is_named_by_those_that_wait():
+@pytest.mark.parametrize(
+    ("said", "shown"), [("no data here", "no data here"), ("\x1b]0;mine\x07", "\\x1b]0;mine\\x07")]
+)
+def test_a_process_that_fails_is_named_by_those_that_wait(said, shown):
+    """Whatever it says cannot control their terminal."""
+
     def work(world):
         if world.rank == 1:
-            raise ValueError("no data here")
+            raise ValueError(said)
         world.tell(1)
 
     _, (waited, _) = together(2, work)
-    assert str(waited) == "process 1 failed: no data here"
+    assert str(waited) == f"process 1 failed: {shown}"
 
 
 def test_one_process_that_never_speaks_is_not_waited_for_long():
