@@ -25,7 +25,7 @@ demo: $(READY)  ## train 16 participants, three of them faulty, then find out wh
 	$(BIN)/cascadice report demo
 
 test: lint  ## linters, types and the whole fast test suite, in two processes; the engine's tests again with shapes checked
-	CASCADICE_SHAPES=0 $(BIN)/python -m pytest -n 2 --dist loadfile
+	CASCADICE_SHAPES=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SHAPES)
 
 test-slow: $(READY)  ## the tests that take minutes

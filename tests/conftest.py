@@ -58,6 +58,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
+    # two minutes of attacks: beside all other tests, not after them
+    items.sort(key=lambda item: item.path.name != "test_torture.py")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from torture.__main__ import KINDS
 from torture.outcomes import Attempt, Outcome, Tally
 
-MINUTES = "0.2"
+MINUTES = "2"
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="attacks fork and wait as Linux does")

@@ -78,7 +78,7 @@ CASES = {
         replace(
             CNN, name="resnet18", model="resnet18", options=(("width", 16), ("activation", "gelu")), partition="iid",
             optimizer="momentum", lr=0.05, nodes=8, batch=64, rounds=800, together=12, seeds=(0,), every=100,
-            samples=(), noisy=1, copies=8, alphas=(0.8,), points=0,
+            samples=(), noisy=1, copies=8, alphas=(0.8, 0.5), points=0,
         ),
         replace(
             CNN, name="transformer", model="transformer",
