@@ -9,7 +9,7 @@ from cascadice.runs.folder import read_run_config, writing
 from cascadice.runs.processes import World, joined
 
 # what may differ from process to process, or is agreed on elsewhere
-OWN = (
+NOT_COMPARED = (
     "run", "out", "overwrite", "quiet", "device", "data_root", "interface", "timeout", "parser", "command", "seal",
     "ledger",
 )  # fmt: skip
@@ -24,7 +24,7 @@ def run_in_step(args: argparse.Namespace, name: str, work: Work) -> None:
             work(args, None)
             return
         folder, out = together.places(world, args.run, args.out, name)
-        asked: dict[str, Any] = {each: value for each, value in vars(args).items() if each not in OWN}
+        asked: dict[str, Any] = {each: value for each, value in vars(args).items() if each not in NOT_COMPARED}
         together.agree(world, name, asked, args.overwrite)
         args.out, args.quiet = out, args.quiet or not together.speaks(world)
         read_run_config(folder)

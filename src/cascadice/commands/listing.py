@@ -50,7 +50,6 @@ def _schedules() -> Mapping[str, str]:
     return {form.text: form.description for form in SCHEDULES.values()}
 
 
-KINDS = "influence.estimators"
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
@@ -64,11 +63,9 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
     "rules": partial(_entries, "influence.trust", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
-    "kinds": lambda: {
-        name: text for table in ("WHOLE_RUN", "ESTIMATORS") for name, text in _entries(KINDS, table).items()
-    },
+    "kinds": lambda: _entries("influence.estimators", "WHOLE_RUN") | _entries("influence.estimators", "ESTIMATORS"),
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),
-    "estimates": partial(_entries, "applications.validate.estimates", "KINDS"),
+    "estimates": partial(_entries, "applications.validate.estimates", "ESTIMATES"),
 }

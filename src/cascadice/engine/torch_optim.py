@@ -18,7 +18,7 @@ def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Optimizer:
 
 
 # for each kind: its step as a pure function of its options, and the options that this function does not know
-KINDS: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
+PURE: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     torch.optim.SGD: (_sgd, ("dampening", "maximize")),
     torch.optim.Adam: (optimizers.adam, ("amsgrad", "maximize", "decoupled_weight_decay")),
     torch.optim.AdamW: (optimizers.adamw, ("amsgrad", "maximize")),
@@ -45,13 +45,13 @@ class Settings(NamedTuple):
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
     """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
     kind, groups = type(optimizer), optimizer.param_groups
-    if kind not in KINDS and kind not in OTHERS:
-        known = ", ".join(f"torch.optim.{name.__name__}" for name in (*KINDS, *OTHERS))
+    if kind not in PURE and kind not in OTHERS:
+        known = ", ".join(f"torch.optim.{name.__name__}" for name in (*PURE, *OTHERS))
         raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
-    for option in KINDS[kind][1] if kind in KINDS else ():
+    for option in PURE[kind][1] if kind in PURE else ():
         if any(group.get(option) for group in groups):
             raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
-    names = [name for name in signature(KINDS[kind][0] if kind in KINDS else kind).parameters if name not in HOW]
+    names = [name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in HOW]
     rates = [float(group["lr"]) for group in groups]
     usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]  # a warm-up starts at 0
     options = tuple({name: _plain(group[name]) for name in names if name in group} for group in groups)
@@ -83,7 +83,7 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
     kind = settings.kind
 
     def made(options: dict[str, Any]) -> Optimizer:
-        return KINDS[kind][0](**options) if kind in KINDS else torch_step(kind, options)
+        return PURE[kind][0](**options) if kind in PURE else torch_step(kind, options)
 
     groups = list(zip(settings.options, settings.parts, strict=True))
     if all(group == groups[0] for group in groups):

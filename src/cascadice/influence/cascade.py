@@ -37,7 +37,7 @@ Entries = Iterator[tuple[int, Perturbation, Tensor]]
 """(hop, pairs, a value for each pair), for a group of cases."""
 
 
-def collect(
+def cascade_values(
     network: Network, rounds: Sequence[Round], cases: list[int], entries: Callable[[list[int]], Entries]
 ) -> Float[Tensor, "hops s n"]:
     """The entries of all cases, as many at a time as memory allows, weighted by q."""

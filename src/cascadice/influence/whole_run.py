@@ -131,13 +131,13 @@ def whole_run(
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return collect(sweep(
+    return gathered(sweep(
         network, rounds, evaluation, at=at, during=during, on=on, samples=samples, length=length, played=played,
         exchange=exchange,
     ))  # fmt: skip
 
 
-def collect(scored: Iterable[RoundScores]) -> WholeRun:
+def gathered(scored: Iterable[RoundScores]) -> WholeRun:
     """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
     parts, t, value = list[KeptScores](), 0, 0.0
     for each in scored:

@@ -74,7 +74,7 @@ def check_question(question: Any, kinds: Mapping[str, Any], **least: int) -> Non
             raise ValueError(f"{name.replace('_', '-')} must be at least {smallest}; found {value}.")
 
 
-def note_of(question: Question, run: str) -> dict[str, str]:
+def question_note(question: Question, run: str) -> dict[str, str]:
     """What all parts of a folder of influence have in common; `every` may differ, as rounds may be added later.
 
     Settings at their defaults are left out, so that a later version may add some.
@@ -195,7 +195,7 @@ def _ask(
     console, config = Console(quiet=quiet or not together.speaks(world)), read_run_config(folder)
     numbers = together.common(world, store.saved_rounds(folder))
     starts = start_rounds(numbers, question, folder)
-    note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
+    note = check_note(out, question_note(question, run_fingerprint(folder, config)), overwrite)
     network = build_recorded(folder, config, settings, quiet=quiet, world=world)
     check_fits(question, network)
     memory.check("this question", forecast.of_question(network, question), network.device)

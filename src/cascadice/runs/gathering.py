@@ -14,7 +14,7 @@ from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder
 from cascadice.runs import store
 from cascadice.runs.folder import CONFIG, MANIFEST, read_manifest, status_of
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.round_metrics import RoundMetrics
 
 
 def places_of(run: Folder) -> list[Path]:

@@ -29,8 +29,8 @@ from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
 from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
-from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.processes import World
+from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0
 UPDATE_SECONDS = 2.0  # between updates of a live view

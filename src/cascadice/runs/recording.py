@@ -13,8 +13,8 @@ from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
-from cascadice.runs.metrics import quality
 from cascadice.runs.processes import World
+from cascadice.runs.round_metrics import quality
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from cascadice.runs.config import Config
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import BELOW, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds
-from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.processes import World
+from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 

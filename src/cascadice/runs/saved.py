@@ -33,7 +33,7 @@ from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
 from cascadice.runs import sources, store
-from cascadice.runs.config import OWN, Config, alike, optimizer_of, override, per_participant
+from cascadice.runs.config import UNNAMED, Config, alike, optimizer_of, override, per_participant
 from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
@@ -147,7 +147,7 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
             f"--{what} package.module:name, a function that other processes can import; or say so in "
             f"cascadice.save({what}=…)."
         )
-    if config.optimizer == OWN:
+    if config.optimizer == UNNAMED:
         raise ValueError("the optimizer was built in Python, so commands work in the process that saved the network.")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if not numbers:

@@ -25,7 +25,7 @@ from cascadice.engine.learner import Participants, trained
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, checksums, damaged, flush, intact, jsonl, remove
 from cascadice.files.tensors import Tensors, check_tensors, read_tensors, write_tensors
-from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
+from cascadice.runs.round_metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
 __all__ = [

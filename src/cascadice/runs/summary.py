@@ -17,7 +17,7 @@ from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
-from cascadice.runs.metrics import RoundMetrics, quality
+from cascadice.runs.round_metrics import RoundMetrics, quality
 
 Numbers = NDArray[np.float64]
 LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training

@@ -18,11 +18,11 @@ from cascadice.files import locks
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.journal import Journal
-from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World
+from cascadice.runs.round_metrics import RoundMetrics
 
-OWN = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
+MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
@@ -44,7 +44,7 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
-    facts = {name: value for name, value in to_json(config).items() if name not in OWN}
+    facts = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
     content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
     world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
     if world.rank == 0 and overwrite:
@@ -80,7 +80,7 @@ def places(world: World | None, run: files.Folder, out: files.Folder | None, nam
 def agree(world: World | None, question: Any, settings: Any, overwrite: bool) -> None:
     """Check that all processes were asked the same."""
     if world is not None:
-        settings = {name: value for name, value in (settings or {}).items() if name not in OWN}
+        settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
         world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
 
 

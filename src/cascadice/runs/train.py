@@ -21,14 +21,14 @@ from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
-from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
+from cascadice.runs.ask import Question, answers, check_fits, conclude, question_note, save_answer
 from cascadice.runs.config import Config, build, length_of, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter
-from cascadice.runs.metrics import RoundMetrics, logged
 from cascadice.runs.processes import World
 from cascadice.runs.progress import latest, print_closing, print_opening
 from cascadice.runs.resume import open_journal
+from cascadice.runs.round_metrics import RoundMetrics, logged
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""
@@ -131,7 +131,7 @@ def _train(journal: Journal, rounds: int, console: Console, question: Question |
     if question is None:
         deque(trained, maxlen=0)
         return
-    note = note_of(question, journal.fingerprint)
+    note = question_note(question, journal.fingerprint)
     with closing(done), closing(trained):
         for answer in answers(journal.network, trained, question, journal.exchange):
             save_answer(journal.folder / INFLUENCE, answer, note, journal.network.members)

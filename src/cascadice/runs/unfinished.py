@@ -91,7 +91,7 @@ class SavedSweep:
             files.remove(self.checkpoints.folder)
         self.saved = monotonic()
 
-    def collect(self) -> WholeRun:
+    def result(self) -> WholeRun:
         """The result of a sweep that has ended."""
         assert self.latest is not None
         return together(self.parts, self.latest.t, self.latest.value)

@@ -17,7 +17,7 @@ from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
 from cascadice.runs.processes import World
 from cascadice.runs.summary import LOSSES, InfluenceSummary
-from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, note_of, remove_sweeps, sweep_run
+from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, remove_sweeps, sweep_run, whole_run_note
 
 __all__ = ["WholeRunQuestion", "ask_whole_run"]
 
@@ -69,7 +69,7 @@ def ask_whole_run(
 def _ask(
     played: Playable, question: WholeRunQuestion, out: Path, console: Console, overwrite: bool
 ) -> InfluenceSummary:
-    note = check_note(out, note_of(question, played), overwrite, WholeRunQuestion)
+    note = check_note(out, whole_run_note(question, played), overwrite, WholeRunQuestion)
     if overwrite:
         clear(out)
         remove_sweeps(out)

@@ -23,7 +23,7 @@ from cascadice.applications.reward.ledger import (
     by_round,
     check_free,
     enter,
-    note_of,
+    ledger_note,
     read_ledger,
     totals,
 )
@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     """Of several processes, each enters what its own participants contributed, and pays them."""
     folder = together.places(world, args.run, args.ledger, "ledger")[1]
     begun = (folder / CHAIN).exists()
-    args.kind = args.kind or (note_of(folder)["kind"].partition(",")[0] if begun else "whole-run")
+    args.kind = args.kind or (ledger_note(folder)["kind"].partition(",")[0] if begun else "whole-run")
     _check_kind(args)
     together.agree(world, "reward", {"--kind": args.kind}, args.overwrite)
     recording = open_from(args, world)

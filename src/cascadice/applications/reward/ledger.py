@@ -128,7 +128,7 @@ def check_free(folder: files.Folder) -> None:
         raise ValueError(f"{folder} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
 
 
-def note_of(folder: files.Folder) -> dict[str, str]:
+def ledger_note(folder: files.Folder) -> dict[str, str]:
     """What the ledger in a folder is of, from its header alone."""
     return {**NOTE_DEFAULTS, **_read_chain(Path(folder) / CHAIN)[0]}
 

@@ -104,7 +104,7 @@ def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
         yield totals.double().cpu()
 
 
-KINDS: Mapping[str, Kind] = {
+ESTIMATES: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
         "how the final models' loss changes with its weight, at the fraction that subsets keep", 4,
@@ -133,19 +133,19 @@ KINDS: Mapping[str, Kind] = {
 
 def kinds_of(samples: bool) -> list[str]:
     """The kinds that score samples, or participants."""
-    return [name for name, kind in KINDS.items() if kind.of_samples or not samples]
+    return [name for name, kind in ESTIMATES.items() if kind.of_samples or not samples]
 
 
 def name_of(kind: str, setting: Setting) -> str:
     """What tables and pictures call the estimate."""
-    return KINDS[kind].name.format(part=setting.part)
+    return ESTIMATES[kind].name.format(part=setting.part)
 
 
 def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
     """Score every participant, or sample, over the whole run. Negative helped.
 
     Args:
-        kind: A name of `KINDS`.
+        kind: A name of `ESTIMATES`.
 
     Returns:
         A score for each; their sums over subsets are to predict networks that are trained on these subsets.
@@ -157,11 +157,11 @@ def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
         >>> estimate("whole-run", Setting(network, 100, evaluate_on(network), keep=0.8))
     """
     check_kind(kind, setting.samples)
-    return KINDS[kind].scores(setting).double().cpu()
+    return ESTIMATES[kind].scores(setting).double().cpu()
 
 
 def check_kind(kind: str, samples: bool) -> None:
     """The estimate must exist, and score samples where they are asked for."""
-    if not lookup(KINDS, kind, "estimate").of_samples and samples:
+    if not lookup(ESTIMATES, kind, "estimate").of_samples and samples:
         known = ", ".join(kinds_of(samples=True))
         raise ValueError(f"the estimate {kind!r} scores participants only. For samples use any of {known}.")

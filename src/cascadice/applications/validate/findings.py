@@ -12,7 +12,7 @@ from cascadice.applications.validate import picture
 from cascadice.applications.validate.advice import advise
 from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
-from cascadice.applications.validate.estimates import KINDS, Setting
+from cascadice.applications.validate.estimates import ESTIMATES, Setting
 from cascadice.applications.validate.idea import (
     EACH,
     LEAST,
@@ -39,9 +39,9 @@ from cascadice.runs.binding import build_recorded
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
-from cascadice.runs.metrics import quality
 from cascadice.runs.playing import playable
 from cascadice.runs.recording import Recording
+from cascadice.runs.round_metrics import quality
 
 COMMAND, KEPT = "validate", "retrained.safetensors"
 COLUMNS = ("estimate", "LDS", "95 % interval", "Pearson", "leave-one-out", "cost in trainings")
@@ -160,7 +160,7 @@ def _counts(setting: Setting, plan: Plan) -> dict[str, int]:
 def forecast(setting: Setting, plan: Plan, results: Results) -> int:
     """About how many trainings it takes to compute what the results lack, with the run itself."""
     networks = sum(max(0, count - len(results.get(name, ()))) for name, count in _counts(setting, plan).items())
-    return 1 + networks + sum(KINDS[kind].trainings for kind in plan.kinds if kind not in results)
+    return 1 + networks + sum(ESTIMATES[kind].trainings for kind in plan.kinds if kind not in results)
 
 
 def _compute(

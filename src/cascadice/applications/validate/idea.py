@@ -138,7 +138,7 @@ def validate(
     Args:
         setting: The network, its length, its evaluation, and what subsets keep.
         subsets: How many networks to train.
-        kinds: Names of `KINDS`; all that score what subsets are made of unless given.
+        kinds: Names of `ESTIMATES`; all that score what subsets are made of unless given.
         leave_one_out: Also leave out each participant in turn.
         seed: Of the random subsets.
 

@@ -19,7 +19,7 @@ from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 
 WORDS = {"interrupted": "was interrupted", "stopped": "was killed", "failed": "failed", "diverged": "diverged"}
