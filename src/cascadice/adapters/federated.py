@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cascadice.data import DataSet, Samples
+from cascadice.data.inputs import stacked
 from cascadice.engine.evaluation import Evaluation, evaluate_on
 from cascadice.engine.learner import Participants, flatten, learner
 from cascadice.engine.networks import Network
-from cascadice.engine.operator import stack
 from cascadice.engine.recorder import Recorder
 from cascadice.engine.rounds import Draw, Round
 from cascadice.engine.torch_optim import group_places, pure_version, settings
@@ -194,7 +194,7 @@ class Watch:
     def _carried(self) -> Participants:
         buffers = [{name: buffer.detach().clone() for name, buffer in each.named_buffers()} for each in self._models]
         rows = [Participants(flatten(each), {}, own) for each, own in zip(self._models, buffers, strict=True)]
-        participants: Participants = stack(rows)
+        participants: Participants = stacked(rows)
         return participants
 
 

@@ -102,8 +102,8 @@ def whole_run_trust(
             drawn, was, worked = sent.pop()
             assert rule.mixing is not None  # the rule chose one after the round was sent
             loss = before.theta.new_zeros(network.nodes)
-            kept.append(Round(drawn._replace(W=rule.mixing), was, worked, _copied(before), loss))
-        sent.append((draw, _copied(before), _copied(half)))
+            kept.append(Round(drawn._replace(W=rule.mixing), was, worked, tree_map(torch.clone, before), loss))
+        sent.append((draw, *tree_map(torch.clone, (before, half))))
         return trust if not kept or len(kept) % every else _over_all(network, kept, evaluation, trust)
 
     rule = _with_small_trust(TrustRule(network, learn, degree, explore=False))
@@ -134,11 +134,6 @@ def _with_small_trust(rule: TrustRule) -> TrustRule:
     """The rule without room for sums of updates, which it does not need."""
     rule.trust = rule.trust._replace(recent=rule.trust.recent[:, :0])
     return rule
-
-
-def _copied(participants: Participants) -> Participants:
-    copy: Participants = tree_map(torch.clone, participants)
-    return copy
 
 
 RULES: Mapping[str, NamedRule] = {
