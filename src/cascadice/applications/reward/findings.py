@@ -27,7 +27,7 @@ from cascadice.applications.reward.ledger import (
     read_ledger,
     totals,
 )
-from cascadice.applications.reward.payouts import check_terms, credit_bounds, pay, payment_bounds
+from cascadice.applications.reward.payouts import PAYOUT_RULES, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.reward.sentences import Paid, gap_in_words
 from cascadice.applications.reward.sentences import sentences as sentences_about
@@ -103,18 +103,12 @@ class Among(NamedTuple):
 
 
 def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> Paid:
-    weights = [0.0]
-
-    def total(own: float) -> float:
-        weights[0] = together.total(among.world, own)[0] - own
-        return own + weights[0]
-
     terms: dict[str, Any] = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
-    terms["others"] = network.whole - network.nodes
-    payout = pay(by_round(ledger), args.budget, **terms, total=total)
-    how = {**terms, "total": lambda own: together.total(among.world, *own)}
-    payments = payment_bounds(by_round(ledger), args.budget, **how)
-    return Paid(payout, payments, credit_bounds(by_round(ledger), args.clawback), weights[0])
+    terms |= {"others": network.whole - network.nodes, "total": lambda own: together.total(among.world, *own)}
+    contributed = by_round(ledger)
+    payout, payments = pay(contributed, args.budget, **terms), payment_bounds(contributed, args.budget, **terms)
+    own = float(PAYOUT_RULES[args.payout].weights(payout.credit).sum())
+    return Paid(payout, payments, credit_bounds(contributed, args.clawback), together.total(among.world, own)[0] - own)
 
 
 def _check_kind(args: argparse.Namespace) -> None:
