@@ -20,6 +20,7 @@ from cascadice.influence.whole_run import (
     Alpha,
     Rounds,
     WholeRun,
+    as_it_was,
     final,
     focused,
     in_words,
@@ -111,7 +112,7 @@ def measured_at(
     start, stop = span_of(rounds)
     there, on = focused(network_at(network, rounds, at), on)
     operator = Operator(there, exchange)
-    if not isinstance(rounds, int) and not isinstance(at, Tensor) and at == 1:
+    if not isinstance(rounds, int) and as_it_was(at):
         last = rounds[-1]
     elif not isinstance(at, Tensor) and at == 0 and exchange is None:
         last = _only_gossip(there, start, stop)

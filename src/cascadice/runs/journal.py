@@ -68,8 +68,9 @@ class Journal:
     departures: Departures = field(default_factory=Departures)
 
     @property
-    def layout(self) -> str:
-        return store.layout(self.network.learner.training)
+    def identity(self) -> dict[str, str]:
+        """What its files carry: the fingerprint of the run, and the layout of the model."""
+        return {"run": self.fingerprint, "layout": store.layout(self.network.learner.training)}
 
     @property
     def seconds(self) -> float:
@@ -104,7 +105,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     if journal.network.uneven:  # who sat the round out has none
         loss[(round.draw.batch == PADDING).flatten(1).all(1).to(loss.device)] = torch.nan
     if round.t in to_keep.rounds:
-        store.save_round(journal.folder, round, run=journal.fingerprint, layout=journal.layout)
+        store.save_round(journal.folder, round, **journal.identity)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
     _note_departures(journal, round)
@@ -154,8 +155,7 @@ def save(journal: Journal) -> None:
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         write_departures(journal.folder, journal.departures)
-        identity = {"run": journal.fingerprint, "layout": journal.layout}
-        store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
+        store.save_checkpoint(journal.folder, journal.t, journal.participants, **journal.identity)
         journal.checkpointed = journal.t
         _write_manifest(journal)
     journal.saved = monotonic()
@@ -167,9 +167,8 @@ def _keep_earlier(journal: Journal) -> None:
         return
     journal.world.tell(journal.checkpointed)
     if (journal.folder / store.CHECKPOINT).exists():
-        whose = {"run": journal.fingerprint, "layout": journal.layout}
-        t, participants = store.load_checkpoint(journal.folder, **whose)
-        store.save_checkpoint(journal.folder, t, participants, **whose, name=store.EARLIER)
+        t, participants = store.load_checkpoint(journal.folder, **journal.identity)
+        store.save_checkpoint(journal.folder, t, participants, **journal.identity, name=store.EARLIER)
 
 
 def pause_after(seconds: float) -> float:

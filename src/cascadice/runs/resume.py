@@ -53,8 +53,7 @@ def open_journal(
 def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
     """The last checkpoint of this process; with others that wait for one another, the last that all have."""
     names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
-    whose = {"run": journal.fingerprint, "layout": journal.layout}
-    there = [store.load_checkpoint(journal.folder, **whose, name=name) for name in names]
+    there = [store.load_checkpoint(journal.folder, **journal.identity, name=name) for name in names]
     if journal.world is None or journal.world.carries_on:
         return there[0] if there else None
     known = journal.world.tell([checkpoint.t for checkpoint in there])
@@ -82,4 +81,4 @@ def _check_earlier_rounds(journal: Journal) -> None:
     elif missing:
         store.check_rounds(journal.folder)
     for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
-        store.load_round(journal.folder, t, run=journal.fingerprint, layout=journal.layout)
+        store.load_round(journal.folder, t, **journal.identity)

@@ -8,26 +8,12 @@ from typing import Any
 import torch
 
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.validate import picture
+from cascadice.applications.validate import idea, picture
 from cascadice.applications.validate.advice import advise
 from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
 from cascadice.applications.validate.estimates import ESTIMATES, Setting
-from cascadice.applications.validate.idea import (
-    EACH,
-    LEAST,
-    SUBSETS,
-    Checked,
-    Plan,
-    Results,
-    Trained,
-    chunks,
-    compare,
-    distinct_subsets,
-    make_plan,
-    steps,
-    train,
-)  # fmt: skip
+from cascadice.applications.validate.idea import Checked, Plan, Results, Trained
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
 from cascadice.engine import evaluate, evaluate_on
@@ -76,11 +62,11 @@ def run(args: argparse.Namespace) -> None:
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
         f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.",
     )
-    trained = train(setting)
+    trained = idea.train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
     _compute(writer, setting, plan, trained, results, note)
-    checked = compare(setting, plan, trained, results)
+    checked = idea.compare(setting, plan, trained, results)
     content = _content(writer, setting, plan, trained, results, checked)
     writer.write(content | {"seed": args.seed}, picture.plot)
     _print(writer, checked)
@@ -89,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
 def _check_numbers(args: argparse.Namespace) -> None:
     if not 0 < args.keep < 1:
         raise ValueError(f"--keep must be above 0 and below 1; found {args.keep:g}.")
-    for flag, least, found in (("--subsets", LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
+    for flag, least, found in (("--subsets", idea.LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
         if found is not None and found < least:
             raise ValueError(f"{flag} must be at least {least}; found {found}.")
     lookup({"participants": None, "samples": None}, args.of, "thing to leave out")
@@ -122,8 +108,8 @@ def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
 
 def _plan(args: argparse.Namespace, setting: Setting) -> Plan:
     kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
-    subsets = distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
-    return make_plan(setting, subsets, kinds, args.leave_one_out)
+    subsets = idea.distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
+    return idea.make_plan(setting, subsets, kinds, args.leave_one_out)
 
 
 def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
@@ -154,7 +140,7 @@ def _read_kept(folder: Path, note: Mapping[str, str], overwrite: bool) -> Result
 
 def _counts(setting: Setting, plan: Plan) -> dict[str, int]:
     """How many networks there are to train, by the name of their results."""
-    return {SUBSETS: len(plan.subsets), EACH: setting.network.nodes * plan.leave_one_out}
+    return {idea.SUBSETS: len(plan.subsets), idea.EACH: setting.network.nodes * plan.leave_one_out}
 
 
 def forecast(setting: Setting, plan: Plan, results: Results) -> int:
@@ -164,11 +150,16 @@ def forecast(setting: Setting, plan: Plan, results: Results) -> int:
 
 
 def _compute(
-    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, note: Mapping[str, str]
+    writer: Writer,
+    setting: Setting,
+    plan: Plan,
+    trained: Trained,
+    results: Results,
+    note: Mapping[str, str],
 ) -> None:
     """Complete the results, which are kept after each step."""
-    total = len(plan.kinds) + sum(len(chunks(setting, count)) for count in _counts(setting, plan).values())
-    done = steps(setting, plan, trained, results)
+    total = len(plan.kinds) + sum(len(idea.chunks(setting, count)) for count in _counts(setting, plan).values())
+    done = idea.steps(setting, plan, trained, results)
     try:
         for _ in track(done, total, writer.console, "validating", str, unit="steps"):
             write_tensors(writer.folder / KEPT, results, note)
@@ -178,11 +169,16 @@ def _compute(
 
 
 def _content(
-    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, checked: Sequence[Checked]
+    writer: Writer,
+    setting: Setting,
+    plan: Plan,
+    trained: Trained,
+    results: Results,
+    checked: Sequence[Checked],
 ) -> Json:
-    retrained, found = results[SUBSETS][: len(plan.subsets)], quality(evaluate(setting.network, trained.models))
+    retrained, found = results[idea.SUBSETS][: len(plan.subsets)], quality(evaluate(setting.network, trained.models))
     findings = advise(checked, setting, trained.value, retrained, found)
-    left_out = (trained.value - results[EACH]).tolist() if plan.leave_one_out else None
+    left_out = (trained.value - results[idea.EACH]).tolist() if plan.leave_one_out else None
     absent = None if setting.samples else [(row == 0).nonzero().flatten().tolist() for row in plan.subsets]
     return {
         **writer.header("Which estimate of influence to trust", findings, *_table(checked)),
