@@ -44,12 +44,6 @@ def _topologies() -> Mapping[str, str]:
     return {name: t.description + options[name] for name, t in TOPOLOGIES.items()}
 
 
-def _schedules() -> Mapping[str, str]:
-    from cascadice.learning_rates import SCHEDULES
-
-    return {form.text: form.description for form in SCHEDULES.values()}
-
-
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
@@ -57,7 +51,9 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "models": partial(_entries, "models", "MODELS"),
     "losses": partial(_entries, "losses", "LOSSES"),
     "optimizers": partial(_entries, "optimizers", "OPTIMIZERS"),
-    "schedules": _schedules,
+    "schedules": lambda: {
+        form.text: form.description for form in import_module("cascadice.learning_rates").SCHEDULES.values()
+    },
     "partitions": partial(_entries, "data.partition", "PARTITIONS"),
     "corruptions": partial(_entries, "data.corruption", "CORRUPTIONS"),
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),

@@ -6,17 +6,14 @@ influence in it, and take the results apart with `by_network` (a result a partic
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice.data.corruption import Corruption
-from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.networks import Network
-
-Attack = TypeVar("Attack", Corruption, Behaviour)
+from cascadice.engine.parts import Attack
 
 
 def fleet(networks: Sequence[Network]) -> Network:

@@ -56,10 +56,11 @@ def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
             now[0].t,
             _spread([one.train_loss for one in now], members, nodes),
             torch.tensor(torch.nan, dtype=torch.float64),
-            None if any(one.test is None for one in now) else _tests([one.test for one in now], members, nodes),
+            Metrics(*(_spread(rows, members, nodes) for rows in zip(*tests, strict=True))) if all(tests) else None,
             None,
         )
         for now in zip(*each, strict=False)
+        for tests in [[one.test or () for one in now]]
     ]
 
 
@@ -69,10 +70,6 @@ def _check_members(place: Path, own: Any, metrics: Sequence[RoundMetrics], nodes
         raise ValueError(
             f"{place / MANIFEST} must name the participants that {store.METRICS} has, below {nodes}; found {own!r}."
         )
-
-
-def _tests(tests: Sequence[Any], members: Sequence[Any], nodes: int) -> Metrics:
-    return Metrics(*(_spread(list(rows), members, nodes) for rows in zip(*tests, strict=True)))
 
 
 def _spread(rows: Sequence[Tensor], members: Sequence[Any], nodes: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The estimates that `cascadice validate` compares: a score for each participant or sample, over a whole run."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.networks import Network
 from cascadice.engine.simulation import simulate
-from cascadice.influence.estimators import RoundInfluence, score_rounds
+from cascadice.influence.estimators import score_rounds
 from cascadice.influence.readings import sample_contributions
 from cascadice.influence.whole_run import WholeRun, whole_run
 from cascadice.influence.whole_run_shares import whole_run_shares
@@ -72,17 +72,8 @@ class Kind(NamedTuple):
     of_samples: bool = True
 
 
-def _at(setting: Setting, alpha: float) -> Tensor:
-    run = whole_run(setting.network, setting.rounds, setting.evaluation, at=alpha, samples=setting.samples)
-    return _of_whole_run(setting, run)
-
-
-def _whole_run_shares(setting: Setting) -> Tensor:
-    run = whole_run_shares(setting.network, setting.rounds, setting.evaluation, samples=setting.samples)
-    return _of_whole_run(setting, run)
-
-
-def _of_whole_run(setting: Setting, run: WholeRun) -> Tensor:
+def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: Any) -> Tensor:
+    run = estimate(setting.network, setting.rounds, setting.evaluation, samples=setting.samples, **options)
     return run.by_sample(setting.size) if setting.samples else run.participants
 
 
@@ -95,26 +86,22 @@ def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
     if samples:
         each = ((result.round, next(iter(result.samples.values()))) for result in results)
         return every * sample_contributions(each, setting.size).value
-    return every * torch.stack(list(_totals(results))).sum(0)
-
-
-def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
-    for result in results:
-        totals = result.cascades[0].total if result.cascades else next(iter(result.participants.values()))
-        yield totals.double().cpu()
+    totals = (one.cascades[0].total if one.cascades else next(iter(one.participants.values())) for one in results)
+    return every * torch.stack([total.double().cpu() for total in totals]).sum(0)
 
 
 ESTIMATES: Mapping[str, Kind] = {
     "whole-run": Kind(
-        lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
+        lambda setting: _over_run(setting, whole_run, at=setting.part), "whole-run at {part:.3g}",
         "how the final models' loss changes with its weight, at the fraction that subsets keep", 4,
     ),
     "whole-run-at-1": Kind(
-        lambda setting: _at(setting, 1.0), "whole-run at 1",
+        lambda setting: _over_run(setting, whole_run), "whole-run at 1",
         "how the final models' loss changes with its weight, in the run as it was", 4,
     ),
     "whole-run-shares": Kind(
-        _whole_run_shares, "whole-run shares", "its share of what training as a whole did to the final models", 13
+        lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
+        "its share of what training as a whole did to the final models", 13,
     ),
     "first-order": Kind(
         lambda setting: _summed(setting, "first-order", 1), "first order, 1 hop",
