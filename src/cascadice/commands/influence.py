@@ -17,13 +17,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs.processes import joined
+    from cascadice.runs.processes import ONE_PROCESS, joined
 
     with joined(args.interface, args.timeout) as world:
-        _run(args, world)
+        _run(args, world or ONE_PROCESS)
 
 
-def _run(args: argparse.Namespace, world: "World | None") -> None:
+def _run(args: argparse.Namespace, world: "World") -> None:
     from cascadice.runs import ask, whole_run
 
     question, settings = flags.question_from(args), flags.settings_from(args)

@@ -46,19 +46,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs.processes import joined
+    from cascadice.runs.processes import ONE_PROCESS, joined
 
     with joined(args.interface, args.timeout, args.policy, args.patience) as world:
-        _run(args, world)
+        _run(args, world or ONE_PROCESS)
 
 
-def _run(args: argparse.Namespace, world: "World | None") -> None:
+def _run(args: argparse.Namespace, world: "World") -> None:
     from cascadice.runs import train
 
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
-    place = out if world is None else world.folder(out)
+    place = world.folder(out)
     config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
     options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
     options |= {"question": _question(args), "world": world, "callbacks": _loggers(args, out, place)}
@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace, world: "World | None") -> None:
         if args.live is None:
             train.run(config, out, **options)
         else:
-            somebody = sys.stdout.isatty() and world is None  # scripts go on when the run has ended
+            somebody = sys.stdout.isatty() and world.alone  # scripts go on when the run has ended
             opened = view.browse if somebody and not args.no_browser else None
             run_live(config, out, args.live, stay=somebody, opened=opened, **options)
     except KeyboardInterrupt as stop:

@@ -99,8 +99,8 @@ class Operator:
             round_ = play(drawn, here, buffers)
             here = round_.after
             if buffers is not None and window is None:
-                copies = tree_map(torch.clone, (round_.half, round_.after, round_.loss, round_.tape))  # of buffers
-                round_ = Round(round_.draw, before, *copies, round_.rule)
+                half, after, loss, tape = tree_map(torch.clone, (round_.half, round_.after, round_.loss, round_.tape))
+                round_ = round_._replace(before=before, half=half, after=after, loss=loss, tape=tape)
             yield round_
             before = round_.after
 

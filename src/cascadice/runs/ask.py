@@ -20,7 +20,7 @@ from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.binding import build_recorded, check_process
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.words import in_words, print_summary
@@ -178,9 +178,10 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
+    world = world or ONE_PROCESS
     folder, place = together.places(world, run, out, INFLUENCE)
     together.agree(world, question, settings, overwrite)
-    if world is not None:
+    if not world.alone:
         check_part(question.kinds, question.hops, question.sources)
     read_run_config(folder)
     check_process(folder, None, world)
@@ -190,10 +191,10 @@ def ask(
 
 def _ask(
     folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool,
-    world: World | None,
+    world: World,
 ) -> InfluenceSummary:  # fmt: skip
-    console, config = Console(quiet=quiet or not together.speaks(world)), read_run_config(folder)
-    numbers = together.common(world, store.saved_rounds(folder))
+    console, config = Console(quiet=quiet or world.rank > 0), read_run_config(folder)
+    numbers = world.common(store.saved_rounds(folder))
     starts = start_rounds(numbers, question, folder)
     note = check_note(out, question_note(question, run_fingerprint(folder, config)), overwrite)
     network = build_recorded(folder, config, settings, quiet=quiet, world=world)
@@ -202,11 +203,11 @@ def _ask(
     if overwrite:
         clear(out)
     protect(out)
-    there = together.common(world, list(parts(out)))
+    there = world.common(list(parts(out)))
     remaining = [t for t in starts if t not in there]
     recording = Recording(folder, config, network, tuple(numbers))
     loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
-    with together.exchange(world, network) as exchange:
+    with world.exchange(network) as exchange:
         computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
         for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
             save_answer(out, answer, note, network.members)

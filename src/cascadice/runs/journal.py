@@ -29,7 +29,7 @@ from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
 from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0
@@ -51,7 +51,7 @@ class Journal:
     fingerprint: str
     data: str
     every: int | None = None
-    world: World | None = None
+    world: World = ONE_PROCESS
     exchange: Messages | None = None
     t: int = 0
     checkpointed: int = 0
@@ -163,7 +163,7 @@ def save(journal: Journal) -> None:
 
 def _keep_earlier(journal: Journal) -> None:
     """Keep the checkpoint that is about to be replaced, once all processes have it: some may die before the next."""
-    if journal.world is None or journal.world.carries_on or journal.t == journal.checkpointed:
+    if journal.world.alone or journal.world.carries_on or journal.t == journal.checkpointed:
         return
     journal.world.tell(journal.checkpointed)
     if (journal.folder / store.CHECKPOINT).exists():
@@ -184,8 +184,7 @@ def begin(journal: Journal) -> None:
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
     files.write_json(journal.folder / CONFIG, to_json(journal.config))
-    if journal.world is not None:
-        journal.world.begin()
+    journal.world.begin()
 
 
 @contextlib.contextmanager
@@ -203,7 +202,7 @@ def ending(journal: Journal) -> Iterator[None]:
         status, journal.t = "diverged", error.t
         raise
     finally:
-        if status == "finished" or (status == "interrupted" and journal.world is None):
+        if status == "finished" or (status == "interrupted" and journal.world.alone):
             save(journal)  # interrupted, processes are in different rounds
         end(journal, status)
 
@@ -273,7 +272,7 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
     network, world = journal.network, journal.world
     cuda = network.device.type == "cuda"
     versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
-    process = {} if world is None else {"rank": world.rank, "of": world.size, "members": list(network.members)}
+    process = {} if world.alone else {"rank": world.rank, "of": world.size, "members": list(network.members)}
     return {
         "strategy": network.strategy,
         "nodes": network.whole,

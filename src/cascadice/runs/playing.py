@@ -19,7 +19,7 @@ from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import RecordedRounds
 from cascadice.runs.saved import as_drawn
 
@@ -43,7 +43,7 @@ class Playable:
     recorded: RecordedRounds | None
     length: int | None = None
     exchange: Exchange | None = None
-    world: World | None = None
+    world: World = ONE_PROCESS
 
     def evaluation(self, samples: int | None = None) -> Evaluation:
         """The loss on the first `samples` test samples, or on all of them."""
@@ -62,8 +62,8 @@ class Playable:
         untrained = measured_at(self.network, self.rounds, evaluation, 0.0, **how)
         if trained is None:
             trained = measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how, played=played)
-        told = [(untrained, trained)] if self.world is None else self.world.tell((untrained, trained))
-        return sum(before for before, _ in told), sum(after for _, after in told)
+        before, after = self.world.total(untrained, trained)
+        return before, after
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
         """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
@@ -87,9 +87,8 @@ def open_playable(
         >>> run = open_playable("runs/demo")  # doctest: +SKIP
         >>> whole_run(run.network, run.rounds_at(0.5), evaluate_on(run.network), at=0.5)  # doctest: +SKIP
     """
-    folder = Path(run)
+    folder, world = Path(run), world or ONE_PROCESS
     config = read_run_config(folder)
-    _check_rule(config, folder)
     return playable(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world))
 
 

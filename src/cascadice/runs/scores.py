@@ -1,6 +1,6 @@
 """One call to numbers: who helped, from a network and its rounds, as tables to look at, plot and take away."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -276,16 +276,11 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
     if not summary.samples:
         return None
     (scores,) = summary.samples.values()
-    columns: Sequence[tuple[str, list[Any], type]] = (
-        ("participant", [one.node for one in scores], int),
-        ("sample", [one.sample for one in scores], int),
-        ("uses", [one.uses for one in scores], int),
-        ("influence", [one.value for one in scores], float),
-        ("low", [one.low for one in scores], float),
-        ("high", [one.high for one in scores], float),
-        ("verdict", [one.verdict for one in scores], object),
-    )
-    found: dict[str, NDArray[Any]] = {name: np.array(values, dtype=kind) for name, values, kind in columns}
+    names = {"participant": int, "sample": int, "uses": int, "influence": float, "low": float, "high": float}
+    found: dict[str, NDArray[Any]] = {
+        name: np.array([one[place] for one in scores], dtype=kind) for place, (name, kind) in enumerate(names.items())
+    }
+    found["verdict"] = np.array([one.verdict for one in scores], dtype=object)
     data = network.data
     if data.classes and data.train.y.dim() == 1:
         labels = data.train.y.cpu()[torch.from_numpy(found["sample"])]

@@ -15,7 +15,6 @@ from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
 from cascadice.influence.whole_run_shares import share_out
-from cascadice.runs import together
 from cascadice.runs.ask import FORMAT, changed_settings, check_question
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
@@ -107,7 +106,7 @@ def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> 
 
     sweeps = opened()
     reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
-    if any(theirs != reached for theirs in together.tell(played.world, reached)):
+    if any(theirs != reached for theirs in played.world.tell(reached)):
         for path in (folder / UNFINISHED).glob("at-*"):
             files.remove(path)
         return opened()

@@ -15,7 +15,7 @@ from cascadice.runs.ask import FORMAT, check_eval_samples, check_note, clear, co
 from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import Playable, open_playable
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.summary import LOSSES, InfluenceSummary
 from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, remove_sweeps, sweep_run, whole_run_note
 
@@ -54,7 +54,8 @@ def ask_whole_run(
     Example:
         >>> summary = ask_whole_run("runs/demo", WholeRunQuestion(samples=True))  # doctest: +SKIP
     """
-    console = Console(quiet=quiet or not together.speaks(world))
+    world = world or ONE_PROCESS
+    console = Console(quiet=quiet or world.rank > 0)
     folder, place = together.places(world, run, out, WHOLE_RUN)
     together.agree(world, question, settings, overwrite)
     played = together.in_step(world, open_playable(folder, settings, quiet=quiet, world=world))
@@ -62,7 +63,7 @@ def ask_whole_run(
     focused(played.network, question.on)
     parts = of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", parts, played.network.device)
-    with writing(place), together.exchange(world, played.network) as exchange:
+    with writing(place), world.exchange(played.network) as exchange:
         return _ask(replace(played, exchange=exchange), question, place, console, overwrite)
 
 
@@ -75,7 +76,7 @@ def _ask(
         remove_sweeps(out)
     protect(out)
     done = not (out / UNFINISHED / NOTE).exists() and set(tables.parts(out)).issuperset(range(played.rounds))
-    if not all(together.tell(played.world, done)):
+    if not all(played.world.tell(done)):
         files.write_json(out / NOTE, note)
         for t, rows in enumerate(_compute(played, question, out, console)):
             tables.write_part(out, tables.renumbered(rows, played.network.members), t, note)

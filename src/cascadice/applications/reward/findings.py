@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     run_in_step(args, "reward", _run)
 
 
-def _run(args: argparse.Namespace, world: World | None) -> None:
+def _run(args: argparse.Namespace, world: World) -> None:
     """Of several processes, each enters what its own participants contributed, and pays them."""
     folder = together.places(world, args.run, args.ledger, "ledger")[1]
     begun = (folder / CHAIN).exists()
@@ -82,7 +82,7 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     if ledger is not None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
-    with together.exchange(world, recording.network) as exchange:
+    with world.exchange(recording.network) as exchange:
         played = together.in_step(world, _playable(recording)) if args.kind == "whole-run" else None
         among = Among(world, exchange, None if played is None else replace(played, exchange=exchange))
         sign = None if key is None else partial(signature, key)
@@ -97,18 +97,18 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
 class Among(NamedTuple):
     """With whom contributions are computed: other processes, by messages, if there are any; and the run to play."""
 
-    world: World | None
+    world: World
     exchange: Messages | None
     played: Playable | None
 
 
 def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> Paid:
     terms: dict[str, Any] = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
-    terms |= {"others": network.whole - network.nodes, "total": lambda own: together.total(among.world, *own)}
+    terms |= {"others": network.whole - network.nodes, "total": lambda own: among.world.total(*own)}
     contributed = by_round(ledger)
     payout, payments = pay(contributed, args.budget, **terms), payment_bounds(contributed, args.budget, **terms)
     own = float(PAYOUT_RULES[args.payout].weights(payout.credit).sum())
-    return Paid(payout, payments, credit_bounds(contributed, args.clawback), together.total(among.world, own)[0] - own)
+    return Paid(payout, payments, credit_bounds(contributed, args.clawback), among.world.total(own)[0] - own)
 
 
 def _check_kind(args: argparse.Namespace) -> None:
@@ -148,7 +148,7 @@ def _enter_missing(
 ) -> Swept | None:  # fmt: skip
     """Enter the rounds that the ledger lacks, and those whose parts are damaged. Whole runs are swept for it."""
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entered, swept = set(together.common(among.world, ledger.rounds if ledger else ())), None
+    entered, swept = set(among.world.common(ledger.rounds if ledger else ())), None
     try:
         if args.kind == "whole-run":
             entries, total, swept = _of_the_whole_run(writer, entered, args, among)
@@ -212,7 +212,7 @@ def _results(
     sentences, measured = sentences_about(writer.recording, ledger, paid, injected, args), {}
     if (run := among.played) is not None:
         untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
-        (entered,) = together.total(among.world, float(by_round(ledger).sum()))
+        (entered,) = among.world.total(float(by_round(ledger).sum()))
         measured = {"untrained": untrained, "trained": trained, "gap": entered - trained + untrained}
         sentences.insert(2, gap_in_words(**measured))
     results = {

@@ -20,7 +20,7 @@ from cascadice.engine import evaluate, evaluate_on
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
-from cascadice.runs import memory, store, together
+from cascadice.runs import memory, store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
-    results = _read_kept(together.places(None, args.run, args.out, COMMAND)[1], note, args.overwrite)
+    results = _read_kept(Path(args.out or recording.folder / COMMAND), note, args.overwrite)
     args.overwrite |= bool(results)  # what is there is of these settings, and is added to
     writer = open_writer(args, recording, COMMAND, KEPT)
     trainings = forecast(setting, plan, results)
