@@ -20,7 +20,7 @@ from cascadice.runs.config import Config, length_of
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.processes import ONE_PROCESS, World
-from cascadice.runs.recording import RecordedRounds
+from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
 
 
@@ -89,11 +89,13 @@ def open_playable(
     """
     folder, world = Path(run), world or ONE_PROCESS
     config = read_run_config(folder)
-    return playable(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world))
+    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
+    return playable(Recording(folder, config, network, ()))
 
 
-def playable(folder: Path, config: Config, network: Network) -> Playable:
+def playable(run: Recording) -> Playable:
     """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
+    folder, config, network = run.folder, run.config, run.network
     _check_rule(config, folder)
     if away := read_departures(folder).away:
         raise ValueError(

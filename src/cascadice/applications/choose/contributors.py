@@ -44,11 +44,10 @@ def run(args: argparse.Namespace, world: World) -> None:
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.whole):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
-    played = playable(recording.folder, recording.config, recording.network)
     question = WholeRunQuestion(on="all" if args.on is None else args.on)
     try:
         with world.exchange(recording.network) as exchange:
-            run = replace(together.in_step(world, played), exchange=exchange)
+            run = replace(together.in_step(world, playable(recording)), exchange=exchange)
             swept = sweep_run(run, question, writer.folder, writer.console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None

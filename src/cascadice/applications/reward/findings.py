@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
     with world.exchange(recording.network) as exchange:
-        played = together.in_step(world, _playable(recording)) if args.kind == "whole-run" else None
+        played = together.in_step(world, playable(recording)) if args.kind == "whole-run" else None
         among = Among(world, exchange, None if played is None else replace(played, exchange=exchange))
         sign = None if key is None else partial(signature, key)
         swept = _enter_missing(writer, ledger, folder, note, args, among, sign)
@@ -127,7 +127,7 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     if (asked or 0) > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {asked}.")
     hops, points = args.hops or HOPS, args.points or POINTS
-    last = _playable(recording).rounds - 1 if args.kind == "whole-run" else recording.round_numbers[-1]
+    last = playable(recording).rounds - 1 if args.kind == "whole-run" else recording.round_numbers[-1]
     end = f"to the end of round {last}"
     kinds = {
         "whole-run": f"{points} point{'s' * (points > 1)}, {end}",
@@ -247,7 +247,3 @@ def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
     writer.print_table([*COLUMNS[:4], COLUMNS[-1]], shown[:SHOWN], right=3)
     if len(rows) > SHOWN:
         writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {writer.folder / 'reward.json'}")
-
-
-def _playable(recording: Recording) -> Playable:
-    return playable(recording.folder, recording.config, recording.network)

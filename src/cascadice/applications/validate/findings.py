@@ -96,7 +96,7 @@ def _open(args: argparse.Namespace) -> Recording:
 
 
 def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
-    run = playable(recording.folder, recording.config, recording.network)
+    run = playable(recording)
     network = run.network
     available = len(network.data.test)
     count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
