@@ -17,16 +17,12 @@ from torch import Tensor, nn
 
 from cascadice.data import DataSet, Samples
 from cascadice.data.inputs import stacked
-from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.engine import Draw, Evaluation, Network, Recorder, Round, evaluate_on
 from cascadice.engine.learner import Participants, flatten, learner
-from cascadice.engine.networks import Network
-from cascadice.engine.recorder import Recorder
-from cascadice.engine.rounds import Draw, Round
 from cascadice.engine.torch_optim import group_places, pure_version, settings
 from cascadice.engine.verification import check_gossip
-from cascadice.influence.reverse_gossip import by_participant
+from cascadice.influence import by_participant, truth
 from cascadice.influence.shares import mean_adjoint
-from cascadice.influence.truth import truth
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 

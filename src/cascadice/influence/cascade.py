@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
+from cascadice.engine import Network, Participants
 from cascadice.engine.rounds import Perturbation, Round
 
 MEMORY = 2**30  # bytes of perturbations held at once; more cases together are faster

@@ -9,10 +9,7 @@ participant that passes the change on (k_{s−1}, as in the proof).
 
 from collections.abc import Sequence
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
+from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_sources
 

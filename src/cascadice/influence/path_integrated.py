@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
+from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_samples_are_separate, check_sources
 from cascadice.influence.quadrature import weighted_points

@@ -14,9 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
+from cascadice.engine import Evaluation, Network, Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.checks import check_form, check_rounds, check_samples_are_separate
 from cascadice.optimizers import State

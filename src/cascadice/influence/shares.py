@@ -9,11 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
+from cascadice.engine import Evaluation, Network, Operator, Participants, Round
 from cascadice.influence.checks import check_recording, check_samples_are_separate
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip

@@ -13,15 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.engine import Draw, Evaluation, MixingRule, Network, Operator, Participants, Round, evaluate_on
 from cascadice.engine.exchange import rules
 from cascadice.engine.exchange.cosine_trust import MEMORY, Trust, TrustRule, weigh
 from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.engine.exchange.rules import NamedRule
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Draw, MixingRule, Round
 from cascadice.influence.proximity import in_turn, own_data
 from cascadice.influence.whole_run import whole_run
 from cascadice.names import lookup

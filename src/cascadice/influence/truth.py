@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from cascadice.data import batches
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.learner import Participants
+from cascadice.engine import Evaluation, Operator, Participants
 from cascadice.engine.networks import Network, Weights
-from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Perturbation, Round, difference, rows_of
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_samples_are_separate, check_sources

@@ -17,13 +17,10 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from cascadice.data.batches import PADDING
+from cascadice.engine import DivergedError, Evaluation, Network, Participants
 from cascadice.engine.backwards import backwards
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.engine.simulation import DivergedError
 from cascadice.engine.weighting import as_recorded, with_weights
 from cascadice.influence.checks import check_recording
 from cascadice.influence.full_horizon import final_adjoint, pull_back

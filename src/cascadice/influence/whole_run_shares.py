@@ -9,12 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.networks import Network, draw
+from cascadice.engine import DivergedError, Evaluation, Network, Round, draw, mix, simulate
 from cascadice.engine.operator import Exchange, Operator
-from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.whole_run import (
     Alpha,

@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
+from cascadice.engine import Network, Round
 from cascadice.files import Folder
 from cascadice.names import lookup
 from cascadice.report.page import write

@@ -9,9 +9,8 @@ import torch
 
 from cascadice import files
 from cascadice.console import Console, say, track
-from cascadice.engine.networks import Network
+from cascadice.engine import Network, Round
 from cascadice.engine.operator import Exchange
-from cascadice.engine.rounds import Round
 from cascadice.files import checksums
 from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table

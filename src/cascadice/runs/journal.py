@@ -18,12 +18,8 @@ from torch.utils._pytree import tree_map
 import cascadice
 from cascadice import files, interrupts
 from cascadice.data.batches import PADDING
+from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.learner import Participants
-from cascadice.engine.metrics import Metrics, evaluate
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round, consensus
-from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from cascadice.engine.evaluation import Evaluation, evaluate_on
-from cascadice.engine.networks import Network, draw
+from cascadice.engine import Evaluation, Network, draw, evaluate_on
 from cascadice.engine.operator import Exchange
 from cascadice.files import Folder
 from cascadice.influence.trust import RULES

@@ -94,8 +94,8 @@ class World:
         return split(nodes, self.size)[self.rank]
 
     @contextmanager
-    def exchange(self, network: Network) -> Iterator[Messages | None]:
-        """The exchange between the parts of a network, of which this process has one; None if it has all of it."""
+    def exchange(self, network: Network) -> Iterator[Any]:
+        """The `Messages` between the parts of a network, of which this process has one; None if it has all of it."""
         if self.alone:
             yield None
             return

@@ -19,14 +19,12 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from cascadice import files, models, references
-from cascadice.data import corruption
-from cascadice.data.samples import DataSet, Samples
+from cascadice.data import DataSet, Samples, corruption
+from cascadice.engine import Draw, Network
 from cascadice.engine.assembly import DTYPES
 from cascadice.engine.assembly import network as assemble
 from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Draw
 from cascadice.files import jsonl
 from cascadice.files.tensors import Tensors, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording

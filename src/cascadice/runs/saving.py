@@ -14,8 +14,7 @@ from cascadice import files, models
 from cascadice.console import Console, track
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
+from cascadice.engine import Network, Round
 from cascadice.files import locks
 from cascadice.influence.checks import check_form, check_rounds
 from cascadice.losses import LOSSES

@@ -11,15 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from cascadice.console import Console, counting
-from cascadice.engine.evaluation import Evaluation, evaluate_on
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import simulate
+from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
+from cascadice.influence import whole_run, whole_run_shares
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, RoundInfluence, score_rounds, table
 from cascadice.influence.tables import Table, as_frame, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
-from cascadice.influence.whole_run import whole_run
-from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.names import lookup
 from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
 from cascadice.runs.whole_run import rows_by_round

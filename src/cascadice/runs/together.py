@@ -1,5 +1,6 @@
 """What is different where several processes train one network together."""
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,14 @@ from typing import Any
 import torch
 
 from cascadice import files
+from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
-from cascadice.engine.metrics import Metrics
-from cascadice.engine.networks import Network
-from cascadice.engine.simulation import DivergedError
 from cascadice.files import locks
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
@@ -54,6 +53,11 @@ def _clear_further(world: World, out: Path) -> None:
         with locks.locked(path):
             clear(path)
             files.remove(path / MANIFEST)
+
+
+def exchange(world: World | None, network: Network) -> AbstractContextManager[Any]:
+    """The exchange with other processes, if there are any."""
+    return (world or ONE_PROCESS).exchange(network)
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:

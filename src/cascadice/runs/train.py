@@ -10,11 +10,8 @@ from typing import Any, NamedTuple
 
 from cascadice import files, loggers
 from cascadice.console import Console, say, track
+from cascadice.engine import DivergedError, Network, Operator, Round, simulate
 from cascadice.engine.carrying_on import carry_on
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.files import locks
 from cascadice.influence.estimators import RoundInfluence
 from cascadice.influence.trust import RULES

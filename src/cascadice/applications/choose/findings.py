@@ -96,7 +96,6 @@ def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     if world.alone:
         return observe(network, rounds, evaluation, **options)
     with world.exchange(network) as exchange:
-        assert exchange is not None
         return observe_here(network, rounds, evaluation, world, exchange, **options)
 
 

@@ -7,13 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.simulation import simulate
-from cascadice.influence.estimators import score_rounds
+from cascadice.engine import Evaluation, Network, simulate
+from cascadice.influence import score_rounds, whole_run_shares
 from cascadice.influence.readings import sample_contributions
 from cascadice.influence.whole_run import WholeRun, whole_run
-from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.names import lookup
 
 SCORED = 32  # rounds scored by estimates that look at single rounds; of longer runs, every N-th round

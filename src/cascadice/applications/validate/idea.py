@@ -17,9 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.applications.validate.estimates import Setting, check_kind, estimate, kinds_of, name_of
-from cascadice.engine.learner import Participants
-from cascadice.engine.operator import Operator
-from cascadice.engine.simulation import simulate
+from cascadice.engine import Operator, Participants, simulate
 from cascadice.influence.retraining import Prediction, predicts, random_subsets, retrain, without_each
 
 LEAST = 4  # subsets: a rank correlation of fewer says nothing
