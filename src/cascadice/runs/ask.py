@@ -182,35 +182,28 @@ def ask(
     together.agree(world, question, settings, overwrite)
     if not world.alone:
         check_part(question.kinds, question.hops, question.sources)
-    read_run_config(folder)
+    console, config = Console(quiet=quiet or world.rank > 0), read_run_config(folder)
     check_process(folder, None, world)
     with writing(place):
-        return _ask(folder, question, place, settings or {}, overwrite, quiet, world)
-
-
-def _ask(
-    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool,
-    world: World,
-) -> InfluenceSummary:  # fmt: skip
-    console, config = Console(quiet=quiet or world.rank > 0), read_run_config(folder)
-    numbers = world.common(store.saved_rounds(folder))
-    starts = start_rounds(numbers, question, folder)
-    note = check_note(out, question_note(question, run_fingerprint(folder, config)), overwrite)
-    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
-    check_fits(question, network)
-    memory.check("this question", forecast.of_question(network, question), network.device)
-    if overwrite:
-        clear(out)
-    protect(out)
-    there = world.common(list(parts(out)))
-    remaining = [t for t in starts if t not in there]
-    recording = Recording(folder, config, network, tuple(numbers))
-    loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
-    with world.exchange(network) as exchange:
-        computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
-        for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
-            save_answer(out, answer, note, network.members)
-    return conclude(console, network, folder, out)
+        numbers = world.common(store.saved_rounds(folder))
+        starts = start_rounds(numbers, question, folder)
+        note = check_note(place, question_note(question, run_fingerprint(folder, config)), overwrite)
+        network = build_recorded(folder, config, settings, quiet=quiet, world=world)
+        check_fits(question, network)
+        memory.check("this question", forecast.of_question(network, question), network.device)
+        if overwrite:
+            clear(place)
+        protect(place)
+        there = world.common(list(parts(place)))
+        remaining = [t for t in starts if t not in there]
+        recording = Recording(folder, config, network, tuple(numbers))
+        loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
+        with world.exchange(network) as exchange:
+            computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
+            shown = track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}")
+            for answer in shown:
+                save_answer(place, answer, note, network.members)
+        return conclude(console, network, folder, place)
 
 
 def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:

@@ -101,7 +101,10 @@ def playable(run: Recording) -> Playable:
             f"a run can be played again only if every process took part in every round; that of {folder} was away in "
             f"round {away[0]}. Ask about rounds that all of them recorded: --kind first-order,shares."
         )
-    rounds, saved = _rounds(folder, config, network), set(store.saved_rounds(folder))
+    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
+    if rounds < 1:
+        raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
+    saved = set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:
         recorded = RecordedRounds(folder, range(rounds), network, run_fingerprint(folder, config))
@@ -140,10 +143,3 @@ def _check_rule(config: Config, folder: Path) -> None:
             f"a run can be played again at other weights only if its participants average; {folder} used the rule "
             f"{config.rule!r}, which does not. Train it with another rule, or with none."
         )
-
-
-def _rounds(folder: Path, config: Config, network: Network) -> int:
-    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
-    if rounds < 1:
-        raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
-    return rounds

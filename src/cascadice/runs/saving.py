@@ -83,20 +83,16 @@ def save(
     shown = track(
         every, total, Console(quiet=not (progress and total)), "saving", lambda one: f"saved round {one[0].t}"
     )
-    place = _write(started, config, kept, shown, Path(folder), overwrite)
+    _write(started, config, kept, shown, Path(folder), overwrite)
     if started is network:
         saved.remember(kept.digest, network)
-    return place
+    return Path(folder)
 
 
 def _write(
-    network: Network,
-    config: Config,
-    kept: saved.Kept,
-    rounds: Iterable[tuple[Round, bool]],
-    place: Path,
+    network: Network, config: Config, kept: saved.Kept, rounds: Iterable[tuple[Round, bool]], place: Path,
     overwrite: bool,
-) -> Path:
+) -> None:  # fmt: skip
     check_writable(place, "a run")
     with locks.locked(place):
         check_folder(place, config, resume=False, overwrite=overwrite)
@@ -110,7 +106,6 @@ def _write(
             for round, last in rounds:
                 enter(journal, round, last)
         files.write_json(place / CONFIG, to_json(replace(config, rounds=journal.t)))
-    return place
 
 
 def _started(network: Network, first: Round) -> Network:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cascadice.console import Console, counting
 from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
 from cascadice.influence import whole_run, whole_run_shares
-from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, RoundInfluence, score_rounds, table
+from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, score_rounds, table
 from cascadice.influence.tables import Table, as_frame, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.names import lookup
@@ -235,19 +235,17 @@ def _of_rounds(
     coming = simulate(network, rounds, window=hops, taped=samples) if isinstance(rounds, int) else rounds
     results = score_rounds(network, coming, evaluation, hops=hops, kinds=(kind,), samples=samples, points=points or 2)
     with _bar(max(1, length - max(1, hops) + 1), "scoring rounds", progress) as played:
-        return concatenate([_counted(result, played) for result in results])
-
-
-def _counted(result: RoundInfluence, played: Callable[[], None] | None) -> Table:
-    if played is not None:
-        played()
-    return table(result)
+        tables = []
+        for result in results:
+            tables.append(table(result))
+            played()
+        return concatenate(tables)
 
 
 @contextmanager
-def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None] | None]:
+def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None]]:
     if not progress:
-        yield None
+        yield lambda: None
         return
     with counting(total, Console(), doing) as count:
         yield lambda: count(lambda: doing)

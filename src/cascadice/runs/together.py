@@ -43,16 +43,11 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
     facts = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
     content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
     world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
-    if world.rank == 0 and overwrite:
-        _clear_further(world, out)
-
-
-def _clear_further(world: World, out: Path) -> None:
-    names = (path for path in out.glob("rank-*") if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size)
-    for path in names:
-        with locks.locked(path):
-            clear(path)
-            files.remove(path / MANIFEST)
+    for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
+        if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size:
+            with locks.locked(path):
+                clear(path)
+                files.remove(path / MANIFEST)
 
 
 def exchange(world: World | None, network: Network) -> AbstractContextManager[Any]:

@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> None:
     _check_numbers(args)
     recording = _open(args)
     setting = _setting(args, recording)
-    plan = _plan(args, setting)
+    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
+    subsets = idea.distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
+    plan = idea.make_plan(setting, subsets, kinds, args.leave_one_out)
     count = len(plan.subsets) + plan.leave_one_out * setting.network.nodes
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
@@ -104,12 +106,6 @@ def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
     evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
     return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
-
-
-def _plan(args: argparse.Namespace, setting: Setting) -> Plan:
-    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
-    subsets = idea.distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
-    return idea.make_plan(setting, subsets, kinds, args.leave_one_out)
 
 
 def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
