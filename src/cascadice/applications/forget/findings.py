@@ -191,13 +191,9 @@ def _rows(measured: _Measured) -> list[list[Any]]:
 
 
 def _findings(
-    recording: Recording,
-    numbers: range,
-    removal: Removal,
-    args: argparse.Namespace,
-    corrected: Corrected,
+    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, corrected: Corrected,
     measured: _Measured,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     rounds = removal.rounds or numbers
     count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
     level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level

@@ -43,7 +43,7 @@ def collect(folder: files.Folder) -> Json:
     notes.extend(_stopped(home, manifest, config, length))
     notes.extend(text for place in places for text in _gone(place))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
-    results = sections.read_all_sections(places, run, notes)
+    results = sections.read_sections(places, run, notes)
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
     scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, places[0])
     present = {section["name"]: True for section in results} | {"samples": scored}

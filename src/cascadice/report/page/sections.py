@@ -38,10 +38,14 @@ INFLUENCES = {  # what only the page itself shows
 NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom"
 
 
-def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
-    """The sections of the run with fingerprint `run`; what cannot be shown is named in `notes`."""
+def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
+    """The sections of the run with fingerprint `run`, or of each of its processes, under its name.
+
+    What cannot be shown is named in `notes`.
+    """
     sections = []
-    for path in in_order(folder.glob("*/*.json"), list(SECTIONS), lambda path: path.stem):
+    by_folder = (in_order(folder.glob("*/*.json"), list(SECTIONS), lambda path: path.stem) for folder in folders)
+    for path in (path for paths in by_folder for path in paths):
         if path.stem != path.parent.name or path.stem == INFLUENCE:
             continue
         try:
@@ -49,18 +53,11 @@ def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
             if results.get("run") != run:
                 raise ValueError("it belongs to another run.")
             sections.append(build_section(results, path.parent))
+            sections[-1]["title"] += f": {path.parent.parent.name}" if len(folders) > 1 else ""
             sections[-1]["findings"] += audited(results, path.parent)
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
     return sections
-
-
-def read_all_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
-    """The sections of a run, or of each of its processes, under its name."""
-    each = [(folder, section) for folder in folders for section in read_sections(folder, run, notes)]
-    if len(folders) == 1:
-        return [section for _, section in each]
-    return [{**section, "title": f"{section['title']}: {folder.name}"} for folder, section in each]
 
 
 def audited(results: Json, folder: Path) -> list[str]:
