@@ -51,7 +51,10 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         with standard_output(), interrupts.recognised():
             args, unknown = _parser().parse_known_args(arguments)
-            _check_known(unknown, args.parser)
+            if unknown:
+                near = get_close_matches(unknown[0], args.parser._option_string_actions, n=1, cutoff=0.5)
+                hint, prog = f" Did you mean {near[0]}?" if near else "", args.parser.prog
+                raise ValueError(f"{prog} does not know {unknown[0]!r}.{hint} See {prog} --help.")
             return args.command(args) or 0
     except Exception as error:
         return _fail(*_explained(error))
@@ -125,10 +128,3 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
             import_module(f"cascadice.applications.{name}.findings").run(args)
 
     return command
-
-
-def _check_known(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    if unknown:
-        near = get_close_matches(unknown[0], parser._option_string_actions, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{parser.prog} does not know {unknown[0]!r}.{hint} See {parser.prog} --help.")

@@ -102,8 +102,7 @@ def cnn(
         >>> cnn((1, 28, 28), 10, channels=(4, 8))(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 10])
     """
-    _require_image(shape)
-    _require_positive(shape=shape, classes=classes, channels=channels)
+    _require_image(shape, classes=classes, channels=channels)
     act, pooling = lookup(ACTIVATIONS, activation, "activation"), lookup(POOLS, pool, "pool")
     colours, height, width = shape
     layers: list[nn.Module] = []
@@ -128,7 +127,7 @@ class Residual(nn.Module):
 
 
 @_named
-def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: str = "relu") -> nn.Sequential:
+def resnet18(shape: Sizes, classes: int, width: int = 64, activation: str = "relu") -> nn.Sequential:
     """ResNet-18 for small images: 3×3 stem, no max pool, GroupNorm in place of BatchNorm.
 
     He et al. 2016 (two basic blocks in each of four stages, channels doubling from `width`) with the normalisation of
@@ -139,8 +138,7 @@ def resnet18(shape: Sequence[int], classes: int, width: int = 64, activation: st
         >>> resnet18((3, 8, 8), 10, width=4)(torch.zeros(2, 3, 8, 8)).shape
         torch.Size([2, 10])
     """
-    _require_image(shape)
-    _require_positive(shape=shape, classes=classes, width=[width])
+    _require_image(shape, classes=classes, width=[width])
     act = lookup(ACTIVATIONS, activation, "activation")
     # 32 groups at the usual width of 64; when narrow, at least two channels a group, or maps of one pixel become zero
     groups = gcd(32, width // 2, width)
@@ -199,14 +197,9 @@ class CausalAttention(nn.Module):
 
 @_named
 def transformer(
-    vocabulary: int,
-    context: int,
-    width: int = 128,
-    depth: int = 2,
-    heads: int = 4,
-    activation: str = "gelu",
+    vocabulary: int, context: int, width: int = 128, depth: int = 2, heads: int = 4, activation: str = "gelu",
     tied: bool = False,
-) -> nn.Sequential:
+) -> nn.Sequential:  # fmt: skip
     """Decoder-only transformer: tokens `[batch, time ≤ context]` to next-token logits `[batch, time, vocabulary]`.
 
     Pre-norm blocks, learned positions, no dropout. `width`, of the residual stream, is a multiple of `heads`; `tied`
@@ -233,7 +226,7 @@ def transformer(
 
 
 @wraps(transformer)
-def _transformer_of_shape(shape: Sequence[int], classes: int, **options: Any) -> nn.Sequential:
+def _transformer_of_shape(shape: Sizes, classes: int, **options: Any) -> nn.Sequential:
     if len(shape) != 1:
         raise ValueError(f"a transformer needs data of shape (context,); found {tuple(shape)}. Use token sequences.")
     return transformer(classes, shape[0], **options)
@@ -247,7 +240,7 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
 }
 
 
-def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, **options: Any) -> nn.Module:
+def build(name: str, data_shape: Sizes, classes: int, *, seed: int = 0, **options: Any) -> nn.Module:
     """The model called `name`, with weights drawn as torch does by default, from `seed` alone.
 
     The weights are float32 on the CPU, so that they do not depend on the device or on torch's default dtype; the global
@@ -267,7 +260,7 @@ def build(name: str, data_shape: Sequence[int], classes: int, *, seed: int = 0, 
         return builder(data_shape, classes, **options)
 
 
-def count_parameters(name: str, data_shape: Sequence[int], classes: int, **options: Any) -> int:
+def count_parameters(name: str, data_shape: Sizes, classes: int, **options: Any) -> int:
     """How many parameters `build` would make; none are made.
 
     Example:
@@ -291,11 +284,12 @@ def _builder(name: str, options: Mapping[str, Any]) -> Callable[..., nn.Module]:
     return builder
 
 
-def _require_image(shape: Sequence[int]) -> None:
+def _require_image(shape: Sizes, **sizes: Any) -> None:
     if len(shape) != 3:
         raise ValueError(
             f"a convolutional model needs data of shape (channels, height, width); found {tuple(shape)}. Use the mlp."
         )
+    _require_positive(shape=shape, **sizes)
 
 
 def _require_positive(classes: int = 1, **sizes: Sequence[int]) -> None:

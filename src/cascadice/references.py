@@ -43,7 +43,8 @@ def resolve(reference: str, what: str) -> Callable[..., Any]:
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), n=1, cutoff=0.5)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"the {what} {reference} must exist; {_place(found)} has no {part!r}.{hint}")
+            place = getattr(found, "__file__", None) or getattr(found, "__name__", found)
+            raise ValueError(f"the {what} {reference} must exist; {place} has no {part!r}.{hint}")
         found = getattr(found, part)
     if not callable(found):
         raise ValueError(f"the {what} {reference} must be a function; found {type(found).__name__}.")
@@ -111,7 +112,3 @@ def call(reference: str, what: str, *arguments: Any) -> Any:
 def _failed(doing: str, reference: str, what: str, error: Exception) -> ValueError:
     reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
     return ValueError(f"the {what} {reference} cannot be used: {doing} raised {reason}.")
-
-
-def _place(found: Any) -> str:
-    return str(getattr(found, "__file__", None) or getattr(found, "__name__", found))

@@ -22,7 +22,7 @@ from cascadice.influence import (
     truth,
 )
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.quadrature import gauss_legendre, with_error
+from cascadice.influence.quadrature import weighted_points, with_error
 from cascadice.influence.shares import scaled_rounds
 
 ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)
@@ -94,7 +94,7 @@ def test_shares_are_the_integral_of_what_each_update_is_worth():
     network = small(lr=0.3, optimizer="momentum")
     rounds, step = window(network, 2), 1e-4
     expected = torch.zeros(NODES, dtype=torch.float64)
-    for alpha, weight in gauss_legendre(4):
+    for alpha, weight in weighted_points(4):
         for j in range(NODES):
             nudge = step * (torch.arange(NODES) == j).double()
             wide, narrow = (along(network, rounds, alpha + sign * nudge) for sign in (1, -1))
@@ -113,8 +113,8 @@ def test_who_does_nothing_has_no_share():
 @pytest.mark.parametrize("points", [1, 2, 5])
 def test_quadrature_is_exact_for_polynomials(points):
     for degree in range(2 * points):
-        assert abs(sum(w * x**degree for x, w in gauss_legendre(points)) - 1 / (degree + 1)) < 1e-14
-    assert abs(sum(w * x ** (2 * points) for x, w in gauss_legendre(points)) - 1 / (2 * points + 1)) > 1e-9
+        assert abs(sum(w * x**degree for x, w in weighted_points(points)) - 1 / (degree + 1)) < 1e-14
+    assert abs(sum(w * x ** (2 * points) for x, w in weighted_points(points)) - 1 / (2 * points + 1)) > 1e-9
 
 
 def judged_sum(network, rounds, half):
@@ -133,7 +133,7 @@ def test_a_samples_part_is_the_integral_of_what_its_term_is_worth(only):
     x, y = (part[i : i + 1] for part in batch_of(network, rounds[0], j))
     slope = grad(lambda theta: loss_of(network, x, y, theta))(rounds[0].before.theta[j])
     expected = 0.0
-    for alpha, weight in gauss_legendre(2):
+    for alpha, weight in weighted_points(2):
         half, ends = scaled_rounds(Operator(network), rounds, alpha, only)[0].half, []
         for sign in (1, -1):
             theta = half.theta.clone()
@@ -175,7 +175,7 @@ def test_what_old_momentum_does_belongs_to_no_sample():
         theta=first.before.theta - first.draw.lr * 0.9 * momentum, state={"momentum": 0.9 * momentum}
     )
     without_data, left = first._replace(half=carried_on), 0.0
-    for alpha, weight in gauss_legendre(2):
+    for alpha, weight in weighted_points(2):
         steps = scaled_rounds(Operator(network), rounds, alpha)
         worth = reverse_gossip(network, steps, judged, direct=steps[0].half.theta)
         left = left + weight * by_participant(without_data, worth)

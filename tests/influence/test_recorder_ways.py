@@ -106,7 +106,7 @@ def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out(tmp_path)
     for each in sweep(network, rounds, judged):
         scores.add(each)
     scores.save()
-    again = open_sweep(tmp_path, 1.0, torch.device("cpu")).collect()
+    again = open_sweep(tmp_path, 1.0, torch.device("cpu")).result()
     assert torch.equal(again.drawn, whole.drawn)
 
 

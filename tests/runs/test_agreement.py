@@ -63,7 +63,7 @@ def test_a_fact_that_is_too_large_is_not_read(monkeypatch):
 
 def test_a_folder_with_other_participants_is_refused(tmp_path):
     files.write_json(tmp_path / "manifest.json", {"process": {"rank": 0, "of": 2, "members": [0, 1, 2]}})
-    world = SimpleNamespace(rank=0, size=2)
+    world = SimpleNamespace(rank=0, size=2, alone=False)
     check_process(tmp_path, SimpleNamespace(members=(0, 1, 2)), world)
     with pytest.raises(ValueError, match=r"holds participants \[0, 1, 2\]; this process has \[0, 1\]"):
         check_process(tmp_path, SimpleNamespace(members=(0, 1)), world)

@@ -16,7 +16,7 @@ from cascadice.files.tensors import FORMAT_1, read_tensors, write_tensors
 from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train
-from cascadice.runs.ask import Question, ask, check_note, note_of
+from cascadice.runs.ask import Question, ask, check_note, question_note
 from cascadice.runs.config import Config
 from cascadice.runs.recording import open_recording
 
@@ -177,11 +177,11 @@ def test_a_part_in_the_place_of_another_is_refused(unlisted):
 
 
 def test_influence_of_another_run_is_not_added_to(tmp_path):
-    note = note_of(ASKED, "one")
+    note = question_note(ASKED, "one")
     files.write_json(tmp_path / tables.NOTE, note)
     assert check_note(tmp_path, note, overwrite=False) == note
     with pytest.raises(ValueError, match="holds influence of other settings: run is 'one' there, 'other' here"):
-        check_note(tmp_path, note_of(ASKED, "other"), overwrite=False)
+        check_note(tmp_path, question_note(ASKED, "other"), overwrite=False)
 
 
 def test_a_table_elsewhere_has_checksums_too(listed, tmp_path):

@@ -99,7 +99,7 @@ def test_a_full_disk_is_no_success(tmp_path, monkeypatch, place):
     with monkeypatch.context() as patch:
         patch.setattr(files, "replacing", full)
         patch.setattr("cascadice.files.tensors.replacing", full)
-        patch.setattr("cascadice.runs.metrics.replacing", full)
+        patch.setattr("cascadice.runs.round_metrics.replacing", full)
         with pytest.raises(OSError, match=r"No space left on device"):
             run(SMALL, tmp_path / "cut", quiet=True)
     if (tmp_path / "cut" / "manifest.json").exists():

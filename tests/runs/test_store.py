@@ -17,8 +17,8 @@ from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence import tables
-from cascadice.runs import metrics, store
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs import round_metrics, store
+from cascadice.runs.round_metrics import RoundMetrics
 
 
 def small_network(nodes=4, **changes):
@@ -266,7 +266,7 @@ def test_metrics_are_a_tidy_table_with_nulls_where_nobody_looked(tmp_path):
     rows = [RoundMetrics(0, ones, ones[0]), RoundMetrics(1, 2 * ones, ones[0], Metrics(3 * ones, nan))]
     store.write_metrics(tmp_path, rows)
     table = parquet.read_table(tmp_path / store.METRICS)
-    assert tuple(table.column_names) == metrics.COLUMNS
+    assert tuple(table.column_names) == round_metrics.COLUMNS
     assert table["round"].to_pylist() == [0, 0, 1, 1]
     assert table["node"].to_pylist() == [0, 1, 0, 1]
     assert table["eval_loss"].to_pylist() == [None, None, 3.0, 3.0]
@@ -359,7 +359,7 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch,
     done = next(simulate(small_network(), 1))
     store.save_round(tmp_path, done)
     store.save_checkpoint(tmp_path, 1, done.after)
-    metrics.write_metrics(tmp_path, [])
+    round_metrics.write_metrics(tmp_path, [])
     monkeypatch.setattr(safetensors, "safe_open", refuse)
     monkeypatch.setattr(parquet, "read_table", refuse)
     with pytest.raises(PermissionError, match=r"Permission denied: '.*(safetensors|parquet)'"):

@@ -17,7 +17,7 @@ from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.uncertainty import bounds_of_totals
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import injected_faults, ranked, summarise
 from cascadice.runs.words import print_summary
 

@@ -16,17 +16,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cascadice.data import DataSet, Samples
-from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.data.inputs import stacked
+from cascadice.engine import Draw, Evaluation, Network, Recorder, Round, evaluate_on
 from cascadice.engine.learner import Participants, flatten, learner
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import stack
-from cascadice.engine.recorder import Recorder
-from cascadice.engine.rounds import Draw, Round
 from cascadice.engine.torch_optim import group_places, pure_version, settings
 from cascadice.engine.verification import check_gossip
-from cascadice.influence.reverse_gossip import by_participant
+from cascadice.influence import by_participant, truth
 from cascadice.influence.shares import mean_adjoint
-from cascadice.influence.truth import truth
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
@@ -194,7 +190,7 @@ class Watch:
     def _carried(self) -> Participants:
         buffers = [{name: buffer.detach().clone() for name, buffer in each.named_buffers()} for each in self._models]
         rows = [Participants(flatten(each), {}, own) for each, own in zip(self._models, buffers, strict=True)]
-        participants: Participants = stack(rows)
+        participants: Participants = stacked(rows)
         return participants
 
 

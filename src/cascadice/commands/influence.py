@@ -1,12 +1,9 @@
 """`cascadice influence`: whose data helped whom in a recorded run, and who helped the final models."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cascadice.runs import flags
-
-if TYPE_CHECKING:
-    from cascadice.runs.processes import World
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,21 +14,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from cascadice.runs import ask, whole_run
     from cascadice.runs.processes import joined
 
     with joined(args.interface, args.timeout) as world:
-        _run(args, world)
-
-
-def _run(args: argparse.Namespace, world: "World | None") -> None:
-    from cascadice.runs import ask, whole_run
-
-    question, settings = flags.question_from(args), flags.settings_from(args)
-    more: dict[str, Any] = {"settings": settings, "overwrite": args.overwrite, "quiet": args.quiet, "world": world}
-    try:
-        if isinstance(question, whole_run.WholeRunQuestion):
-            whole_run.ask_whole_run(args.run, question, args.out, **more)
-        else:
-            ask.ask(args.run, question, args.out, **more)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped. Repeat the command without --overwrite to continue.") from None
+        question, settings = flags.question_from(args), flags.settings_from(args)
+        more: dict[str, Any] = {"settings": settings, "overwrite": args.overwrite, "quiet": args.quiet, "world": world}
+        try:
+            if isinstance(question, whole_run.WholeRunQuestion):
+                whole_run.ask_whole_run(args.run, question, args.out, **more)
+            else:
+                ask.ask(args.run, question, args.out, **more)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped. Repeat the command without --overwrite to continue.") from None

@@ -44,13 +44,6 @@ def _topologies() -> Mapping[str, str]:
     return {name: t.description + options[name] for name, t in TOPOLOGIES.items()}
 
 
-def _schedules() -> Mapping[str, str]:
-    from cascadice.learning_rates import SCHEDULES
-
-    return {form.text: form.description for form in SCHEDULES.values()}
-
-
-KINDS = "influence.estimators"
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
@@ -58,17 +51,17 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "models": partial(_entries, "models", "MODELS"),
     "losses": partial(_entries, "losses", "LOSSES"),
     "optimizers": partial(_entries, "optimizers", "OPTIMIZERS"),
-    "schedules": _schedules,
+    "schedules": lambda: {
+        form.text: form.description for form in import_module("cascadice.learning_rates").SCHEDULES.values()
+    },
     "partitions": partial(_entries, "data.partition", "PARTITIONS"),
     "corruptions": partial(_entries, "data.corruption", "CORRUPTIONS"),
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
     "rules": partial(_entries, "influence.trust", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
-    "kinds": lambda: {
-        name: text for table in ("WHOLE_RUN", "ESTIMATORS") for name, text in _entries(KINDS, table).items()
-    },
+    "kinds": lambda: _entries("influence.estimators", "WHOLE_RUN") | _entries("influence.estimators", "ESTIMATORS"),
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),
-    "estimates": partial(_entries, "applications.validate.estimates", "KINDS"),
+    "estimates": partial(_entries, "applications.validate.estimates", "ESTIMATES"),
 }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cascadice.files import Folder
     from cascadice.loggers import Callback
     from cascadice.runs.ask import Question
-    from cascadice.runs.processes import World
     from cascadice.runs.train import Summary
 
 
@@ -46,33 +45,29 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs.processes import joined
-
-    with joined(args.interface, args.timeout, args.policy, args.patience) as world:
-        _run(args, world)
-
-
-def _run(args: argparse.Namespace, world: "World | None") -> None:
     from cascadice.runs import train
+    from cascadice.runs.processes import ONE_PROCESS, joined
 
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
-    place = out if world is None else world.folder(out)
-    config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
-    options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
-    options |= {"question": _question(args), "world": world, "callbacks": _loggers(args, out, place)}
-    try:
-        if args.live is None:
-            train.run(config, out, **options)
-        else:
-            somebody = sys.stdout.isatty() and world is None  # scripts go on when the run has ended
-            opened = view.browse if somebody and not args.no_browser else None
-            run_live(config, out, args.live, stay=somebody, opened=opened, **options)
-    except KeyboardInterrupt as stop:
-        resumable = (place / "checkpoint.safetensors").exists()
-        how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
-        raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
+    with joined(args.interface, args.timeout, args.policy, args.patience) as started:
+        world = started or ONE_PROCESS
+        place = world.folder(out)
+        config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
+        options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
+        options |= {"question": _question(args), "world": world, "callbacks": _loggers(args, out, place)}
+        try:
+            if args.live is None:
+                train.run(config, out, **options)
+            else:
+                somebody = sys.stdout.isatty() and world.alone  # scripts go on when the run has ended
+                opened = view.browse if somebody and not args.no_browser else None
+                run_live(config, out, args.live, stay=somebody, opened=opened, **options)
+        except KeyboardInterrupt as stop:
+            resumable = (place / "checkpoint.safetensors").exists()
+            how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
+            raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 
 
 def run_live(

@@ -71,27 +71,21 @@ def download(
         The folder of the data set, named like it.
     """
     wanted = lookup(archives, name, "downloadable data set")
-    folder = places(root)[0] / name
+    folder, base = places(root)[0] / name, mirror or os.environ.get("CASCADICE_MIRROR")
     with locks.locked(folder):
         remove_drafts(folder)
         for archive in wanted:
             for unfinished in folder.glob(f"{archive.unpacks_to}????????.part") if archive.unpacks_to else ():
                 remove(unfinished)
-        _download(wanted, folder, mirror, quiet)
+            target, packed = folder / (archive.unpacks_to or archive.file), folder / archive.file
+            if target.exists():
+                continue
+            url = f"{base.rstrip('/')}/{archive.file}" if base else archive.url
+            fetch(url, packed, digest=archive.md5, size=archive.size, quiet=quiet)
+            if archive.unpacks_to:
+                unpack(packed, target)
+                packed.unlink()
     return folder
-
-
-def _download(wanted: Sequence[Archive], folder: Path, mirror: str | None, quiet: bool) -> None:
-    base = mirror or os.environ.get("CASCADICE_MIRROR")
-    for archive in wanted:
-        target, packed = folder / (archive.unpacks_to or archive.file), folder / archive.file
-        if target.exists():
-            continue
-        url = f"{base.rstrip('/')}/{archive.file}" if base else archive.url
-        fetch(url, packed, digest=archive.md5, size=archive.size, quiet=quiet)
-        if archive.unpacks_to:
-            unpack(packed, target)
-            packed.unlink()
 
 
 def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, quiet: bool = False) -> None:

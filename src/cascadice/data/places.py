@@ -24,12 +24,9 @@ def places(root: Root = None) -> list[Path]:
 
 
 def locate(
-    name: str,
-    folder: str,
-    layouts: Sequence[Sequence[str]],
-    root: Root = None,
+    name: str, folder: str, layouts: Sequence[Sequence[str]], root: Root = None,
     recognise: Callable[[list[Path]], bool] = lambda paths: True,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """The files of the first complete layout, in `folder` of a place or in the place itself.
 
     Args:

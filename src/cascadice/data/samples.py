@@ -196,7 +196,11 @@ def from_tensors(
     x, y, x_test, y_test = parts = [_as_tensors(part) for part in given.values()]
     for part, values in zip(given, parts, strict=True):
         for array in tree_leaves(values):
-            _check_array(part, array)
+            if array.dim() == 0 or len(array) == 0:
+                raise ValueError(f"{part} must hold at least one sample; its shape is {tuple(array.shape)}.")
+            if array.is_floating_point() and not bool(array.isfinite().all()):
+                bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
+                raise ValueError(f"{part} must be finite; sample {bad} has NaN or infinite entries.")
     for what, one, other in (("inputs", x, x_test), ("targets", y, y_test)):
         shapes, others = ([tuple(array.shape[1:]) for array in tree_leaves(each)] for each in (one, other))
         if shapes != others:
@@ -213,14 +217,6 @@ def _as_tensors(values: Any) -> Any:
     if isinstance(values, Mapping):
         return {name: _as_tensors(part) for name, part in values.items()}
     return _indexable(torch.as_tensor(values))
-
-
-def _check_array(what: str, array: Tensor) -> None:
-    if array.dim() == 0 or len(array) == 0:
-        raise ValueError(f"{what} must hold at least one sample; its shape is {tuple(array.shape)}.")
-    if array.is_floating_point() and not bool(array.isfinite().all()):
-        bad = int((~array.isfinite()).reshape(len(array), -1).any(1).nonzero()[0])
-        raise ValueError(f"{what} must be finite; sample {bad} has NaN or infinite entries.")
 
 
 def _indexable(values: Tensor) -> Tensor:

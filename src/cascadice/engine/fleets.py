@@ -4,19 +4,16 @@ A fleet is a `Network` like any other, whose participants hear only those of the
 influence in it, and take the results apart with `by_network` (a result a participant) and `blocks` (a result a pair).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from cascadice.data.corruption import Corruption
-from cascadice.engine.behaviours import Behaviour
-from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
-
-Attack = TypeVar("Attack", Corruption, Behaviour)
+from cascadice.engine.parts import Attack
 
 
 def fleet(networks: Sequence[Network]) -> Network:
@@ -48,14 +45,9 @@ def fleet(networks: Sequence[Network]) -> Network:
         raise ValueError("networks side by side must have one optimizer, loss and compression; found several.")
     if any(network.groups or network.uneven for network in networks):
         raise ValueError("networks whose participants work in several ways cannot run side by side; run them in turn.")
-    initial = [network.initial for network in networks]
     return replace(
         first,
-        initial=Participants(
-            torch.cat([each.theta for each in initial]),
-            _joined([each.state for each in initial]),
-            _joined([each.buffers for each in initial]),
-        ),
+        initial=tree_map(lambda *rows: torch.cat(rows), *(network.initial for network in networks)),
         batches=lambda t: torch.cat(_each(t, (network.batches for network in networks))),
         mixing=_BlockDiagonal(networks),
         lr=lambda t: _rates(_each(t, (network.lr for network in networks)), nodes),
@@ -84,10 +76,6 @@ def _rates(rates: list[Any], nodes: int) -> float | Tensor:
     if all(isinstance(rate, float) and rate == rates[0] for rate in rates):
         return float(rates[0])
     return torch.cat([torch.as_tensor(rate, dtype=torch.float64).expand(nodes) for rate in rates])
-
-
-def _joined(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([each[name] for each in tensors]) for name in tensors[0]}
 
 
 def _shifted(networks: Sequence[Network], attacks: Sequence[Sequence[Attack]]) -> tuple[Attack, ...]:

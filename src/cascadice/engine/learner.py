@@ -181,11 +181,11 @@ def gradient(
     with learner.casting(y.device):
         out, pull, after = vjp(outputs, theta, has_aux=True)
         by_output, loss = grad_and_value(learner.loss)(out, y)
-    return pull(by_output * per_sample(samples[0], by_output))[0], loss, after
+    return pull(by_output * broadcast(samples[0], by_output))[0], loss, after
 
 
-def per_sample(weights: Float[Tensor, " batch"], like: Tensor) -> Tensor:
-    """Weights of samples, broadcastable over everything that belongs to a sample."""
+def broadcast(weights: Float[Tensor, " rows"], like: Tensor) -> Tensor:
+    """Weights of rows, or of samples, in a form that multiplies everything that belongs to one."""
     return weights.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
 
 

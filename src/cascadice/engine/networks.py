@@ -207,7 +207,7 @@ def starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Start, .
 def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:
     """The learning rate of each of these participants (all, unless said)."""
     if isinstance(drawn.lr, Tensor):
-        return _rows(network, drawn.lr, nodes)
+        return rows_for(network, drawn.lr, nodes)
     rows = network.nodes if nodes is None else len(nodes)
     return _rates(drawn.lr, rows, network.initial.theta.dtype, network.device)
 
@@ -219,11 +219,11 @@ def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Te
 
 def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
     """The part of its local work that each row does, by its behaviour; () where all do all of it."""
-    return (_rows(network, drawn.conduct[0], nodes),) if drawn.conduct else ()
+    return (rows_for(network, drawn.conduct[0], nodes),) if drawn.conduct else ()
 
 
-def _rows(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
-    """Always another tensor: what is known of rates is remembered by tensor, and these values may be overwritten."""
+def rows_for(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
+    """Those of these participants; another tensor, as rates are remembered by tensor, and may be overwritten here."""
     pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
     return values[pick].to(network.initial.theta)
 

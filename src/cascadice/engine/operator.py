@@ -28,10 +28,10 @@ from cascadice.engine.exchange.by_rule import ByRule, apply_rule
 from cascadice.engine.exchange.protocol import Exchange
 from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.fast import captured_rounds
-from cascadice.engine.fast.buffers import RoundBuffers, Scratch, kept, ring
+from cascadice.engine.fast.buffers import RoundBuffers, Scratch, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
 from cascadice.engine.fast.pull import dots
-from cascadice.engine.fast.rows import STRATEGIES, choose, stack
+from cascadice.engine.fast.rows import STRATEGIES, choose
 from cascadice.engine.fast.runner import Runner
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
@@ -39,7 +39,7 @@ from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_inside
 from cascadice.engine.probes import check_differentiable
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Pulled, Round, difference, moved, rows_of
 
-__all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures", "stack"]
+__all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures"]
 
 
 class Operator:
@@ -99,7 +99,7 @@ class Operator:
             round_ = play(drawn, here, buffers)
             here = round_.after
             if buffers is not None and window is None:
-                half, after, loss, tape = kept((round_.half, round_.after, round_.loss, round_.tape))
+                half, after, loss, tape = tree_map(torch.clone, (round_.half, round_.after, round_.loss, round_.tape))
                 round_ = round_._replace(before=before, half=half, after=after, loss=loss, tape=tape)
             yield round_
             before = round_.after

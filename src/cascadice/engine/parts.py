@@ -7,7 +7,7 @@ the whole network, so W^t stays the matrix of everybody.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ def narrowed(network: Network, members: tuple[int, ...]) -> Network:
     return replace(
         network,
         batches=lambda t: network.batches(t)[rows],
-        lr=lambda t: _own(network.lr(t), rows),
+        lr=lambda t: rate[rows] if isinstance(rate := network.lr(t), Tensor) and rate.dim() else rate,
         q=network.q[rows],
         partition=None if network.partition is None else [network.partition[k] for k in members],
         corruptions=_numbered(network.corruptions, place),
@@ -88,10 +88,6 @@ def narrowed(network: Network, members: tuple[int, ...]) -> Network:
         sample_weights=None if network.sample_weights is None else network.sample_weights[rows],
         members=members,
     )
-
-
-def _own(rate: Any, rows: Tensor) -> Any:
-    return rate[rows] if isinstance(rate, Tensor) and rate.dim() else rate
 
 
 def _numbered(attacks: Sequence[Attack], place: dict[int, int]) -> tuple[Attack, ...]:

@@ -16,11 +16,11 @@ from cascadice import optimizers as pure_optimizers
 from cascadice import topology
 from cascadice.data import DataSet, Samples
 from cascadice.data.batches import PADDING
+from cascadice.data.inputs import stacked
 from cascadice.engine.assembly import settled, weights
 from cascadice.engine.dropout import GeneratorState, state_of
 from cascadice.engine.learner import Participants, learner
 from cascadice.engine.networks import Network
-from cascadice.engine.operator import stack
 from cascadice.engine.rounds import Draw, Round, rows_of
 from cascadice.engine.sample_buffer import SampleBuffer
 from cascadice.engine.simulation import DivergedError
@@ -156,7 +156,7 @@ class Recorder:
         return carried(self._models[k], self._optimizers[k], self._pure)
 
     def _read(self) -> Participants:
-        participants: Participants = stack([self._row(k) for k in range(len(self._models))])
+        participants: Participants = stacked([self._row(k) for k in range(len(self._models))])
         return participants
 
     def _start(self) -> Participants:
@@ -201,7 +201,7 @@ class Recorder:
         """The round that has just ended, if it is one that we could have made."""
         t, batch = self._kept[-1].t + 1 if self._kept else 0, _batch(work, self._skips)
         here = zip([rows_of(before, k) for k in range(len(work))], work, strict=True)
-        half: Participants = stack([row if own.now is None else own.now for row, own in here])
+        half: Participants = stacked([row if own.now is None else own.now for row, own in here])
         theta = half.theta
         if not bool(torch.isfinite(theta).all()):
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))

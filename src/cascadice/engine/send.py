@@ -5,15 +5,13 @@
 Where nobody misbehaves and nothing is compressed, what is sent is what local work made: the same tensor.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import behaviours
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network, Nodes
+from cascadice.engine.learner import Participants, broadcast
+from cascadice.engine.networks import Network, Nodes, rows_for
 from cascadice.engine.rounds import Adjoint, Draw
 
 Rows = Float[Tensor, "rows d"]
@@ -60,10 +58,10 @@ def part(before: Participants, half: Participants, alpha: Tensor) -> Participant
     """(θ, state)^t + α Δ: of each row's update, the part α."""
 
     def between(old: Tensor, new: Tensor) -> Tensor:
-        return torch.lerp(old, new, _column(alpha, new))
+        return torch.lerp(old, new, broadcast(alpha, new))
 
     state = {name: between(before.state[name], value) for name, value in half.state.items()}
-    buffers = {name: torch.where(_column(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
+    buffers = {name: torch.where(broadcast(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
     return Participants(between(before.theta, half.theta), state, buffers)
 
 
@@ -73,7 +71,7 @@ def push_part(
     """The derivative of `part` along changes at the start and the end, and along α."""
 
     def between(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
-        return torch.lerp(d_old, d_new, _column(alpha, new)) + _column(velocity, new) * (new - old)
+        return torch.lerp(d_old, d_new, broadcast(alpha, new)) + broadcast(velocity, new) * (new - old)
 
     names = end.state
     state = {name: between(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
@@ -82,17 +80,10 @@ def push_part(
 
 def pull_part(adjoint: Adjoint, alpha: Tensor) -> Adjoint:
     """What of the adjoint reaches updates of which the part α was made; the rest goes past them."""
-    state = {name: _column(alpha, value) * value for name, value in adjoint.state.items()}
-    return Adjoint(_column(alpha, adjoint.theta) * adjoint.theta, state)
-
-
-def _column(alpha: Tensor, like: Tensor) -> Tensor:
-    return alpha.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
+    state = {name: broadcast(alpha, value) * value for name, value in adjoint.state.items()}
+    return Adjoint(broadcast(alpha, adjoint.theta) * adjoint.theta, state)
 
 
 def _factor(network: Network, drawn: Draw, nodes: Nodes) -> Tensor | None:
     """What each row multiplies its update by before it sends it, as a column; None where all send it as it is."""
-    if not drawn.conduct:
-        return None
-    pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
-    return drawn.conduct[1][pick].to(network.device, network.initial.theta.dtype)[:, None]
+    return rows_for(network, drawn.conduct[1], nodes)[:, None] if drawn.conduct else None

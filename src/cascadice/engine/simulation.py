@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +89,8 @@ def simulate(
     sizes: dict[int, Tensor] = {}
     draws = (draw(network, t) for t in numbers)
     trained = (operator or Operator(network)).train(draws, before, window, taped, rule)
-    with loggers.telling(callbacks, _about(network, rounds)) as tell:
+    about = {"participants": network.nodes, "parameters": network.learner.size, "rounds": rounds}
+    with loggers.telling(callbacks, about | {"data": network.data.name}) as tell:
         for round_ in _shown(trained, start, rounds) if progress else trained:
             unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
             if len(unseen) >= LOOK_EVERY[network.device.type]:
@@ -100,11 +100,6 @@ def simulate(
             tell(round_.t, partial(_metrics, network, round_))
             yield round_
         _check_finite(network, unseen, sizes)
-
-
-def _about(network: Network, rounds: int | None) -> dict[str, Any]:
-    size = network.learner.size
-    return {"participants": network.nodes, "parameters": size, "rounds": rounds, "data": network.data.name}
 
 
 def _metrics(network: Network, round_: Round) -> Mapping[str, float]:

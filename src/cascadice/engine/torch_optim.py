@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from cascadice import optimizers
+from cascadice.data.inputs import stacked
 from cascadice.engine.learner import Participants, flatten, frozen_of, trained
-from cascadice.engine.torch_steps import grouped, torch_step
 from cascadice.optimizers import Optimizer, State
 
 
@@ -18,7 +18,7 @@ def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Optimizer:
 
 
 # for each kind: its step as a pure function of its options, and the options that this function does not know
-KINDS: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
+PURE: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     torch.optim.SGD: (_sgd, ("dampening", "maximize")),
     torch.optim.Adam: (optimizers.adam, ("amsgrad", "maximize", "decoupled_weight_decay")),
     torch.optim.AdamW: (optimizers.adamw, ("amsgrad", "maximize")),
@@ -45,13 +45,13 @@ class Settings(NamedTuple):
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
     """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
     kind, groups = type(optimizer), optimizer.param_groups
-    if kind not in KINDS and kind not in OTHERS:
-        known = ", ".join(f"torch.optim.{name.__name__}" for name in (*KINDS, *OTHERS))
+    if kind not in PURE and kind not in OTHERS:
+        known = ", ".join(f"torch.optim.{name.__name__}" for name in (*PURE, *OTHERS))
         raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
-    for option in KINDS[kind][1] if kind in KINDS else ():
+    for option in PURE[kind][1] if kind in PURE else ():
         if any(group.get(option) for group in groups):
             raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
-    names = [name for name in signature(KINDS[kind][0] if kind in KINDS else kind).parameters if name not in HOW]
+    names = [name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in HOW]
     rates = [float(group["lr"]) for group in groups]
     usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]  # a warm-up starts at 0
     options = tuple({name: _plain(group[name]) for name in names if name in group} for group in groups)
@@ -83,7 +83,7 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
     kind = settings.kind
 
     def made(options: dict[str, Any]) -> Optimizer:
-        return KINDS[kind][0](**options) if kind in KINDS else torch_step(kind, options)
+        return PURE[kind][0](**options) if kind in PURE else torch_step(kind, options)
 
     groups = list(zip(settings.options, settings.parts, strict=True))
     if all(group == groups[0] for group in groups):
@@ -148,3 +148,85 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
 def _layout(model: nn.Module) -> list[tuple[Any, ...]]:
     named = (*model.named_parameters(), *model.named_buffers())
     return [(name, value.shape, value.dtype, value.device, value.requires_grad) for name, value in named]
+
+
+def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
+    """The step that torch.optim's `kind` makes with these options, by torch itself in its differentiable form.
+
+    Rows are stepped one by one: torch looks at the values of counts, which a vectorised sweep cannot.
+    """
+
+    def optimizer(theta: Tensor, gradient: Tensor, lr: Any) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = kind([theta], **options, lr=1.0, differentiable=True, foreach=False)
+        made.param_groups[0]["lr"] = lr  # not checked: it may be a tangent
+        theta.grad = gradient
+        return made
+
+    def init(theta: Tensor) -> State:
+        if theta.dim() > 1:
+            state: State = stacked([init(row) for row in theta])
+            return state
+        parameter = theta.detach().clone()
+        made: Any = optimizer(parameter, torch.zeros_like(parameter), 1.0)
+        lists = len(signature(made._init_group).parameters) - 1
+        made._init_group(made.param_groups[0], *([] for _ in range(lists)))
+        return {name: torch.as_tensor(value).clone() for name, value in made.state[parameter].items()}
+
+    def update(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
+        if theta.dim() > 1:
+            rows = range(len(theta))
+            both: tuple[Tensor, State] = stacked(
+                [update(gradient[i], {name: value[i] for name, value in state.items()}, theta[i], lr[i]) for i in rows]
+            )
+            return both
+        parameter = theta.clone()
+        made = optimizer(parameter, gradient, lr.to(theta.dtype))
+        made.state[parameter] = {name: value.clone() for name, value in state.items()}
+        made.step()
+        return parameter - theta, {name: made.state[parameter][name] for name in state}
+
+    return Optimizer(init, update)
+
+
+def grouped(parts: Sequence[tuple[Optimizer, Tensor, float]]) -> Optimizer:
+    """One optimizer of several parameter groups: (its step, its places in a flat row, its part of the learning rate).
+
+    What optimizers keep for each parameter is put together again; counts of steps are the same in all groups.
+    """
+    order = torch.cat([places for _, places, _ in parts]).argsort()
+
+    def together(pieces: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(pieces), -1)[..., order.to(pieces[0].device)]
+
+    def own(rows: Tensor, places: Tensor) -> Tensor:
+        return rows[..., places.to(rows.device)]
+
+    def merged(states: Sequence[State], kept: Sequence[State], theta: Tensor) -> State:
+        """Each name of any group; where a group does not have it, what was kept there."""
+        result: State = {}
+        for name in dict.fromkeys(name for state in states for name in state):
+            values = [state.get(name, old.get(name)) for state, old in zip(states, kept, strict=True)]
+            first = next(value for value in values if value is not None)
+            if first.dim() < theta.dim():
+                result[name] = first
+                continue
+            blank = [torch.zeros_like(own(theta, places)) for _, places, _ in parts]
+            result[name] = together([b if value is None else value for value, b in zip(values, blank, strict=True)])
+        return result
+
+    def split(state: State, theta: Tensor, places: Tensor) -> State:
+        return {name: own(value, places) if value.dim() == theta.dim() else value for name, value in state.items()}
+
+    def init(theta: Tensor) -> State:
+        states = [optimizer.init(own(theta, places)) for optimizer, places, _ in parts]
+        return merged(states, states, theta)
+
+    def update(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
+        kept = [split(state, theta, places) for _, places, _ in parts]
+        steps = [
+            optimizer.update(own(gradient, places), before, own(theta, places), part * lr)
+            for (optimizer, places, part), before in zip(parts, kept, strict=True)
+        ]
+        return together([delta for delta, _ in steps]), merged([after for _, after in steps], kept, theta)
+
+    return Optimizer(init, update, linear=all(optimizer.linear for optimizer, _, _ in parts), size=len(order))

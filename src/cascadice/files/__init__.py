@@ -41,21 +41,14 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
             if durable:
                 sync(draft)
             with checksums.announced(path, draft, sync=durable):
-                with _about(path):
+                try:
                     draft.replace(path)
+                except OSError as error:  # about the file that the temporary one becomes
+                    raise OSError(error.errno, error.strerror, str(path)) from None
                 if durable:
                     sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def _about(path: Path) -> Iterator[None]:
-    """Let what the operating system says about a temporary file inside be about the file that it becomes."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def sync(path: Path) -> None:

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
+from cascadice.engine import Network, Participants
 from cascadice.engine.rounds import Perturbation, Round
 
 MEMORY = 2**30  # bytes of perturbations held at once; more cases together are faster
@@ -37,7 +36,7 @@ Entries = Iterator[tuple[int, Perturbation, Tensor]]
 """(hop, pairs, a value for each pair), for a group of cases."""
 
 
-def collect(
+def cascade_values(
     network: Network, rounds: Sequence[Round], cases: list[int], entries: Callable[[list[int]], Entries]
 ) -> Float[Tensor, "hops s n"]:
     """The entries of all cases, as many at a time as memory allows, weighted by q."""

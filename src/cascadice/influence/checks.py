@@ -11,11 +11,10 @@ from torch.func import grad
 from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
+from cascadice.engine import Network, Operator, load
 from cascadice.engine.dropout import seeded
 from cascadice.engine.groups import groups_in
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
-from cascadice.engine.networks import Network, load
-from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
 
 PROBED = 4  # participants whose local work is made again, or on whose batches the loss is looked at

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
+from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.operator import Exchange, Operator
-from cascadice.engine.rounds import Round
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.checks import check_many, check_rounds, check_sources
 from cascadice.influence.first_order import first_order

@@ -9,11 +9,8 @@ participant that passes the change on (k_{s−1}, as in the proof).
 
 from collections.abc import Sequence
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
-from cascadice.influence.cascade import Cascade, Entries, at_pairs, collect, scaled_updates
+from cascadice.engine import Evaluation, Network, Operator, Round
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_sources
 
 
@@ -53,4 +50,4 @@ def first_order(
             _, gradient = op.gradients(evaluation, round_.after, range(network.nodes))
             yield hop, change, (gradient[change.nodes] * change.theta).sum(-1)
 
-    return Cascade("first order", rounds[0].t, tuple(chosen), collect(network, rounds, chosen, entries))
+    return Cascade("first order", rounds[0].t, tuple(chosen), cascade_values(network, rounds, chosen, entries))

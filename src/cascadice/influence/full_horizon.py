@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
+from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
@@ -93,5 +93,4 @@ def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
 
 def final_adjoint(operator: Operator, evaluation: Evaluation, last: Round) -> Adjoint:
     """λ^T: the derivative of the measured sum by the final models; nothing measured depends on optimizer state."""
-    state = {name: torch.zeros_like(value) for name, value in last.after.state.items()}
-    return Adjoint(operator.objective(evaluation, last.after), state)
+    return Adjoint(operator.objective(evaluation, last.after), tree_map(torch.zeros_like, last.after.state))

@@ -4,8 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
+from cascadice.engine import Evaluation, Network
 from cascadice.influence.whole_run import Rounds, whole_run
 
 

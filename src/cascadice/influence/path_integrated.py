@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
-from cascadice.influence.cascade import Cascade, Entries, at_pairs, collect, scaled_updates
+from cascadice.engine import Evaluation, Network, Operator, Round
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_samples_are_separate, check_sources
-from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import by_sample
 from cascadice.influence.shares import mean_adjoint
 
@@ -33,7 +30,7 @@ def path_integrated(
     Args:
         rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
         sources: Whose updates; everybody's unless given.
-        points: Points of the Gauss–Legendre quadrature.
+        points: Points of the quadrature.
         operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
@@ -42,7 +39,7 @@ def path_integrated(
     Example:
         >>> path_integrated(network, rounds[10:12], evaluate_on(network), sources=[3]).value.sum()
     """
-    chosen, places = check_sources(network, rounds, sources), gauss_legendre(points)
+    chosen, places = check_sources(network, rounds, sources), weighted_points(points)
     op = operator or Operator(network)
 
     def entries(group: list[int]) -> Entries:
@@ -50,7 +47,7 @@ def path_integrated(
             for hop, tangent, value in _along(op, rounds, evaluation, group, alpha):
                 yield hop, tangent, weight * value
 
-    kind, value = f"path-integrated, {points} points", collect(network, rounds, chosen, entries)
+    kind, value = f"path-integrated, {points} points", cascade_values(network, rounds, chosen, entries)
     return Cascade(kind, rounds[0].t, tuple(chosen), value)
 
 
@@ -88,7 +85,7 @@ def path_integrated_samples(
     Args:
         rounds: Consecutive rounds, from the one of the update on.
         source: Whose batch.
-        points: Points of the Gauss–Legendre quadrature.
+        points: Points of the quadrature.
 
     Returns:
         A score for each sample of the source's batches in the first round; negative helped.

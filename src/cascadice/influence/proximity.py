@@ -11,11 +11,8 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.data import Samples
 from cascadice.data.inputs import Inputs, at, stacked
-from cascadice.engine.evaluation import Evaluation
+from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.exchange.geometry import inner_products, norms
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
 from cascadice.influence.checks import check_form
 
 

@@ -1,4 +1,4 @@
-"""Integrals along updates by Gauss–Legendre quadrature."""
+"""Integrals along updates: the one place that knows where to look and with which weight."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,11 +11,11 @@ from cascadice.influence.cascade import Cascade
 Estimate = TypeVar("Estimate", Tensor, Cascade)
 
 
-def gauss_legendre(points: int) -> list[tuple[float, float]]:
-    """Places and weights on [0, 1], exact for polynomials up to degree 2 · points − 1.
+def weighted_points(points: int) -> list[tuple[float, float]]:
+    """Places on [0, 1] and their weights by Gauss–Legendre, exact for polynomials up to degree 2 · points − 1.
 
     Example:
-        >>> gauss_legendre(1)
+        >>> weighted_points(1)
         [(0.5, 1.0)]
     """
     if points < 1:

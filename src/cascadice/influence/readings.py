@@ -23,8 +23,8 @@ def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
         >>> one_hop(cascade), one_hop(cascade, own=False)
         (tensor([-5.5000]), tensor([-3.5000]))
     """
-    total = cascade.value[0].sum(1) + proximal(cascade).sum(1)
-    return total if own else total - _of_sources(proximal(cascade), cascade.sources)
+    total, sources = cascade.value[0].sum(1) + proximal(cascade).sum(1), list(cascade.sources)
+    return total if own else total - proximal(cascade)[torch.arange(len(sources)), sources]
 
 
 def r_hop(cascade: Cascade) -> Float[Tensor, " s"]:
@@ -73,10 +73,6 @@ def proximal(cascade: Cascade) -> Float[Tensor, "s n"]:
     if len(cascade.value) < 2:
         raise ValueError("the cascade must have at least one hop; found only hop 0. Compute it from one round or more.")
     return cascade.value[1]
-
-
-def _of_sources(rows: Tensor, sources: tuple[int, ...]) -> Tensor:
-    return rows[torch.arange(len(sources)), list(sources)]
 
 
 def reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:

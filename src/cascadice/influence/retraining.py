@@ -107,7 +107,8 @@ def retrain(
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
     if not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds must be how many rounds to train, at least 1; found {_in_short(rounds)}.")
+        found = rounds if isinstance(rounds, int | float) else type(rounds).__name__
+        raise ValueError(f"rounds must be how many rounds to train, at least 1; found {found}.")
     total = _checked(network, updates, samples)
     if names is not None and len(names) != total:
         raise ValueError(f"there must be a name for each of {total} networks; found {len(names)}.")
@@ -153,10 +154,6 @@ def _checked(network: Network, updates: Tensor | None, samples: Tensor | None) -
             f"{len(given['samples'])} rows."
         )
     return len(next(iter(given.values())))
-
-
-def _in_short(value: object) -> str:
-    return str(value) if isinstance(value, int | float) else type(value).__name__
 
 
 def _trained(

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
+from cascadice.engine import Evaluation, Network, Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.checks import check_form, check_rounds, check_samples_are_separate
 from cascadice.optimizers import State
@@ -61,7 +60,7 @@ def reverse_gossip(
         check_form(network, round_)
     op = Operator(network) if operator is None or network.initial.buffers else operator
     first, last = rounds[0], rounds[-1]
-    adjoint = Adjoint(op.objective(evaluation, last.after, last.t + 1), _zeros(last.after.state))
+    adjoint = Adjoint(op.objective(evaluation, last.after, last.t + 1), tree_map(torch.zeros_like, last.after.state))
     for round_ in reversed(rounds[1:]):
         adjoint = op.pull(round_, adjoint)
         adjoint.theta.add_(op.objective(evaluation, round_.before, round_.t))
@@ -161,7 +160,3 @@ def _check_round(first: Round, adjoint: RoundAdjoint) -> None:
         raise ValueError(
             f"the adjoint is of round {adjoint.t}, the updates are of round {first.t}. Use one round for both."
         )
-
-
-def _zeros(state: State) -> State:
-    return {name: torch.zeros_like(value) for name, value in state.items()}

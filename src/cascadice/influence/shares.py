@@ -9,13 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
+from cascadice.engine import Evaluation, Network, Operator, Participants, Round
 from cascadice.influence.checks import check_recording, check_samples_are_separate
-from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
 
 
@@ -29,7 +25,7 @@ def shares(
 
     Args:
         rounds: Consecutive rounds, from the one of the updates on; their number is the number of hops.
-        points: Points of the Gauss–Legendre quadrature.
+        points: Points of the quadrature.
         operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
@@ -54,7 +50,7 @@ def shares_of_samples(
 
     Args:
         rounds: Consecutive rounds, from the one of the updates on.
-        points: Points of the Gauss–Legendre quadrature.
+        points: Points of the quadrature.
         operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
@@ -78,7 +74,7 @@ def mean_adjoint(
     """
     first, operator = rounds[0].half, operator or Operator(network)
     theta, state = torch.zeros_like(first.theta), {name: torch.zeros_like(value) for name, value in first.state.items()}
-    for alpha, weight in gauss_legendre(points):
+    for alpha, weight in weighted_points(points):
         along = scaled_rounds(operator, rounds, alpha, only)
         here = along[0].half
         operator.forget()

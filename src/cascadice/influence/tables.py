@@ -78,6 +78,10 @@ class Table:
         for name, values in wanted.items():
             among = np.atleast_1d(list(values) if isinstance(values, Set) else values)
             keep &= np.isin(lookup(self.columns, name, "column"), among)
+        return self.where(keep)
+
+    def where(self, keep: NDArray[np.bool_]) -> "Table":
+        """The rows to keep."""
         return Table(**{name: column[keep] for name, column in self.columns.items()})
 
     def to_arrow(self) -> "pyarrow.Table":

@@ -13,15 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice.engine.evaluation import Evaluation, evaluate_on
+from cascadice.engine import Draw, Evaluation, MixingRule, Network, Operator, Participants, Round, evaluate_on
 from cascadice.engine.exchange import rules
 from cascadice.engine.exchange.cosine_trust import MEMORY, Trust, TrustRule, weigh
 from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.engine.exchange.rules import NamedRule
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Draw, MixingRule, Round
 from cascadice.influence.proximity import in_turn, own_data
 from cascadice.influence.whole_run import whole_run
 from cascadice.names import lookup
@@ -102,8 +98,8 @@ def whole_run_trust(
             drawn, was, worked = sent.pop()
             assert rule.mixing is not None  # the rule chose one after the round was sent
             loss = before.theta.new_zeros(network.nodes)
-            kept.append(Round(drawn._replace(W=rule.mixing), was, worked, _copied(before), loss))
-        sent.append((draw, _copied(before), _copied(half)))
+            kept.append(Round(drawn._replace(W=rule.mixing), was, worked, tree_map(torch.clone, before), loss))
+        sent.append((draw, *tree_map(torch.clone, (before, half))))
         return trust if not kept or len(kept) % every else _over_all(network, kept, evaluation, trust)
 
     rule = _with_small_trust(TrustRule(network, learn, degree, explore=False))
@@ -134,11 +130,6 @@ def _with_small_trust(rule: TrustRule) -> TrustRule:
     """The rule without room for sums of updates, which it does not need."""
     rule.trust = rule.trust._replace(recent=rule.trust.recent[:, :0])
     return rule
-
-
-def _copied(participants: Participants) -> Participants:
-    copy: Participants = tree_map(torch.clone, participants)
-    return copy
 
 
 RULES: Mapping[str, NamedRule] = {

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from cascadice.data import batches
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.learner import Participants
+from cascadice.engine import Evaluation, Operator, Participants
 from cascadice.engine.networks import Network, Weights
-from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Perturbation, Round, difference, rows_of
-from cascadice.influence.cascade import Cascade, Entries, at_pairs, collect, scaled_updates
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_samples_are_separate, check_sources
 
 
@@ -48,7 +46,7 @@ def truth(
     def entries(group: list[int]) -> Entries:
         return _replayed(op, rounds, evaluation, scaled_updates(rounds[0], group, -1.0))
 
-    return Cascade("truth", rounds[0].t, tuple(chosen), collect(network, rounds, chosen, entries))
+    return Cascade("truth", rounds[0].t, tuple(chosen), cascade_values(network, rounds, chosen, entries))
 
 
 def truth_of_samples(
@@ -88,7 +86,7 @@ def truth_of_samples(
     def entries(group: list[int]) -> Entries:
         return _replayed(operator, rounds, evaluation, _without_samples(operator, rounds[0], source, group))
 
-    value = collect(network, rounds, places, entries)
+    value = cascade_values(network, rounds, places, entries)
     return Cascade("truth", rounds[0].t, (source,) * len(places), value, tuple(places))
 
 

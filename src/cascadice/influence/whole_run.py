@@ -17,13 +17,10 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from cascadice.data.batches import PADDING
+from cascadice.engine import DivergedError, Evaluation, Network, Participants
 from cascadice.engine.backwards import backwards
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.engine.simulation import DivergedError
 from cascadice.engine.weighting import as_recorded, with_weights
 from cascadice.influence.checks import check_recording
 from cascadice.influence.full_horizon import final_adjoint, pull_back
@@ -131,25 +128,24 @@ def whole_run(
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return collect(sweep(
+    return gathered(sweep(
         network, rounds, evaluation, at=at, during=during, on=on, samples=samples, length=length, played=played,
         exchange=exchange,
     ))  # fmt: skip
 
 
-def collect(scored: Iterable[RoundScores]) -> WholeRun:
+def gathered(scored: Iterable[RoundScores]) -> WholeRun:
     """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
-    parts, t, value = list[KeptScores](), 0, 0.0
+    parts = []
     for each in scored:
         parts.append(each.kept)
-        t, value = each.t, each.sweep.value
-    return together(parts, t, value)
+    return from_parts(parts, each.sweep)
 
 
-def together(parts: Sequence[KeptScores], first: int, value: float) -> WholeRun:
-    """Parts of all rounds, the last one first, as one result."""
+def from_parts(parts: Sequence[KeptScores], sweep: Sweep) -> WholeRun:
+    """Parts of all rounds of a sweep, the last one first, as one result."""
     participants, samples, drawn = stacked(parts[::-1])
-    return WholeRun(value, first, participants.double(), samples, drawn)
+    return WholeRun(sweep.value, sweep.t, participants.double(), samples, drawn)
 
 
 def stacked(parts: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,10 +182,8 @@ def sweep(
     start, stop = span_of(rounds)
     stop = stop if resume is None else resume.t
     there, on = focused(network_at(network, rounds, at, during), on)
-    operator = Operator(there, exchange)
-    source: Iterable[Round]
-    if isinstance(rounds, int) or not _as_it_was(at):
-        source = backwards(
+    if isinstance(rounds, int) or not as_it_was(at):
+        source: Iterable[Round] = backwards(
             there, stop, start=start, length=length, saved=saved, played=played, operator=Operator(there, exchange)
         )
     else:
@@ -197,7 +191,7 @@ def sweep(
     alpha = torch.as_tensor(at, dtype=torch.float64, device=network.device).expand(network.nodes)
     per_unit = torch.where(alpha > 0, 1 / alpha, torch.nan)
     try:
-        for scored in _scored(operator, source, evaluation, on, samples, resume):
+        for scored in _scored(Operator(there, exchange), source, evaluation, on, samples, resume):
             counts = per_unit if during is None or scored.t in during else 0 * alpha
             participants, parts = scored.participants * counts, scored.samples * counts[:, None].to(scored.samples)
             yield scored._replace(participants=participants, samples=parts)
@@ -266,11 +260,10 @@ def focused(network: Network, on: str | int) -> tuple[Network, str]:
 
 def network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None = None) -> Network:
     """The network whose run is the one at α."""
-    if during is not None:
-        start, stop = span_of(rounds)
-        if not during or min(during) < start or max(during) >= stop:
-            raise ValueError(f"during must be rounds of the run, from {start} to {stop - 1}; found {during}.")
-    if not isinstance(rounds, int) and not _as_it_was(at):
+    span = range(*span_of(rounds))
+    if during is not None and not (during and min(during) in span and max(during) in span):
+        raise ValueError(f"during must be rounds of the run, from {span[0]} to {span[-1]}; found {during}.")
+    if not isinstance(rounds, int) and not as_it_was(at):
         if any(round_.rule is not None for round_ in rounds):
             raise ValueError(
                 "rounds that were mixed by a rule that does not average cannot be played again at another α. "
@@ -281,7 +274,8 @@ def network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None
     return with_weights(network, at, during=during)
 
 
-def _as_it_was(at: Alpha) -> bool:
+def as_it_was(at: Alpha) -> bool:
+    """Whether α is that of the run itself."""
     return not isinstance(at, Tensor) and at == 1
 
 
@@ -295,8 +289,7 @@ def span_of(rounds: Rounds) -> tuple[int, int]:
     count = rounds if isinstance(rounds, int) else len(rounds)
     if count < 1:
         raise ValueError(f"at least one round is needed; found {count}.")
-    first = 0 if isinstance(rounds, int) else rounds[0].t
-    return first, first + count
+    return (0, count) if isinstance(rounds, int) else (rounds[0].t, rounds[0].t + count)
 
 
 def in_words(at: Any) -> str:

@@ -9,17 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.networks import Network, draw
+from cascadice.engine import DivergedError, Evaluation, Network, Round, draw, mix, simulate
 from cascadice.engine.operator import Exchange, Operator
-from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import DivergedError, simulate
-from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.whole_run import (
     Alpha,
     Rounds,
     WholeRun,
+    as_it_was,
     final,
     focused,
     in_words,
@@ -49,7 +46,7 @@ def whole_run_shares(
 
     Args:
         rounds: How many rounds to train; or rounds that were kept, from the first to the last.
-        points: Points of the Gauss–Legendre quadrature over α.
+        points: Points of the quadrature over α.
         on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
         samples: Score samples too.
         length: How many rounds to keep at a time.
@@ -66,7 +63,7 @@ def whole_run_shares(
     parts = [
         (weight, whole_run(network, rounds, evaluation, at=alpha, on=on, samples=samples, length=length,
                            played=played, exchange=exchange))
-        for alpha, weight in gauss_legendre(points)
+        for alpha, weight in weighted_points(points)
     ]  # fmt: skip
     trained, untrained = (measured_at(network, rounds, evaluation, at, on=on, exchange=exchange) for at in (1.0, 0.0))
     return share_out(parts, trained, untrained)
@@ -111,7 +108,7 @@ def measured_at(
     start, stop = span_of(rounds)
     there, on = focused(network_at(network, rounds, at), on)
     operator = Operator(there, exchange)
-    if not isinstance(rounds, int) and not isinstance(at, Tensor) and at == 1:
+    if not isinstance(rounds, int) and as_it_was(at):
         last = rounds[-1]
     elif not isinstance(at, Tensor) and at == 0 and exchange is None:
         last = _only_gossip(there, start, stop)

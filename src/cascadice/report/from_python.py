@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
+from cascadice.engine import Network, Round
 from cascadice.files import Folder
 from cascadice.names import lookup
 from cascadice.report.page import write
@@ -70,15 +69,10 @@ def report(
             ask_whole_run(run, WholeRunQuestion(kinds=("whole-run",), samples=samples), quiet=quiet)
         elif samples:
             ask(run, Question(("shares",), hops=hops, samples=True), run / "samples", quiet=quiet)
-    for name in chosen:
-        _apply(name, run, quiet)
+    for name in chosen:  # as the command of this name does
+        parser = argparse.ArgumentParser()
+        import_module(f"cascadice.applications.{name}.command").add(parser)
+        arguments = parser.parse_args([str(run), *(["--quiet"] if quiet else [])])
+        with writing(run / name):
+            import_module(f"cascadice.applications.{name}.findings").run(arguments)
     return write(run)[0]
-
-
-def _apply(name: str, run: Path, quiet: bool) -> None:
-    """Do what the command of this name does."""
-    parser = argparse.ArgumentParser()
-    import_module(f"cascadice.applications.{name}.command").add(parser)
-    arguments = parser.parse_args([str(run), *(["--quiet"] if quiet else [])])
-    with writing(run / name):
-        import_module(f"cascadice.applications.{name}.findings").run(arguments)

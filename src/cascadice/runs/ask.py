@@ -9,9 +9,8 @@ import torch
 
 from cascadice import files
 from cascadice.console import Console, say, track
-from cascadice.engine.networks import Network
+from cascadice.engine import Network, Round
 from cascadice.engine.operator import Exchange
-from cascadice.engine.rounds import Round
 from cascadice.files import checksums
 from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
@@ -20,7 +19,7 @@ from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.binding import build_recorded, check_process
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.words import in_words, print_summary
@@ -74,7 +73,7 @@ def check_question(question: Any, kinds: Mapping[str, Any], **least: int) -> Non
             raise ValueError(f"{name.replace('_', '-')} must be at least {smallest}; found {value}.")
 
 
-def note_of(question: Question, run: str) -> dict[str, str]:
+def question_note(question: Question, run: str) -> dict[str, str]:
     """What all parts of a folder of influence have in common; `every` may differ, as rounds may be added later.
 
     Settings at their defaults are left out, so that a later version may add some.
@@ -178,39 +177,33 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
+    world = world or ONE_PROCESS
     folder, place = together.places(world, run, out, INFLUENCE)
     together.agree(world, question, settings, overwrite)
-    if world is not None:
+    if not world.alone:
         check_part(question.kinds, question.hops, question.sources)
-    read_run_config(folder)
+    console, config = Console(quiet=quiet or world.rank > 0), read_run_config(folder)
     check_process(folder, None, world)
     with writing(place):
-        return _ask(folder, question, place, settings or {}, overwrite, quiet, world)
-
-
-def _ask(
-    folder: Path, question: Question, out: Path, settings: Mapping[str, Any], overwrite: bool, quiet: bool,
-    world: World | None,
-) -> InfluenceSummary:  # fmt: skip
-    console, config = Console(quiet=quiet or not together.speaks(world)), read_run_config(folder)
-    numbers = together.common(world, store.saved_rounds(folder))
-    starts = start_rounds(numbers, question, folder)
-    note = check_note(out, note_of(question, run_fingerprint(folder, config)), overwrite)
-    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
-    check_fits(question, network)
-    memory.check("this question", forecast.of_question(network, question), network.device)
-    if overwrite:
-        clear(out)
-    protect(out)
-    there = together.common(world, list(parts(out)))
-    remaining = [t for t in starts if t not in there]
-    recording = Recording(folder, config, network, tuple(numbers))
-    loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
-    with together.exchange(world, network) as exchange:
-        computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
-        for answer in track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}"):
-            save_answer(out, answer, note, network.members)
-    return conclude(console, network, folder, out)
+        numbers = world.common(store.saved_rounds(folder))
+        starts = start_rounds(numbers, question, folder)
+        note = check_note(place, question_note(question, run_fingerprint(folder, config)), overwrite)
+        network = build_recorded(folder, config, settings, quiet=quiet, world=world)
+        check_fits(question, network)
+        memory.check("this question", forecast.of_question(network, question), network.device)
+        if overwrite:
+            clear(place)
+        protect(place)
+        there = world.common(list(parts(place)))
+        remaining = [t for t in starts if t not in there]
+        recording = Recording(folder, config, network, tuple(numbers))
+        loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
+        with world.exchange(network) as exchange:
+            computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
+            shown = track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}")
+            for answer in shown:
+                save_answer(place, answer, note, network.members)
+        return conclude(console, network, folder, place)
 
 
 def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:

@@ -12,7 +12,7 @@ from cascadice.engine.networks import Network
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.departures import read_departures, really
 from cascadice.runs.folder import MANIFEST, read_manifest, run_fingerprint
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.saved import network_of
 
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
@@ -20,7 +20,7 @@ DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.
 
 def build_recorded(
     folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False,
-    world: World | None = None,
+    world: World = ONE_PROCESS,
 ) -> Network:  # fmt: skip
     """Build the network of a run in a folder, after a check that settings and data are those it was trained with.
 
@@ -36,27 +36,25 @@ def build_recorded(
     """
     run_fingerprint(folder, config)
     check_process(folder, None, world)
-    place: dict[str, Any] = {} if world is None else {"processes": world.size, "rank": world.rank}
     if config.saved is not None:
         network = network_of(folder, config, settings)
     else:
-        network = build(override(config, settings or {}), quiet=quiet, **place)
+        network = build(override(config, settings or {}), quiet=quiet, processes=world.size, rank=world.rank)
     check_process(folder, network, world)
     check_data(folder, network.data)
-    if world is None:
+    if world.alone:
         return network
-    told = world.tell(read_departures(folder).rows)
-    return replace(network, mixing=really(network.mixing, told))
+    return replace(network, mixing=really(network.mixing, world.tell(read_departures(folder).rows)))
 
 
-def check_process(folder: Path, network: Network | None, world: World | None) -> None:
+def check_process(folder: Path, network: Network | None, world: World) -> None:
     """Raise ValueError if the run in a folder is not that of this process; `network` is its part, if it is known."""
     if not (manifest := read_manifest(folder)):
         return
     then = manifest.get("process")
     if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
         raise ValueError(f"process in {folder / MANIFEST} must say rank, of and members; found {then!r}. Restore it.")
-    if world is None:
+    if world.alone:
         if then is not None:
             raise ValueError(
                 f"{folder} is the part of one of {then['of']} processes, which compute together. Use: torchrun "

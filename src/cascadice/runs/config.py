@@ -102,7 +102,7 @@ def field_types() -> Mapping[str, tuple[type, ...]]:
     return {name: (tuple,) if hint == tuple[str, ...] else get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
-OWN = "own"  # an optimizer that was built in Python, and has no name
+UNNAMED = "own"  # an optimizer that was built in Python, and has no name
 
 # Giving one of these settings resets the ones that it replaces or that belong to its old value.
 RESETS: Mapping[str, Mapping[str, Any]] = {
@@ -218,7 +218,7 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
 def sees_scale(config: Config, nodes: int) -> bool:
     """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
-    if config.optimizer == OWN:
+    if config.optimizer == UNNAMED:
         return "linear=true" in config.optimizer_options
     return all(optimizer_of(one).linear for one in per_participant(config, nodes))
 

@@ -26,7 +26,7 @@ RUN_FILES = (
 )  # fmt: skip
 # of commands over the run
 RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "ledger", "report.html")
-OWN = (*RUN_FILES, *RESULTS)
+ALL_FILES = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
 
@@ -74,7 +74,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
     """Whether a folder holds a run, also one that died while it was begun or cleared."""
-    if {CONFIG, MANIFEST} <= present or all(name in OWN or files.DRAFT.fullmatch(name) for name in present):
+    if {CONFIG, MANIFEST} <= present or all(name in ALL_FILES or files.DRAFT.fullmatch(name) for name in present):
         return True
     try:
         return "cascadice" in files.read_json(folder / MANIFEST).get("versions", {})
@@ -213,7 +213,7 @@ def clear(folder: Path) -> None:
     files.remove_drafts(folder, *BELOW)
     checksums.drop_unreadable(folder)
     first = (store.CHECKPOINT, store.EARLIER)
-    others = [name for name in OWN if name not in (*first, CONFIG, MANIFEST, checksums.LIST)]
+    others = [name for name in ALL_FILES if name not in (*first, CONFIG, MANIFEST, checksums.LIST)]
     for names in (first, others, [CONFIG]):
         for name in names:
             files.remove(folder / name)

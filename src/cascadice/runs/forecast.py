@@ -211,16 +211,12 @@ def _estimator(network: Network, question: "Question", kind: str, samples: int) 
         kept = (hops + 3) * theta.nbytes + 2 * once + (2 * hops * once if kind == "shares" else 0)
         return Need("adjoints and gradients", kept + max(gradients, 2 * _local_work(network).bytes), FEWER)
     together = min(len(question.sources or range(network.nodes)), max(1, cascade.MEMORY // theta.nbytes))
-    pairs, working = (together * min(network.nodes, _reach(network) ** far) for far in (hops, max(0, hops - 1)))
+    reach = int(links(network.mixing(0)).sources.bincount().max())  # of those who hear one, itself too
+    pairs, working = (together * min(network.nodes, reach**far) for far in (hops, max(0, hops - 1)))
     work = 2 * _local_work(network, working).bytes if hops > 1 else 0
     passes = max(gradients, _losses(network, pairs, samples) if kind == "truth" else 0, work)
     rows = PERTURBED * pairs * once // network.nodes
     return Need(f"{kind} influence of {together} sources at a time", rows + theta.nbytes + passes, LESS)
-
-
-def _reach(network: Network) -> int:
-    """How many participants hear one, at most; it hears itself too."""
-    return int(links(network.mixing(0)).sources.bincount().max())
 
 
 def _gradients(network: Network, eval_samples: int) -> int:

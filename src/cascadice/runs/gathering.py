@@ -14,7 +14,7 @@ from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder
 from cascadice.runs import store
 from cascadice.runs.folder import CONFIG, MANIFEST, read_manifest, status_of
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.round_metrics import RoundMetrics
 
 
 def places_of(run: Folder) -> list[Path]:
@@ -45,34 +45,27 @@ def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
 
     The consensus distance is known to no process, and NaN.
     """
-    members = [(read_manifest(place).get("process") or {}).get("members") for place in places]
+    members: list[Any] = [(read_manifest(place).get("process") or {}).get("members") for place in places]
     each = [store.read_metrics(place) for place in places]
     if members == [None]:
         return each[0]
     for place, own, metrics in zip(places, members, each, strict=True):
-        _check_members(place, own, metrics, nodes)
+        known = isinstance(own, list) and all(isinstance(k, int) and 0 <= k < nodes for k in own)
+        if not known or any(len(one.train_loss) != len(own) for one in metrics[:1]):
+            raise ValueError(
+                f"{place / MANIFEST} must name the participants that {store.METRICS} has, below {nodes}; found {own!r}."
+            )
     return [
         RoundMetrics(
             now[0].t,
             _spread([one.train_loss for one in now], members, nodes),
             torch.tensor(torch.nan, dtype=torch.float64),
-            None if any(one.test is None for one in now) else _tests([one.test for one in now], members, nodes),
+            Metrics(*(_spread(rows, members, nodes) for rows in zip(*tests, strict=True))) if all(tests) else None,
             None,
         )
         for now in zip(*each, strict=False)
+        for tests in [[one.test or () for one in now]]
     ]
-
-
-def _check_members(place: Path, own: Any, metrics: Sequence[RoundMetrics], nodes: int) -> None:
-    known = isinstance(own, list) and all(isinstance(k, int) and 0 <= k < nodes for k in own)
-    if not known or any(len(one.train_loss) != len(own) for one in metrics[:1]):
-        raise ValueError(
-            f"{place / MANIFEST} must name the participants that {store.METRICS} has, below {nodes}; found {own!r}."
-        )
-
-
-def _tests(tests: Sequence[Any], members: Sequence[Any], nodes: int) -> Metrics:
-    return Metrics(*(_spread(list(rows), members, nodes) for rows in zip(*tests, strict=True)))
 
 
 def _spread(rows: Sequence[Tensor], members: Sequence[Any], nodes: int) -> Tensor:

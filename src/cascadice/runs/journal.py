@@ -18,19 +18,15 @@ from torch.utils._pytree import tree_map
 import cascadice
 from cascadice import files, interrupts
 from cascadice.data.batches import PADDING
+from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.learner import Participants
-from cascadice.engine.metrics import Metrics, evaluate
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round, consensus
-from cascadice.engine.simulation import DivergedError
 from cascadice.runs import store
 from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
 from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
-from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0
 UPDATE_SECONDS = 2.0  # between updates of a live view
@@ -51,7 +47,7 @@ class Journal:
     fingerprint: str
     data: str
     every: int | None = None
-    world: World | None = None
+    world: World = ONE_PROCESS
     exchange: Messages | None = None
     t: int = 0
     checkpointed: int = 0
@@ -68,8 +64,9 @@ class Journal:
     departures: Departures = field(default_factory=Departures)
 
     @property
-    def layout(self) -> str:
-        return store.layout(self.network.learner.training)
+    def identity(self) -> dict[str, str]:
+        """What its files carry: the fingerprint of the run, and the layout of the model."""
+        return {"run": self.fingerprint, "layout": store.layout(self.network.learner.training)}
 
     @property
     def seconds(self) -> float:
@@ -104,7 +101,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     if journal.network.uneven:  # who sat the round out has none
         loss[(round.draw.batch == PADDING).flatten(1).all(1).to(loss.device)] = torch.nan
     if round.t in to_keep.rounds:
-        store.save_round(journal.folder, round, run=journal.fingerprint, layout=journal.layout)
+        store.save_round(journal.folder, round, **journal.identity)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
     _note_departures(journal, round)
@@ -154,8 +151,7 @@ def save(journal: Journal) -> None:
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         write_departures(journal.folder, journal.departures)
-        identity = {"run": journal.fingerprint, "layout": journal.layout}
-        store.save_checkpoint(journal.folder, journal.t, journal.participants, **identity)
+        store.save_checkpoint(journal.folder, journal.t, journal.participants, **journal.identity)
         journal.checkpointed = journal.t
         _write_manifest(journal)
     journal.saved = monotonic()
@@ -163,13 +159,12 @@ def save(journal: Journal) -> None:
 
 def _keep_earlier(journal: Journal) -> None:
     """Keep the checkpoint that is about to be replaced, once all processes have it: some may die before the next."""
-    if journal.world is None or journal.world.carries_on or journal.t == journal.checkpointed:
+    if journal.world.alone or journal.world.carries_on or journal.t == journal.checkpointed:
         return
     journal.world.tell(journal.checkpointed)
     if (journal.folder / store.CHECKPOINT).exists():
-        whose = {"run": journal.fingerprint, "layout": journal.layout}
-        t, participants = store.load_checkpoint(journal.folder, **whose)
-        store.save_checkpoint(journal.folder, t, participants, **whose, name=store.EARLIER)
+        t, participants = store.load_checkpoint(journal.folder, **journal.identity)
+        store.save_checkpoint(journal.folder, t, participants, **journal.identity, name=store.EARLIER)
 
 
 def pause_after(seconds: float) -> float:
@@ -185,8 +180,7 @@ def begin(journal: Journal) -> None:
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
     files.write_json(journal.folder / CONFIG, to_json(journal.config))
-    if journal.world is not None:
-        journal.world.begin()
+    journal.world.begin()
 
 
 @contextlib.contextmanager
@@ -204,7 +198,7 @@ def ending(journal: Journal) -> Iterator[None]:
         status, journal.t = "diverged", error.t
         raise
     finally:
-        if status == "finished" or (status == "interrupted" and journal.world is None):
+        if status == "finished" or (status == "interrupted" and journal.world.alone):
             save(journal)  # interrupted, processes are in different rounds
         end(journal, status)
 
@@ -274,7 +268,7 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
     network, world = journal.network, journal.world
     cuda = network.device.type == "cuda"
     versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
-    process = {} if world is None else {"rank": world.rank, "of": world.size, "members": list(network.members)}
+    process = {} if world.alone else {"rank": world.rank, "of": world.size, "members": list(network.members)}
     return {
         "strategy": network.strategy,
         "nodes": network.whole,

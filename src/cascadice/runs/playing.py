@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from cascadice.engine.evaluation import Evaluation, evaluate_on
-from cascadice.engine.networks import Network, draw
+from cascadice.engine import Evaluation, Network, draw, evaluate_on
 from cascadice.engine.operator import Exchange
 from cascadice.files import Folder
 from cascadice.influence.trust import RULES
@@ -19,8 +18,8 @@ from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
-from cascadice.runs.processes import World
-from cascadice.runs.recording import RecordedRounds
+from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
 
 
@@ -43,7 +42,7 @@ class Playable:
     recorded: RecordedRounds | None
     length: int | None = None
     exchange: Exchange | None = None
-    world: World | None = None
+    world: World = ONE_PROCESS
 
     def evaluation(self, samples: int | None = None) -> Evaluation:
         """The loss on the first `samples` test samples, or on all of them."""
@@ -62,8 +61,8 @@ class Playable:
         untrained = measured_at(self.network, self.rounds, evaluation, 0.0, **how)
         if trained is None:
             trained = measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how, played=played)
-        told = [(untrained, trained)] if self.world is None else self.world.tell((untrained, trained))
-        return sum(before for before, _ in told), sum(after for _, after in told)
+        before, after = self.world.total(untrained, trained)
+        return before, after
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
         """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
@@ -87,21 +86,25 @@ def open_playable(
         >>> run = open_playable("runs/demo")  # doctest: +SKIP
         >>> whole_run(run.network, run.rounds_at(0.5), evaluate_on(run.network), at=0.5)  # doctest: +SKIP
     """
-    folder = Path(run)
+    folder, world = Path(run), world or ONE_PROCESS
     config = read_run_config(folder)
-    _check_rule(config, folder)
-    return playable(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world))
+    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
+    return playable(Recording(folder, config, network, ()))
 
 
-def playable(folder: Path, config: Config, network: Network) -> Playable:
+def playable(run: Recording) -> Playable:
     """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
+    folder, config, network = run.folder, run.config, run.network
     _check_rule(config, folder)
     if away := read_departures(folder).away:
         raise ValueError(
             f"a run can be played again only if every process took part in every round; that of {folder} was away in "
             f"round {away[0]}. Ask about rounds that all of them recorded: --kind first-order,shares."
         )
-    rounds, saved = _rounds(folder, config, network), set(store.saved_rounds(folder))
+    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
+    if rounds < 1:
+        raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
+    saved = set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:
         recorded = RecordedRounds(folder, range(rounds), network, run_fingerprint(folder, config))
@@ -140,10 +143,3 @@ def _check_rule(config: Config, folder: Path) -> None:
             f"a run can be played again at other weights only if its participants average; {folder} used the rule "
             f"{config.rule!r}, which does not. Train it with another rule, or with none."
         )
-
-
-def _rounds(folder: Path, config: Config, network: Network) -> int:
-    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
-    if rounds < 1:
-        raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
-    return rounds

@@ -9,7 +9,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -76,21 +76,29 @@ class World:
     _told: Iterator[int] = field(default_factory=count)
 
     @property
+    def alone(self) -> bool:
+        """Whether there are no others: torchrun did not start this process."""
+        return self.store is None
+
+    @property
     def carries_on(self) -> bool:
         """Whether processes go on without one that is missing, and so must not wait for all."""
         return self.policy == CARRY_ON
 
     def folder(self, run: Folder) -> Path:
         """The folder of this process in that of a run."""
-        return Path(run) / folder_name(self.rank)
+        return Path(run) if self.alone else Path(run) / folder_name(self.rank)
 
     def members(self, nodes: int) -> tuple[int, ...]:
         """The participants of this process."""
         return split(nodes, self.size)[self.rank]
 
     @contextmanager
-    def exchange(self, network: Network) -> Iterator[Messages]:
-        """The exchange between the parts of a network, of which this process has one; it ends with a goodbye."""
+    def exchange(self, network: Network) -> Iterator[Any]:
+        """The `Messages` between the parts of a network, of which this process has one; None if it has all of it."""
+        if self.alone:
+            yield None
+            return
         group: Any = Pairs(self.store, self.rank, self.interface) if self.carries_on else self.group
         patience = self.patience or (None if self.carries_on else self.timeout)
         policy = "carry on" if self.carries_on else "stop"
@@ -110,6 +118,8 @@ class World:
         Raises:
             ConnectionError: Where a process says nothing in time, or has failed.
         """
+        if self.alone:
+            return [value]
         number = next(self._told)
         self.store.set(f"told/{number}/{self.rank}", json.dumps(value).encode())
         return [self._hear(number, rank) for rank in range(self.size)]
@@ -130,6 +140,15 @@ class World:
         if len(data) > LARGEST:
             raise ConnectionError(f"process {rank} told {len(data)} bytes; at most {LARGEST} were expected.")
         return jsonl.parse(data)
+
+    def common(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers that all processes have."""
+        told = self.tell(list(numbers))
+        return sorted(set(told[0]).intersection(*told[1:]))
+
+    def total(self, *values: float) -> tuple[float, ...]:
+        """The sums of these values over all processes."""
+        return tuple(map(sum, zip(*self.tell(list(values)), strict=True)))
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Check that all processes have the same facts.
@@ -165,6 +184,9 @@ class World:
                 if self.store.check([f"left/{rank}" for rank in range(self.size)]):
                     return
                 time.sleep(PAUSE)
+
+
+ONE_PROCESS = World(0, 1, None, None)
 
 
 def folder_name(rank: int) -> str:

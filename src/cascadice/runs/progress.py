@@ -10,7 +10,7 @@ from torch import Tensor
 from cascadice.console import Console, say
 from cascadice.data import partition
 from cascadice.engine.networks import Network
-from cascadice.runs.metrics import RoundMetrics, quality
+from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.topology import describe_schedule
 
 FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum

@@ -13,8 +13,8 @@ from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
-from cascadice.runs.metrics import quality
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.round_metrics import quality
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,8 @@ def open_recording(
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
         >>> rounds = list(recording.load_rounds())  # doctest: +SKIP
     """
-    folder = Path(run)
-    config, numbers = read_run_config(folder), tuple(store.saved_rounds(folder))
-    if world is not None:
-        numbers = tuple(sorted(set(numbers).intersection(*world.tell(numbers))))
+    folder, world = Path(run), world or ONE_PROCESS
+    config, numbers = read_run_config(folder), tuple(world.common(store.saved_rounds(folder)))
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
     return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world), numbers)

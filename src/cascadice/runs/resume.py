@@ -13,21 +13,21 @@ from cascadice.runs.config import Config
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import BELOW, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds
-from cascadice.runs.metrics import RoundMetrics
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 
 
 def open_journal(
-    folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World | None = None
+    folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World = ONE_PROCESS
 ) -> Journal:
     """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again.
 
     Processes of one `world` begin with the last checkpoint that all of them have.
     """
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
-    every = config.checkpoint_every or (None if world is None else -(-rounds // CHECKPOINTS))
+    every = config.checkpoint_every or (None if world.alone else -(-rounds // CHECKPOINTS))
     journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
     if not resume:
         return journal
@@ -53,9 +53,8 @@ def open_journal(
 def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
     """The last checkpoint of this process; with others that wait for one another, the last that all have."""
     names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
-    whose = {"run": journal.fingerprint, "layout": journal.layout}
-    there = [store.load_checkpoint(journal.folder, **whose, name=name) for name in names]
-    if journal.world is None or journal.world.carries_on:
+    there = [store.load_checkpoint(journal.folder, **journal.identity, name=name) for name in names]
+    if journal.world.alone or journal.world.carries_on:
         return there[0] if there else None
     known = journal.world.tell([checkpoint.t for checkpoint in there])
     common = set(known[0]).intersection(*known[1:])
@@ -82,4 +81,4 @@ def _check_earlier_rounds(journal: Journal) -> None:
     elif missing:
         store.check_rounds(journal.folder)
     for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
-        store.load_round(journal.folder, t, run=journal.fingerprint, layout=journal.layout)
+        store.load_round(journal.folder, t, **journal.identity)

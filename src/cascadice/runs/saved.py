@@ -19,21 +19,19 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from cascadice import files, models, references
-from cascadice.data import corruption
-from cascadice.data.samples import DataSet, Samples
+from cascadice.data import DataSet, Samples, corruption
+from cascadice.engine import Draw, Network
 from cascadice.engine.assembly import DTYPES
 from cascadice.engine.assembly import network as assemble
 from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Draw
 from cascadice.files import jsonl
 from cascadice.files.tensors import Tensors, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
 from cascadice.runs import sources, store
-from cascadice.runs.config import OWN, Config, alike, optimizer_of, override, per_participant
+from cascadice.runs.config import UNNAMED, Config, alike, optimizer_of, override, per_participant
 from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
@@ -147,7 +145,7 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
             f"--{what} package.module:name, a function that other processes can import; or say so in "
             f"cascadice.save({what}=…)."
         )
-    if config.optimizer == OWN:
+    if config.optimizer == UNNAMED:
         raise ValueError("the optimizer was built in Python, so commands work in the process that saved the network.")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if not numbers:

@@ -14,13 +14,12 @@ from cascadice import files, models
 from cascadice.console import Console, track
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
+from cascadice.engine import Network, Round
 from cascadice.files import locks
 from cascadice.influence.checks import check_form, check_rounds
 from cascadice.losses import LOSSES
 from cascadice.runs import saved
-from cascadice.runs.config import OWN, Config, to_json
+from cascadice.runs.config import UNNAMED, Config, to_json
 from cascadice.runs.folder import CONFIG, check_folder, check_writable, clear
 from cascadice.runs.journal import begin, ending, enter
 from cascadice.runs.resume import open_journal
@@ -84,20 +83,16 @@ def save(
     shown = track(
         every, total, Console(quiet=not (progress and total)), "saving", lambda one: f"saved round {one[0].t}"
     )
-    place = _write(started, config, kept, shown, Path(folder), overwrite)
+    _write(started, config, kept, shown, Path(folder), overwrite)
     if started is network:
         saved.remember(kept.digest, network)
-    return place
+    return Path(folder)
 
 
 def _write(
-    network: Network,
-    config: Config,
-    kept: saved.Kept,
-    rounds: Iterable[tuple[Round, bool]],
-    place: Path,
+    network: Network, config: Config, kept: saved.Kept, rounds: Iterable[tuple[Round, bool]], place: Path,
     overwrite: bool,
-) -> Path:
+) -> None:  # fmt: skip
     check_writable(place, "a run")
     with locks.locked(place):
         check_folder(place, config, resume=False, overwrite=overwrite)
@@ -111,7 +106,6 @@ def _write(
             for round, last in rounds:
                 enter(journal, round, last)
         files.write_json(place / CONFIG, to_json(replace(config, rounds=journal.t)))
-    return place
 
 
 def _started(network: Network, first: Round) -> Network:
@@ -145,7 +139,7 @@ def describe(
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
     each = [_settings(network, first, k) for k in range(network.nodes)]
-    if any(("optimizer", OWN) in one for one in each):
+    if any(("optimizer", UNNAMED) in one for one in each):
         each = each[:1]  # one that has no name cannot be one of several
     usual = next((one for one in each if "clip" not in dict(one)), each[0])
     own, rate = dict(usual), float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0])
@@ -171,7 +165,7 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
-    named = optimizer.settings or (("optimizer", OWN), *([("linear", True)] if optimizer.linear else []))
+    named = optimizer.settings or (("optimizer", UNNAMED), *([("linear", True)] if optimizer.linear else []))
     return (*named, ("batch_size", max(1, size)), ("local_steps", max(1, steps)))
 
 

@@ -1,6 +1,6 @@
 """One call to numbers: who helped, from a network and its rounds, as tables to look at, plot and take away."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -11,15 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from cascadice.console import Console, counting
-from cascadice.engine.evaluation import Evaluation, evaluate_on
-from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import simulate
-from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, RoundInfluence, score_rounds, table
+from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
+from cascadice.influence import whole_run, whole_run_shares
+from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, score_rounds, table
 from cascadice.influence.tables import Table, as_frame, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
-from cascadice.influence.whole_run import whole_run
-from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.names import lookup
 from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
 from cascadice.runs.whole_run import rows_by_round
@@ -239,19 +235,17 @@ def _of_rounds(
     coming = simulate(network, rounds, window=hops, taped=samples) if isinstance(rounds, int) else rounds
     results = score_rounds(network, coming, evaluation, hops=hops, kinds=(kind,), samples=samples, points=points or 2)
     with _bar(max(1, length - max(1, hops) + 1), "scoring rounds", progress) as played:
-        return concatenate([_counted(result, played) for result in results])
-
-
-def _counted(result: RoundInfluence, played: Callable[[], None] | None) -> Table:
-    if played is not None:
-        played()
-    return table(result)
+        tables = []
+        for result in results:
+            tables.append(table(result))
+            played()
+        return concatenate(tables)
 
 
 @contextmanager
-def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None] | None]:
+def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None]]:
     if not progress:
-        yield None
+        yield lambda: None
         return
     with counting(total, Console(), doing) as count:
         yield lambda: count(lambda: doing)
@@ -276,16 +270,11 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
     if not summary.samples:
         return None
     (scores,) = summary.samples.values()
-    columns: Sequence[tuple[str, list[Any], type]] = (
-        ("participant", [one.node for one in scores], int),
-        ("sample", [one.sample for one in scores], int),
-        ("uses", [one.uses for one in scores], int),
-        ("influence", [one.value for one in scores], float),
-        ("low", [one.low for one in scores], float),
-        ("high", [one.high for one in scores], float),
-        ("verdict", [one.verdict for one in scores], object),
-    )
-    found: dict[str, NDArray[Any]] = {name: np.array(values, dtype=kind) for name, values, kind in columns}
+    names = {"participant": int, "sample": int, "uses": int, "influence": float, "low": float, "high": float}
+    found: dict[str, NDArray[Any]] = {
+        name: np.array([one[place] for one in scores], dtype=kind) for place, (name, kind) in enumerate(names.items())
+    }
+    found["verdict"] = np.array([one.verdict for one in scores], dtype=object)
     data = network.data
     if data.classes and data.train.y.dim() == 1:
         labels = data.train.y.cpu()[torch.from_numpy(found["sample"])]

@@ -25,7 +25,7 @@ from cascadice.engine.learner import Participants, trained
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, checksums, damaged, flush, intact, jsonl, remove
 from cascadice.files.tensors import Tensors, check_tensors, read_tensors, write_tensors
-from cascadice.runs.metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
+from cascadice.runs.round_metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
 __all__ = [
@@ -133,17 +133,12 @@ def _after(round: Round) -> str | None:
     if round.W.shape[0] != len(round.loss):
         return "heard"  # a part of a network, mixed with what came from others
     again = mix(round.W, round.half)
-    if _equal(again, round.after):
+    (leaves, structure), (others, same) = tree_flatten(again), tree_flatten(round.after)
+    if structure == same and all(a is b or torch.equal(a, b) for a, b in zip(leaves, others, strict=True)):
         return None
     gap, size = (again.theta - round.after.theta).abs().max(), round.half.theta.abs().max()
     rounding = bool(gap <= 100 * torch.finfo(gap.dtype).eps * size)
     return "averaged" if round.rule is None and rounding else "stored"  # in another order of sums; or by a rule
-
-
-def _equal(one: Participants, other: Participants) -> bool:
-    (leaves, structure), (others, other_structure) = tree_flatten(one), tree_flatten(other)
-    pairs = zip(leaves, others, strict=False)
-    return structure == other_structure and all(a is b or torch.equal(a, b) for a, b in pairs)
 
 
 def saved_rounds(folder: Folder) -> list[int]:
@@ -183,21 +178,17 @@ def load_round(
     if run is not None and metadata.get("run", run) != run:  # rounds of version 0.1.0 do not say
         raise ValueError(f"{path} belongs to another run: its fingerprint is {metadata['run']}, not {run}. Restore it.")
     with _complete(path):
-        return _round_from(metadata, tensors, device)
+        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+        draw, half = _draw_from(metadata, tensors), from_tensors("half.", moved)
+        draw = draw._replace(lr=moved["lr"]) if "lr" in moved else draw
+        after = from_tensors("after.", moved) if "after" in metadata else mix(draw.W, half)
+        rule = unrecorded_rule if metadata.get("after") == "stored" else None
+        return Round(draw, from_tensors("before.", moved), half, after, moved["loss"], (), rule)
 
 
 def _check_place(path: Path, metadata: Mapping[str, Any], t: int) -> None:
     if str(metadata.get("t")) != str(t):
         raise ValueError(f"{path} must be round {t}; it is round {metadata.get('t')}. Restore it.")
-
-
-def _round_from(metadata: Mapping[str, Any], tensors: Tensors, device: str | torch.device) -> Round:
-    moved = {name: tensor.to(device) for name, tensor in tensors.items()}
-    draw, half = _draw_from(metadata, tensors), from_tensors("half.", moved)
-    draw = draw._replace(lr=moved["lr"]) if "lr" in moved else draw
-    after = from_tensors("after.", moved) if "after" in metadata else mix(draw.W, half)
-    rule = unrecorded_rule if metadata.get("after") == "stored" else None
-    return Round(draw, from_tensors("before.", moved), half, after, moved["loss"], (), rule)
 
 
 def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:

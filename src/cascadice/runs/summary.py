@@ -17,7 +17,7 @@ from cascadice.influence.tables import ALL, Table, read_table
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
-from cascadice.runs.metrics import RoundMetrics, quality
+from cascadice.runs.round_metrics import RoundMetrics, quality
 
 Numbers = NDArray[np.float64]
 LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training
@@ -163,13 +163,9 @@ def injected_faults(network: Network) -> dict[int, str]:
     return {network.members[node]: kind for node, kind in kinds.items()} if network.members else kinds
 
 
-def _where(table: Table, keep: NDArray[np.bool_]) -> Table:
-    return Table(**{name: column[keep] for name, column in table.columns.items()})
-
-
 def _by_kind(table: Table, keep: NDArray[np.bool_]) -> dict[str, Table]:
     ranks = {kind: [not kind.startswith(start) for start in PREFERRED] for kind in sorted(set(table.kind[keep]))}
-    return {kind: _where(table, keep & (table.kind == kind)) for kind in sorted(ranks, key=ranks.__getitem__)}
+    return {kind: table.where(keep & (table.kind == kind)) for kind in sorted(ranks, key=ranks.__getitem__)}
 
 
 def _sum_at(shape: tuple[int, ...], where: tuple[Any, ...], value: Numbers) -> Numbers:
@@ -197,7 +193,7 @@ def _matrix(rows: Table, nodes: int) -> Numbers:
 
 
 def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
-    rows = _where(rows, np.isfinite(rows.value))
+    rows = rows.where(np.isfinite(rows.value))
     pairs, which, uses = np.unique(
         np.stack([rows.source, rows.sample]), axis=1, return_inverse=True, return_counts=True
     )

@@ -10,12 +10,11 @@ from cascadice import files
 from cascadice.console import Console, counting, say
 from cascadice.engine.backwards import bytes_kept, segment
 from cascadice.engine.evaluation import Evaluation
-from cascadice.influence.estimators import WHOLE_RUN as KINDS
-from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.estimators import WHOLE_RUN
+from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
 from cascadice.influence.whole_run_shares import share_out
-from cascadice.runs import together
 from cascadice.runs.ask import FORMAT, changed_settings, check_question
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
@@ -48,11 +47,11 @@ class WholeRunQuestion:
     @property
     def weights(self) -> list[float]:
         """The weights of the updates at which the run is swept, each once."""
-        of_shares = [at for at, _ in gauss_legendre(self.points)] if "whole-run-shares" in self.kinds else []
+        of_shares = [at for at, _ in weighted_points(self.points)] if "whole-run-shares" in self.kinds else []
         return list(dict.fromkeys([*([self.at] if "whole-run" in self.kinds else []), *of_shares]))
 
     def __post_init__(self) -> None:
-        check_question(self, KINDS, points=1, eval_samples=1)
+        check_question(self, WHOLE_RUN, points=1, eval_samples=1)
         if not 0 < self.at <= 1:
             raise ValueError(f"at must be above 0 and at most 1; found {self.at:g}.")
 
@@ -64,7 +63,7 @@ class Swept(NamedTuple):
     losses: tuple[float, ...] = ()
 
 
-def note_of(question: WholeRunQuestion, played: Playable) -> dict[str, str]:
+def whole_run_note(question: WholeRunQuestion, played: Playable) -> dict[str, str]:
     """What was asked of which run, after how many rounds; settings at their defaults are left out."""
     run = run_fingerprint(played.folder, played.config)
     note = {"format": FORMAT, "run": run, "kinds": ", ".join(question.kinds), "rounds": str(played.rounds)}
@@ -82,7 +81,7 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
         >>> swept = sweep_run(open_playable("runs/demo"), WholeRunQuestion(), Path("out"), Console())  # doctest: +SKIP
         >>> swept.scores["whole-run shares"].participants  # doctest: +SKIP
     """
-    _begin(folder, note_of(question, played), console)
+    _begin(folder, whole_run_note(question, played), console)
     evaluation, sweeps = played.evaluation(question.eval_samples), _open_sweeps(played, question, folder)
     to_score = sum(_to_score(played, scores) for scores in sweeps.values())
     to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items()) + _to_train(played, question)
@@ -95,7 +94,7 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
             return Swept(results)
         known = swept[1.0].value if 1.0 in swept else None
         untrained, trained = played.before_and_after(evaluation, question.on, known, count_one)
-    weighted = [(weight, swept[at]) for at, weight in gauss_legendre(question.points)]
+    weighted = [(weight, swept[at]) for at, weight in weighted_points(question.points)]
     return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained))
 
 
@@ -107,7 +106,7 @@ def _open_sweeps(played: Playable, question: WholeRunQuestion, folder: Path) -> 
 
     sweeps = opened()
     reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
-    if any(theirs != reached for theirs in together.tell(played.world, reached)):
+    if any(theirs != reached for theirs in played.world.tell(reached)):
         for path in (folder / UNFINISHED).glob("at-*"):
             files.remove(path)
         return opened()
@@ -151,7 +150,7 @@ def _sweep(
                 scores.add(scored)
         finally:
             scores.save()
-    return scores.collect()
+    return scores.result()
 
 
 def _to_train(played: Playable, question: WholeRunQuestion) -> int:

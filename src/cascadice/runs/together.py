@@ -1,7 +1,6 @@
 """What is different where several processes train one network together."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,20 +8,17 @@ from typing import Any
 import torch
 
 from cascadice import files
+from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
-from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.metrics import Metrics
-from cascadice.engine.networks import Network
-from cascadice.engine.simulation import DivergedError
 from cascadice.files import locks
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.journal import Journal
-from cascadice.runs.metrics import RoundMetrics
 from cascadice.runs.playing import Playable
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.round_metrics import RoundMetrics
 
-OWN = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
+MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
@@ -44,60 +40,36 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
-    facts = {name: value for name, value in to_json(config).items() if name not in OWN}
+    facts = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
     content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
     world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
-    if world.rank == 0 and overwrite:
-        _clear_further(world, out)
+    for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
+        if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size:
+            with locks.locked(path):
+                clear(path)
+                files.remove(path / MANIFEST)
 
 
-def _clear_further(world: World, out: Path) -> None:
-    names = (path for path in out.glob("rank-*") if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size)
-    for path in names:
-        with locks.locked(path):
-            clear(path)
-            files.remove(path / MANIFEST)
-
-
-@contextmanager
-def exchange(world: World | None, network: Network) -> Iterator[Messages | None]:
+def exchange(world: World | None, network: Network) -> AbstractContextManager[Any]:
     """The exchange with other processes, if there are any."""
-    if world is None:
-        yield None
-        return
-    with world.exchange(network) as messages:
-        yield messages
+    return (world or ONE_PROCESS).exchange(network)
 
 
-def places(world: World | None, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
+def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
     """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's."""
-    folder = Path(run) if world is None else world.folder(run)
-    if out is None:
-        return folder, folder / name
-    return folder, Path(out) if world is None else world.folder(out)
+    folder = world.folder(run)
+    return folder, folder / name if out is None else world.folder(out)
 
 
-def agree(world: World | None, question: Any, settings: Any, overwrite: bool) -> None:
+def agree(world: World, question: Any, settings: Any, overwrite: bool) -> None:
     """Check that all processes were asked the same."""
-    if world is not None:
-        settings = {name: value for name, value in (settings or {}).items() if name not in OWN}
-        world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
+    settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
+    world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
 
 
-def common(world: World | None, numbers: Sequence[int]) -> list[int]:
-    """The numbers that all processes have."""
-    told = tell(world, list(numbers))
-    return sorted(set(told[0]).intersection(*told[1:]))
-
-
-def tell(world: World | None, value: Any) -> list[Any]:
-    """What all processes say."""
-    return [value] if world is None else world.tell(value)
-
-
-def in_step(world: World | None, played: Playable) -> Playable:
+def in_step(world: World, played: Playable) -> Playable:
     """The run, played again by all processes in the same way: recorded if all have it so, as many rounds at a time."""
-    if world is None:
+    if world.alone:
         return played
     least = segment(played.network, played.rounds)
     told = world.tell([played.rounds, played.recorded is not None, least])
@@ -110,23 +82,12 @@ def in_step(world: World | None, played: Playable) -> Playable:
     return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths), world=world)
 
 
-def total(world: World | None, *values: float) -> tuple[float, ...]:
-    """The sums of these values over all processes."""
-    told = tell(world, list(values))
-    return tuple(map(sum, zip(*told, strict=True)))
-
-
-def speaks(world: World | None) -> bool:
-    """Whether this process prints what is said once for all."""
-    return world is None or world.rank == 0
-
-
-def everybody(world: World | None, metrics: RoundMetrics) -> RoundMetrics:
+def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
     """What all processes measured in a round; the consensus distance, which takes all models, is NaN.
 
     Where some may be missing, it is what this one measured.
     """
-    if world is None or world.carries_on:
+    if world.alone or world.carries_on:
         return metrics
     rows = (metrics.train_loss, *(metrics.test or ()))
     told = world.tell([row.tolist() for row in rows])
@@ -135,13 +96,13 @@ def everybody(world: World | None, metrics: RoundMetrics) -> RoundMetrics:
     return metrics._replace(train_loss=loss, consensus=consensus, test=Metrics(*test) if test else None)
 
 
-def come_in(world: World | None, journal: Journal, rounds: int) -> None:
+def come_in(world: World, journal: Journal, rounds: int) -> None:
     """Before training: wait until all are there; or, where the others have been training, start from what they have.
 
     Raises:
         ConnectionError: Where they are not there, or have finished.
     """
-    if world is None or not world.carries_on:
+    if not world.carries_on:
         return
     assert journal.exchange is not None
     if not world.again:

@@ -10,25 +10,22 @@ from typing import Any, NamedTuple
 
 from cascadice import files, loggers
 from cascadice.console import Console, say, track
+from cascadice.engine import DivergedError, Network, Operator, Round, simulate
 from cascadice.engine.carrying_on import carry_on
-from cascadice.engine.networks import Network
-from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Round
-from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.files import locks
 from cascadice.influence.estimators import RoundInfluence
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
-from cascadice.runs.ask import Question, answers, check_fits, conclude, note_of, save_answer
+from cascadice.runs.ask import Question, answers, check_fits, conclude, question_note, save_answer
 from cascadice.runs.config import Config, build, length_of, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter
-from cascadice.runs.metrics import RoundMetrics, logged
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.progress import latest, print_closing, print_opening
 from cascadice.runs.resume import open_journal
+from cascadice.runs.round_metrics import RoundMetrics, logged
 
 LiveView = Callable[[Path, int], AbstractContextManager[Any]]
 """(folder, rounds) -> a context in which the run in this folder is shown while it trains"""
@@ -77,28 +74,28 @@ def run(
         >>> run(Config(rounds=10, epochs=None), "runs/mine", quiet=True).rounds  # doctest: +SKIP
         10
     """
-    folder, place = Path(out), {}
+    world = world or ONE_PROCESS
+    folder = world.folder(out)
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)
-    if world is not None:
-        together.check(world, config, folder, question, live, resume=resume, overwrite=overwrite)
+    if not world.alone:
+        together.check(world, config, Path(out), question, live, resume=resume, overwrite=overwrite)
         if world.begun:  # it was started again, and goes on with what it wrote
             resume, overwrite = True, False
-        folder, place = world.folder(out), {"processes": world.size, "rank": world.rank}
     check_writable(folder, "a run")
     with locks.locked(folder):
         check_folder(folder, config, resume, overwrite)
-        network = build(config, download=download, quiet=quiet, **place)
+        network = build(config, download=download, quiet=quiet, processes=world.size, rank=world.rank)
         rounds = length_of(config, network)
         if question is not None:
             _check_question(question, network, rounds, resume)
         memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
         journal = open_journal(folder, config, network, rounds, resume, world)
-        with nullcontext() if live is None else live(folder, rounds), together.exchange(world, network) as exchange:
+        with nullcontext() if live is None else live(folder, rounds), world.exchange(network) as exchange:
             journal.next_update, journal.exchange = math.inf if live is None else 0.0, exchange
             if overwrite:
                 clear(folder)
-            console = Console(quiet=quiet or not together.speaks(world))
+            console = Console(quiet=quiet or world.rank > 0)
             return _run(journal, rounds, console, question, callbacks)
 
 
@@ -131,7 +128,7 @@ def _train(journal: Journal, rounds: int, console: Console, question: Question |
     if question is None:
         deque(trained, maxlen=0)
         return
-    note = note_of(question, journal.fingerprint)
+    note = question_note(question, journal.fingerprint)
     with closing(done), closing(trained):
         for answer in answers(journal.network, trained, question, journal.exchange):
             save_answer(journal.folder / INFLUENCE, answer, note, journal.network.members)
@@ -167,7 +164,7 @@ def _rounds(
 
 
 def _simulated(journal: Journal, rounds: int, options: dict[str, Any]) -> Iterator[Round]:
-    if journal.world is None or not journal.world.carries_on:
+    if not journal.world.carries_on:
         options["operator"] = Operator(journal.network, journal.exchange)
         return simulate(journal.network, rounds, start=journal.t, **options)
     assert journal.exchange is not None

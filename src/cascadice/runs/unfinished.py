@@ -17,7 +17,7 @@ from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
 from cascadice.files.tensors import read_tensors, write_tensors
-from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, stacked, together
+from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_parts, stacked
 from cascadice.runs import store
 
 SAVE_SECONDS = 60.0
@@ -91,10 +91,10 @@ class SavedSweep:
             files.remove(self.checkpoints.folder)
         self.saved = monotonic()
 
-    def collect(self) -> WholeRun:
+    def result(self) -> WholeRun:
         """The result of a sweep that has ended."""
         assert self.latest is not None
-        return together(self.parts, self.latest.t, self.latest.value)
+        return from_parts(self.parts, self.latest)
 
 
 def open_sweep(folder: Path, at: float, device: torch.device) -> SavedSweep:

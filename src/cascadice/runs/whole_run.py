@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cascadice import files
@@ -14,10 +13,10 @@ from cascadice.runs import memory, together
 from cascadice.runs.ask import FORMAT, check_eval_samples, check_note, clear, conclude, protect
 from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
-from cascadice.runs.playing import Playable, open_playable
-from cascadice.runs.processes import World
+from cascadice.runs.playing import open_playable
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.summary import LOSSES, InfluenceSummary
-from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, note_of, remove_sweeps, sweep_run
+from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, remove_sweeps, sweep_run, whole_run_note
 
 __all__ = ["WholeRunQuestion", "ask_whole_run"]
 
@@ -54,7 +53,8 @@ def ask_whole_run(
     Example:
         >>> summary = ask_whole_run("runs/demo", WholeRunQuestion(samples=True))  # doctest: +SKIP
     """
-    console = Console(quiet=quiet or not together.speaks(world))
+    world = world or ONE_PROCESS
+    console = Console(quiet=quiet or world.rank > 0)
     folder, place = together.places(world, run, out, WHOLE_RUN)
     together.agree(world, question, settings, overwrite)
     played = together.in_step(world, open_playable(folder, settings, quiet=quiet, world=world))
@@ -62,36 +62,26 @@ def ask_whole_run(
     focused(played.network, question.on)
     parts = of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", parts, played.network.device)
-    with writing(place), together.exchange(world, played.network) as exchange:
-        return _ask(replace(played, exchange=exchange), question, place, console, overwrite)
-
-
-def _ask(
-    played: Playable, question: WholeRunQuestion, out: Path, console: Console, overwrite: bool
-) -> InfluenceSummary:
-    note = check_note(out, note_of(question, played), overwrite, WholeRunQuestion)
-    if overwrite:
-        clear(out)
-        remove_sweeps(out)
-    protect(out)
-    done = not (out / UNFINISHED / NOTE).exists() and set(tables.parts(out)).issuperset(range(played.rounds))
-    if not all(together.tell(played.world, done)):
-        files.write_json(out / NOTE, note)
-        for t, rows in enumerate(_compute(played, question, out, console)):
-            tables.write_part(out, tables.renumbered(rows, played.network.members), t, note)
-        files.flush(out, tables.parts(out).values())
-        remove_sweeps(out)
-    return conclude(console, played.network, played.folder, out)
-
-
-def _compute(played: Playable, question: WholeRunQuestion, out: Path, console: Console) -> list[Table]:
-    """The rows of each round."""
-    swept = sweep_run(played, question, out, console)
-    if swept.losses:
-        untrained, trained = swept.losses
-        files.write_json(out / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
-    each = [rows_by_round(kind, result) for kind, result in swept.scores.items()]
-    return [concatenate(rows) for rows in zip(*each, strict=True)]
+    with writing(place), world.exchange(played.network) as exchange:
+        played = replace(played, exchange=exchange)
+        note = check_note(place, whole_run_note(question, played), overwrite, WholeRunQuestion)
+        if overwrite:
+            clear(place)
+            remove_sweeps(place)
+        protect(place)
+        done = not (place / UNFINISHED / NOTE).exists() and set(tables.parts(place)).issuperset(range(played.rounds))
+        if not all(played.world.tell(done)):
+            files.write_json(place / NOTE, note)
+            swept = sweep_run(played, question, place, console)
+            if swept.losses:
+                untrained, trained = swept.losses
+                files.write_json(place / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
+            each = [rows_by_round(kind, result) for kind, result in swept.scores.items()]
+            for t, rows in enumerate(zip(*each, strict=True)):
+                tables.write_part(place, tables.renumbered(concatenate(rows), played.network.members), t, note)
+            files.flush(place, tables.parts(place).values())
+            remove_sweeps(place)
+        return conclude(console, played.network, played.folder, place)
 
 
 def rows_by_round(kind: str, result: WholeRun) -> Iterator[Table]:

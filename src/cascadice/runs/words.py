@@ -7,7 +7,6 @@ import numpy as np
 from torch import Tensor
 
 from cascadice.console import Console, say
-from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
 
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
@@ -48,7 +47,7 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
     found, bounds = sides(summary, kind), summary.bounds[kind]
     both = {"helped": found.helped, "harmed": found.harmed}
     rows = (
-        (f"{verb}  {_name(k, summary)}", f"{value:+.4f}", _interval(bounds, k))
+        (f"{verb}  {_name(k, summary)}", f"{value:+.4f}", f"{bounds.low[k]:+.4f} to {bounds.high[k]:+.4f}")
         for verb, side in both.items()
         for k, value in side[:MOST]
     )
@@ -78,10 +77,6 @@ def _print_samples(
     say(console, caution(summary) or counted_samples(samples))
     columns = ("sample", "true\nlabel", "uses", "influence ± 95 %")
     _print_table(console, f"{title} ({kind})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
-
-
-def _interval(bounds: Bounds, node: int) -> str:
-    return f"{bounds.low[node]:+.4f} to {bounds.high[node]:+.4f}"
 
 
 def meaning(kind: str) -> str:

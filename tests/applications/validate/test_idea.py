@@ -8,7 +8,7 @@ from influence.cases import NODES, small
 
 from cascadice.applications.validate import idea
 from cascadice.applications.validate.advice import advise, trust
-from cascadice.applications.validate.estimates import KINDS, Setting, estimate, kinds_of, name_of
+from cascadice.applications.validate.estimates import ESTIMATES, Setting, estimate, kinds_of, name_of
 from cascadice.applications.validate.idea import (
     EACH,
     SUBSETS,
@@ -85,7 +85,7 @@ def test_samples_of_rounds_are_summed_over_the_run():
 
 def test_only_some_estimates_score_samples():
     assert "truth" not in kinds_of(samples=True)
-    assert kinds_of(samples=False) == list(KINDS)
+    assert kinds_of(samples=False) == list(ESTIMATES)
     with pytest.raises(ValueError, match=r"'truth' scores participants only. For samples use any of whole-run, "):
         estimate("truth", setting(samples=True))
     with pytest.raises(ValueError, match=r"unknown estimate 'whole-runs'. Did you mean 'whole-run'"):

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from cascadice.applications.choose.balance import Balance, balance_over_time
 from cascadice.applications.choose.idea import Observed, well_known
-from cascadice.applications.detect.between import updates_of_neighbours
+from cascadice.applications.detect.between import placed, updates_of_neighbours
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.exchange import cosine_trust
 from cascadice.engine.exchange.geometry import inner_products
 from cascadice.engine.operator import Exchange
 from cascadice.influence.proximity import Proximity, in_turn
-from cascadice.runs import together
 from cascadice.runs.processes import World
 
 
@@ -47,10 +46,8 @@ def observe_here(
             yield Proximity(round_.t, influence, torch.zeros_like(influence))
 
     balance = balance_over_time(proximities(), every)
-    places = [seen.index(k) for k in own]
-    known = [_placed(value[places].double(), own, seen, nodes) for value in (trust.total, trust.weight)]
-    trusted = _placed(trust.trusted[places].double(), own, seen, nodes)
-    told = _sums(world, torch.stack([*known, trusted]))
+    places, learnt = [seen.index(k) for k in own], (trust.total, trust.weight, trust.trusted)
+    told = _sums(world, torch.stack([placed(network, value[places].double().cpu(), own, seen) for value in learnt]))
     all_trust = trust._replace(total=told[0], weight=told[1], trusted=(told[2] > 0) | (told[1] == 0))
     _, *ours = balance
     return Observed(well_known(all_trust), Balance(balance.t, *(_sums(world, own) for own in ours)), total / count)
@@ -63,21 +60,15 @@ def _proximal(
     _, gradient = Operator(network).gradients(evaluation, round_.after, range(network.nodes))
     inner, own = inner_products(rows, gradient), list(network.members)
     W = round_.W.to_dense().to(inner)[own][:, seen].T
-    return _placed(W * network.weights.to(inner) * inner, seen, own, network.whole)
+    return placed(network, (W * network.weights.to(inner) * inner).double().cpu(), seen, own)
 
 
 def _fading(network: Network, world: World) -> float:
     """As `cosine_trust.epoch_fading` of the whole network."""
     _, steps, size = network.batches(0).shape
     held = sum(len(part) // size for part in network.partition or ())
-    whole, worked = together.total(world, held, steps * network.nodes)
+    whole, worked = world.total(held, steps * network.nodes)
     return max(0.9, 1 - 1 / max(1, -(-int(whole) // int(worked))))
-
-
-def _placed(values: Tensor, rows: list[int], columns: list[int], nodes: int) -> Float[Tensor, "n n"]:
-    whole = torch.zeros(nodes, nodes, dtype=torch.float64)
-    whole[torch.tensor(rows)[:, None], torch.tensor(columns)] = values.double().cpu()
-    return whole
 
 
 def _sums(world: World, values: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
 
 
-def run(args: argparse.Namespace, world: World | None) -> None:
+def run(args: argparse.Namespace, world: World) -> None:
     """Rank participants by their whole-run shares, on the final model of one of them or of all.
 
     Of several processes, each ranks its own.
@@ -44,15 +44,14 @@ def run(args: argparse.Namespace, world: World | None) -> None:
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.whole):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
-    played = playable(recording.folder, recording.config, recording.network)
     question = WholeRunQuestion(on="all" if args.on is None else args.on)
     try:
-        with together.exchange(world, recording.network) as exchange:
-            run = replace(together.in_step(world, played), exchange=exchange)
+        with world.exchange(recording.network) as exchange:
+            run = replace(together.in_step(world, playable(recording)), exchange=exchange)
             swept = sweep_run(run, question, writer.folder, writer.console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
-    (total,) = together.total(world, float(swept.scores[SHARES].participants.sum()))
+    (total,) = world.total(float(swept.scores[SHARES].participants.sum()))
     results = _results(writer, swept, question, args.on, total)
     writer.write(plain(results), picture.plot_contributions)
     remove_sweeps(writer.folder)

@@ -22,7 +22,7 @@ from cascadice.applications.writer import Section, Writer, comma_separated, open
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.uncertainty import Bounds
 from cascadice.names import lookup
-from cascadice.runs import store, together
+from cascadice.runs import store
 from cascadice.runs.flags import open_from
 from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     run_in_step(args, "choose", _run)
 
 
-def _run(args: argparse.Namespace, world: World | None) -> None:
+def _run(args: argparse.Namespace, world: World) -> None:
     if args.on is not None:
         raise ValueError("--on is for contributions. Use --by contribution, or leave it out.")
     if args.degree is not None and args.degree < 1:
@@ -86,18 +86,16 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
 
 
-def _observed(recording: Recording, heard: bool, world: World | None) -> Observed:
+def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     """What the recorded rounds show; of several processes, to each what it hears, and then the scores to all."""
     network, rounds = recording.network, recording.load_rounds()
     (evaluation, samples), every = own_samples(network, None, world), -(-len(recording.round_numbers) // TIMES)
     options: dict[str, Any] = {"samples": samples, "every": every}
-    if world is None and not heard:
+    if heard or not world.alone:
+        options["hears"] = torch.stack([neighbours(W) for W in _mixing_of(recording)]).any(0)
+    if world.alone:
         return observe(network, rounds, evaluation, **options)
-    options["hears"] = torch.stack([neighbours(W) for W in _mixing_of(recording)]).any(0)
-    if world is None:
-        return observe(network, rounds, evaluation, **options)
-    with together.exchange(world, network) as exchange:
-        assert exchange is not None
+    with world.exchange(network) as exchange:
         return observe_here(network, rounds, evaluation, world, exchange, **options)
 
 

@@ -3,6 +3,7 @@
 Beside its model, everybody sends its update to those that hear it: as many bytes again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,14 +26,14 @@ class ReceivedHere:
 
 def receive(network: Network, round_: Round, evaluation: Evaluation, exchange: Exchange) -> ReceivedHere:
     """What own participants see of a round. Cost: a message a link, and an evaluation gradient each."""
-    own = torch.tensor(network.members)
     updates = updates_of_neighbours(network, round_, exchange)
-    seen, rows = torch.tensor(sorted(updates)), torch.stack([updates[j] for j in sorted(updates)])
+    own, seen = network.members, sorted(updates)
+    rows = torch.stack([updates[j] for j in seen])
     _, gradient = Operator(network).gradients(evaluation, round_.after, range(network.nodes))
-    inner = _placed(network, inner_products(rows, rows), seen, seen)
+    inner = placed(network, inner_products(rows, rows), seen, seen)
     products, lengths = inner_products(rows, gradient), torch.outer(norms(rows), norms(gradient))
-    cosine = _placed(network, torch.where(lengths > 0, products / lengths, 0.0), seen, own)
-    here = torch.zeros(network.whole, dtype=torch.bool).index_fill_(0, own, True)
+    cosine = placed(network, torch.where(lengths > 0, products / lengths, 0.0), seen, own)
+    here = torch.zeros(network.whole, dtype=torch.bool).index_fill_(0, torch.tensor(own), True)
     held = (round_.W.to_dense().T > 0).to(cosine.device)
     return ReceivedHere(neighbours(round_.W).T.cpu() & here, inner, torch.where(held, cosine, 0.0))
 
@@ -58,7 +59,8 @@ def updates_of_neighbours(
     return found
 
 
-def _placed(network: Network, values: Tensor, rows: Tensor, columns: Tensor) -> Float[Tensor, "n n"]:
+def placed(network: Network, values: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Float[Tensor, "n n"]:
+    """The matrix of everybody with these values in these rows and columns, and 0 elsewhere."""
     whole = values.new_zeros(network.whole, network.whole)
-    whole[rows[:, None].to(values.device), columns[None].to(values.device)] = values
+    whole[torch.tensor(rows)[:, None], torch.tensor(columns)] = values
     return whole

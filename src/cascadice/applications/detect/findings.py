@@ -20,9 +20,8 @@ from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
 from cascadice.engine import Evaluation, Network, evaluate_on
 from cascadice.influence import own_data
-from cascadice.runs import together
 from cascadice.runs.flags import open_from
-from cascadice.runs.processes import World
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.summary import injected_faults
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
@@ -45,8 +44,8 @@ def run(args: argparse.Namespace) -> None:
     run_in_step(args, "detect", _run)
 
 
-def _run(args: argparse.Namespace, world: World | None) -> None:
-    if world is not None and args.allowance is None:
+def _run(args: argparse.Namespace, world: World) -> None:
+    if not world.alone and args.allowance is None:
         args.allowance = ALLOWANCE  # nobody can measure how all of them differ
     recording = open_from(args, world)
     network = recording.network
@@ -55,7 +54,7 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
     options |= {"unlike": args.unlike}
     rounds = recording.load_rounds()
-    with writer.console.doing("looking at what everyone heard"), together.exchange(world, network) as exchange:
+    with writer.console.doing("looking at what everyone heard"), world.exchange(network) as exchange:
         look: Any = Received if exchange is None else partial(receive, exchange=exchange)
         verdicts = detect(network, rounds, evaluation, **options, look=look)
         shares = [votes(verdict := each) for each in verdicts]
@@ -66,10 +65,10 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     writer.print_files()
 
 
-def own_samples(network: Network, asked: int | None = None, world: World | None = None) -> tuple[Evaluation, int]:
+def own_samples(network: Network, asked: int | None = None, world: World = ONE_PROCESS) -> tuple[Evaluation, int]:
     """An evaluation on samples of each participant's own, and how many of these to use in a round, in turn."""
     least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # without one, own_data refuses
-    least = min(together.tell(world, least))
+    least = min(world.tell(least))
     if asked is not None and not 1 <= asked <= least:
         raise ValueError(f"--samples must be in 1..{least}, the fewest that a participant holds; found {asked}.")
     evaluation = evaluate_on(network, own_data(network, min(least, 4 * SAMPLES)))

@@ -9,28 +9,17 @@ other updates.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cascadice.applications.detect.between import ReceivedHere
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.exchange.robust import krum_scores
 from cascadice.influence.proximity import proximity
-
-
-@runtime_checkable
-class Seen(Protocol):
-    """What the receivers see of one round. In all matrices, `[j, k]` is about what k received from j."""
-
-    @property
-    def heard(self) -> Bool[Tensor, "n n"]: ...
-    @property
-    def inner(self) -> Float[Tensor, "n n"]: ...
-    @property
-    def gradient_cosine(self) -> Float[Tensor, "n n"]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +44,10 @@ class Received:
     def gradient_cosine(self) -> Float[Tensor, "n n"]:
         """cos(∇L_k, Δ_j); 0 where k did not hear j. Cost: an evaluation gradient each, one product of [n, d]."""
         return proximity(self.network, self.round_, self.evaluation).cosine
+
+
+Seen = Received | ReceivedHere
+"""What the receivers see of one round. In all matrices, `[j, k]` is about what k received from j."""
 
 
 def influence(received: Seen) -> Float[Tensor, "n n"]:

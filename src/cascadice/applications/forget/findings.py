@@ -6,7 +6,6 @@ It is no proof that every trace is gone; `proved` says what the record shows and
 import argparse
 import re
 from collections.abc import Sequence
-from functools import partial
 from math import isfinite, nan
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from cascadice.applications.plain import plain
 from cascadice.applications.writer import Section, comma_separated, open_writer
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.names import lookup
-from cascadice.runs import store, together
+from cascadice.runs import store
 from cascadice.runs.flags import open_from
 from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
@@ -70,13 +69,13 @@ def run(args: argparse.Namespace) -> None:
     run_in_step(args, "forget", _run)
 
 
-def _run(args: argparse.Namespace, world: World | None) -> None:
+def _run(args: argparse.Namespace, world: World) -> None:
     nodes, samples, rounds = _request(args)
     recording = open_from(args, world)
     numbers, removal = _rounds_to_read(recording, rounds), Removal(nodes, samples, rounds)
     check_removal(recording.network, removal)
     writer = open_writer(args, recording, "forget", CHECKPOINT)
-    with together.exchange(world, recording.network) as exchange:
+    with world.exchange(recording.network) as exchange:
         corrected, measured = _measure(recording, numbers, removal, args, world, exchange)
     folder, layout = writer.folder / MODELS, store.layout(recording.network.learner.training)
     store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
@@ -147,7 +146,7 @@ def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
 
 
 def _measure(
-    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, world: World | None,
+    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, world: World,
     exchange: Exchange | None,
 ) -> tuple[Corrected, _Measured]:  # fmt: skip
     network, began = recording.network, perf_counter()
@@ -169,14 +168,13 @@ def _measure(
     change, left = (models[FORGOTTEN].theta - models[TRAINED].theta).double().norm(dim=1), nan
     if exact is not None:
         never = models.get(NEVER, models[FORGOTTEN])
-        total = partial(together.total, world)
-        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=total)
+        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=world.total)
     return corrected, _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
 
 
-def _everywhere(corrected: Corrected, world: World | None, removal: Removal, numbers: range) -> Corrected:
+def _everywhere(corrected: Corrected, world: World, removal: Removal, numbers: range) -> Corrected:
     """With what was left out in all processes, which must be something."""
-    updates, *uses = (int(number) for number in together.total(world, corrected.updates, *corrected.uses.tolist()))
+    updates, *uses = (int(number) for number in world.total(corrected.updates, *corrected.uses.tolist()))
     if not updates and not sum(uses):
         raise nothing_to_forget(removal, numbers)
     return corrected._replace(updates=updates, uses=torch.tensor(uses, dtype=torch.int64))
@@ -193,13 +191,9 @@ def _rows(measured: _Measured) -> list[list[Any]]:
 
 
 def _findings(
-    recording: Recording,
-    numbers: range,
-    removal: Removal,
-    args: argparse.Namespace,
-    corrected: Corrected,
+    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, corrected: Corrected,
     measured: _Measured,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     rounds = removal.rounds or numbers
     count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
     level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level

@@ -18,7 +18,7 @@ from cascadice.applications.forget.corrections import Correct, along, coasted, p
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
 from cascadice.engine import Network, Operator, Participants, Round, draw
 from cascadice.influence.checks import check_form, check_many, check_replays, check_samples_are_separate
-from cascadice.influence.quadrature import gauss_legendre
+from cascadice.influence.quadrature import weighted_points
 from cascadice.names import lookup
 
 __all__ = ["LEVELS", "Corrected", "Level", "Removal", "forget", "repair"]
@@ -153,6 +153,6 @@ class Level(NamedTuple):
 LEVELS: Mapping[str, Level] = {
     "gossip": Level(along(coasted, lambda points: [(1.0, 1.0)]), "estimate by products of W alone, no Hessian"),
     "first-order": Level(along(pushed, lambda points: [(1.0, 1.0)]), "estimate by a Hessian-vector product a round"),
-    "path-integrated": Level(along(pushed, gauss_legendre), "estimate by first order at several points of a path"),
+    "path-integrated": Level(along(pushed, weighted_points), "estimate by first order at several points of a path"),
     "replay": Level(replayed, "training again without it; exact"),
 }

@@ -61,7 +61,7 @@ def _compare(results: Json, contributions: torch.Tensor, nodes: list[int]) -> No
     if not all(isinstance(elsewhere[name], (int, float)) for name in (*names, "others", "others_weight")):
         raise ValueError(f"{', '.join(names)} must be numbers.")
     budget, floor, clawback = (float(results[name]) for name in names)
-    more: Json = {"others": int(elsewhere["others"]), "total": lambda own: own + float(elsewhere["others_weight"])}
+    more: Json = {"others": int(elsewhere["others"]), "total": lambda own: [own[0] + float(elsewhere["others_weight"])]}
     terms: Json = {"floor": floor, "clawback": clawback, "rule": str(results["payout"])}
     payments = pay(contributions, budget, **terms, **more).payment.tolist()
     rows, noted = {row[0]: row[1] for row in results["table"]["rows"]}, dict(enumerate(results["payments"]))

@@ -8,13 +8,11 @@ from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.operator import Exchange
+from cascadice.influence import by_participant, by_sample, full_horizon, whole_run_shares
 from cascadice.influence.checks import check_recording
-from cascadice.influence.full_horizon import full_horizon
 from cascadice.influence.readings import samples_of
-from cascadice.influence.reverse_gossip import by_participant, by_sample
 from cascadice.influence.shares import mean_adjoint
 from cascadice.influence.whole_run import Rounds, WholeRun
-from cascadice.influence.whole_run_shares import whole_run_shares
 
 CONTRIBUTIONS: Mapping[str, str] = {
     "whole-run": "shares of what the whole run did to the loss of the final models",

@@ -23,11 +23,11 @@ from cascadice.applications.reward.ledger import (
     by_round,
     check_free,
     enter,
-    note_of,
+    ledger_note,
     read_ledger,
     totals,
 )
-from cascadice.applications.reward.payouts import check_terms, credit_bounds, pay, payment_bounds
+from cascadice.applications.reward.payouts import PAYOUT_RULES, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.reward.sentences import Paid, gap_in_words
 from cascadice.applications.reward.sentences import sentences as sentences_about
@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> None:
     run_in_step(args, "reward", _run)
 
 
-def _run(args: argparse.Namespace, world: World | None) -> None:
+def _run(args: argparse.Namespace, world: World) -> None:
     """Of several processes, each enters what its own participants contributed, and pays them."""
     folder = together.places(world, args.run, args.ledger, "ledger")[1]
     begun = (folder / CHAIN).exists()
-    args.kind = args.kind or (note_of(folder)["kind"].partition(",")[0] if begun else "whole-run")
+    args.kind = args.kind or (ledger_note(folder)["kind"].partition(",")[0] if begun else "whole-run")
     _check_kind(args)
     together.agree(world, "reward", {"--kind": args.kind}, args.overwrite)
     recording = open_from(args, world)
@@ -82,8 +82,8 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
     if ledger is not None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
-    with together.exchange(world, recording.network) as exchange:
-        played = together.in_step(world, _playable(recording)) if args.kind == "whole-run" else None
+    with world.exchange(recording.network) as exchange:
+        played = together.in_step(world, playable(recording)) if args.kind == "whole-run" else None
         among = Among(world, exchange, None if played is None else replace(played, exchange=exchange))
         sign = None if key is None else partial(signature, key)
         swept = _enter_missing(writer, ledger, folder, note, args, among, sign)
@@ -97,24 +97,18 @@ def _run(args: argparse.Namespace, world: World | None) -> None:
 class Among(NamedTuple):
     """With whom contributions are computed: other processes, by messages, if there are any; and the run to play."""
 
-    world: World | None
+    world: World
     exchange: Messages | None
     played: Playable | None
 
 
 def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> Paid:
-    weights = [0.0]
-
-    def total(own: float) -> float:
-        weights[0] = together.total(among.world, own)[0] - own
-        return own + weights[0]
-
     terms: dict[str, Any] = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
-    terms["others"] = network.whole - network.nodes
-    payout = pay(by_round(ledger), args.budget, **terms, total=total)
-    how = {**terms, "total": lambda own: together.total(among.world, *own)}
-    payments = payment_bounds(by_round(ledger), args.budget, **how)
-    return Paid(payout, payments, credit_bounds(by_round(ledger), args.clawback), weights[0])
+    terms |= {"others": network.whole - network.nodes, "total": lambda own: among.world.total(*own)}
+    contributed = by_round(ledger)
+    payout, payments = pay(contributed, args.budget, **terms), payment_bounds(contributed, args.budget, **terms)
+    own = float(PAYOUT_RULES[args.payout].weights(payout.credit).sum())
+    return Paid(payout, payments, credit_bounds(contributed, args.clawback), among.world.total(own)[0] - own)
 
 
 def _check_kind(args: argparse.Namespace) -> None:
@@ -133,7 +127,7 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     if (asked or 0) > available:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {asked}.")
     hops, points = args.hops or HOPS, args.points or POINTS
-    last = _playable(recording).rounds - 1 if args.kind == "whole-run" else recording.round_numbers[-1]
+    last = playable(recording).rounds - 1 if args.kind == "whole-run" else recording.round_numbers[-1]
     end = f"to the end of round {last}"
     kinds = {
         "whole-run": f"{points} point{'s' * (points > 1)}, {end}",
@@ -154,7 +148,7 @@ def _enter_missing(
 ) -> Swept | None:  # fmt: skip
     """Enter the rounds that the ledger lacks, and those whose parts are damaged. Whole runs are swept for it."""
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entered, swept = set(together.common(among.world, ledger.rounds if ledger else ())), None
+    entered, swept = set(among.world.common(ledger.rounds if ledger else ())), None
     try:
         if args.kind == "whole-run":
             entries, total, swept = _of_the_whole_run(writer, entered, args, among)
@@ -218,7 +212,7 @@ def _results(
     sentences, measured = sentences_about(writer.recording, ledger, paid, injected, args), {}
     if (run := among.played) is not None:
         untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
-        (entered,) = together.total(among.world, float(by_round(ledger).sum()))
+        (entered,) = among.world.total(float(by_round(ledger).sum()))
         measured = {"untrained": untrained, "trained": trained, "gap": entered - trained + untrained}
         sentences.insert(2, gap_in_words(**measured))
     results = {
@@ -253,7 +247,3 @@ def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
     writer.print_table([*COLUMNS[:4], COLUMNS[-1]], shown[:SHOWN], right=3)
     if len(rows) > SHOWN:
         writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {writer.folder / 'reward.json'}")
-
-
-def _playable(recording: Recording) -> Playable:
-    return playable(recording.folder, recording.config, recording.network)

@@ -95,28 +95,25 @@ def enter(
         >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
         >>> by_round(read_ledger("ledger")).shape
     """
-    with writing(Path(folder)):
-        _enter(Path(folder), note, entries, sign)
-
-
-def _enter(folder: Path, note: Mapping[str, str], entries: Iterable[Entry], sign: Callable[[str], str] | None) -> None:
-    if (folder / CHAIN).exists():
-        seal = read_ledger(folder, note).seal
-    else:
-        check_free(folder)
-        header = _header({name: value for name, value in note.items() if NOTE_DEFAULTS.get(name) != value})
-        with files.replacing(folder / CHAIN) as draft:
-            draft.write_text(header + "\n", encoding="utf-8")
-        seal = _digest(header.encode())
-    end = len(jsonl.complete((folder / CHAIN).read_bytes()))
-    for entry in entries:
-        _write_part(_part(folder, entry.round), _columns(entry))
-        content = _part(folder, entry.round).read_bytes()
-        line = _sealed(seal, entry.round, len(content), _digest(content))
-        line = line if sign is None else line._replace(hmac=sign(line.seal))
-        fields = {name: value for name, value in line._asdict().items() if value != ""}
-        end = jsonl.append(folder / CHAIN, fields, end)
-        seal = line.seal
+    folder = Path(folder)
+    with writing(folder):
+        if (folder / CHAIN).exists():
+            seal = read_ledger(folder, note).seal
+        else:
+            check_free(folder)
+            header = _header({name: value for name, value in note.items() if NOTE_DEFAULTS.get(name) != value})
+            with files.replacing(folder / CHAIN) as draft:
+                draft.write_text(header + "\n", encoding="utf-8")
+            seal = _digest(header.encode())
+        end = len(jsonl.complete((folder / CHAIN).read_bytes()))
+        for entry in entries:
+            _write_part(_part(folder, entry.round), _columns(entry))
+            content = _part(folder, entry.round).read_bytes()
+            line = _sealed(seal, entry.round, len(content), _digest(content))
+            line = line if sign is None else line._replace(hmac=sign(line.seal))
+            fields = {name: value for name, value in line._asdict().items() if value != ""}
+            end = jsonl.append(folder / CHAIN, fields, end)
+            seal = line.seal
 
 
 def check_free(folder: files.Folder) -> None:
@@ -128,7 +125,7 @@ def check_free(folder: files.Folder) -> None:
         raise ValueError(f"{folder} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
 
 
-def note_of(folder: files.Folder) -> dict[str, str]:
+def ledger_note(folder: files.Folder) -> dict[str, str]:
     """What the ledger in a folder is of, from its header alone."""
     return {**NOTE_DEFAULTS, **_read_chain(Path(folder) / CHAIN)[0]}
 

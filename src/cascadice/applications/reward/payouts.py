@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import lgamma
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,16 +45,33 @@ class Payout(NamedTuple):
     lost: Float[Tensor, " n"]
 
 
-def pay(
-    contributions: Float[Tensor, "rounds n"],
-    budget: float,
-    *,
-    floor: float = 0.0,
-    clawback: float = 1.0,
-    rule: str = "proportional",
-    others: int = 0,
-    total: Callable[[float], float] = lambda own: own,
-) -> Payout:
+class Terms(NamedTuple):
+    """On which terms a budget is shared.
+
+    Attributes:
+        floor: What everyone is paid at least.
+        clawback: What harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds; 0
+            forgives all harm; more than 1 punishes it.
+        rule: A name in `PAYOUT_RULES`.
+        others: How many more share the budget, whose contributions are known elsewhere.
+        total: From sums of the weights here to those of everybody.
+    """
+
+    budget: float
+    floor: float = 0.0
+    clawback: float = 1.0
+    rule: str = "proportional"
+    others: int = 0
+    total: Callable[[Sequence[float]], Sequence[float]] = lambda own: own
+
+    def shares(self, credit: Float[Tensor, "*draws n"]) -> tuple[float, Tensor, Tensor]:
+        """What is left above the floors, everyone's weight in it by this credit, and the sum of all weights."""
+        weights, people = PAYOUT_RULES[self.rule].weights(credit), credit.shape[-1] + self.others
+        everybody = torch.tensor(self.total(weights.sum(-1).reshape(-1).tolist()), dtype=torch.float64)
+        return max(self.budget - people * self.floor, 0.0), weights, everybody.view(*credit.shape[:-1], 1)
+
+
+def pay(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -> Payout:
     """Share a budget: the floor for everyone, the rest by a payout rule.
 
         credit_j = Σ_t max(−c[t, j], 0) − clawback · Σ_t max(c[t, j], 0)
@@ -63,11 +80,7 @@ def pay(
     Harm reduces what was earned, never the floor.
 
     Args:
-        clawback: What harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds; 0
-            forgives all harm; more than 1 punishes it.
-        rule: A name in `PAYOUT_RULES`.
-        others: How many more share the budget, whose contributions are known elsewhere.
-        total: From the sum of the weights here to that of everybody.
+        **terms: floor, clawback, rule and others; see `Terms`.
 
     Example:
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
@@ -80,16 +93,17 @@ def pay(
     if len(wrong := (~values.isfinite()).nonzero()):
         t, node = wrong[0].tolist()
         raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
-    check_terms(nodes + others, budget, floor, clawback, rule)
+    given = Terms(budget, **terms)
+    people = nodes + given.others
+    check_terms(people, *given[:4])
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
-    credit = earned - clawback * lost
-    weights, rest = PAYOUT_RULES[rule].weights(credit), max(budget - (nodes + others) * floor, 0.0)
-    everybody = total(float(weights.sum()))
+    credit = earned - given.clawback * lost
+    rest, weights, everybody = given.shares(credit)
     if rest > 0 and not everybody:
-        remedy = f"Pay everyone the same with a floor of {budget / (nodes + others):g}, or lower the clawback."
+        remedy = f"Pay everyone the same with a floor of {budget / people:g}, or lower the clawback."
         raise ValueError(f"nobody helped, so {rest:g} of the budget cannot be paid for help. {remedy}")
     above = rest * weights / everybody if rest > 0 else torch.zeros_like(weights)
-    return Payout(floor + above, credit, earned, lost)
+    return Payout(given.floor + above, credit, earned, lost)
 
 
 def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.0) -> Bounds:
@@ -102,16 +116,7 @@ def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.
     return bounds_of_totals(_credit_by_round(contributions, clawback).numpy())
 
 
-def payment_bounds(
-    contributions: Float[Tensor, "rounds n"],
-    budget: float,
-    *,
-    floor: float = 0.0,
-    clawback: float = 1.0,
-    rule: str = "proportional",
-    others: int = 0,
-    total: Callable[[Sequence[float]], Sequence[float]] = lambda own: own,
-) -> Bounds:
+def payment_bounds(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -> Bounds:
     """The 95 % intervals of payments, by how much everyone's credit varies between rounds; NaN of one round.
 
         credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
@@ -121,24 +126,23 @@ def payment_bounds(
     each time. Cost: 1,000 × R × n multiplications.
 
     Args:
-        clawback: As for `pay`, and so are `floor`, `rule` and `others`.
-        total: From the sums of the weights here, one a draw, to those of everybody.
+        **terms: As for `pay`.
 
     Example:
         >>> low, high = payment_bounds(torch.tensor([[-3.0, -1.0], [-3.1, -0.8], [-2.9, -1.1]]), 100.0)
         >>> bool(low[0] < 75.6 < high[0] < 85)
         True
     """
-    by_round = _credit_by_round(contributions, clawback)
+    given = Terms(budget, **terms)
+    by_round = _credit_by_round(contributions, given.clawback)
     rounds, nodes = by_round.shape
     if rounds < 2:
         return Bounds(np.full(nodes, np.nan), np.full(nodes, np.nan))
     noise = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64)
     scale = half_width(rounds) / NORMAL / (rounds - 1) ** 0.5
     drawn = by_round.sum(0) + scale * noise @ (by_round - by_round.mean(0))
-    weights, rest = PAYOUT_RULES[rule].weights(drawn), max(budget - (nodes + others) * floor, 0.0)
-    everybody = torch.tensor(total(weights.sum(1).tolist()), dtype=torch.float64)[:, None]
-    payments = floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
+    rest, weights, everybody = given.shares(drawn)
+    payments = given.floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
     low, high = payments.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), 0).numpy()
     return Bounds(low, high)
 

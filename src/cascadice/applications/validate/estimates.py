@@ -1,19 +1,16 @@
 """The estimates that `cascadice validate` compares: a score for each participant or sample, over a whole run."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine.evaluation import Evaluation
-from cascadice.engine.networks import Network
-from cascadice.engine.simulation import simulate
-from cascadice.influence.estimators import RoundInfluence, score_rounds
+from cascadice.engine import Evaluation, Network, simulate
+from cascadice.influence import score_rounds, whole_run_shares
 from cascadice.influence.readings import sample_contributions
 from cascadice.influence.whole_run import WholeRun, whole_run
-from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.names import lookup
 
 SCORED = 32  # rounds scored by estimates that look at single rounds; of longer runs, every N-th round
@@ -72,17 +69,8 @@ class Kind(NamedTuple):
     of_samples: bool = True
 
 
-def _at(setting: Setting, alpha: float) -> Tensor:
-    run = whole_run(setting.network, setting.rounds, setting.evaluation, at=alpha, samples=setting.samples)
-    return _of_whole_run(setting, run)
-
-
-def _whole_run_shares(setting: Setting) -> Tensor:
-    run = whole_run_shares(setting.network, setting.rounds, setting.evaluation, samples=setting.samples)
-    return _of_whole_run(setting, run)
-
-
-def _of_whole_run(setting: Setting, run: WholeRun) -> Tensor:
+def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: Any) -> Tensor:
+    run = estimate(setting.network, setting.rounds, setting.evaluation, samples=setting.samples, **options)
     return run.by_sample(setting.size) if setting.samples else run.participants
 
 
@@ -95,26 +83,22 @@ def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
     if samples:
         each = ((result.round, next(iter(result.samples.values()))) for result in results)
         return every * sample_contributions(each, setting.size).value
-    return every * torch.stack(list(_totals(results))).sum(0)
+    totals = (one.cascades[0].total if one.cascades else next(iter(one.participants.values())) for one in results)
+    return every * torch.stack([total.double().cpu() for total in totals]).sum(0)
 
 
-def _totals(results: Iterator[RoundInfluence]) -> Iterator[Tensor]:
-    for result in results:
-        totals = result.cascades[0].total if result.cascades else next(iter(result.participants.values()))
-        yield totals.double().cpu()
-
-
-KINDS: Mapping[str, Kind] = {
+ESTIMATES: Mapping[str, Kind] = {
     "whole-run": Kind(
-        lambda setting: _at(setting, setting.part), "whole-run at {part:.3g}",
+        lambda setting: _over_run(setting, whole_run, at=setting.part), "whole-run at {part:.3g}",
         "how the final models' loss changes with its weight, at the fraction that subsets keep", 4,
     ),
     "whole-run-at-1": Kind(
-        lambda setting: _at(setting, 1.0), "whole-run at 1",
+        lambda setting: _over_run(setting, whole_run), "whole-run at 1",
         "how the final models' loss changes with its weight, in the run as it was", 4,
     ),
     "whole-run-shares": Kind(
-        _whole_run_shares, "whole-run shares", "its share of what training as a whole did to the final models", 13
+        lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
+        "its share of what training as a whole did to the final models", 13,
     ),
     "first-order": Kind(
         lambda setting: _summed(setting, "first-order", 1), "first order, 1 hop",
@@ -133,19 +117,19 @@ KINDS: Mapping[str, Kind] = {
 
 def kinds_of(samples: bool) -> list[str]:
     """The kinds that score samples, or participants."""
-    return [name for name, kind in KINDS.items() if kind.of_samples or not samples]
+    return [name for name, kind in ESTIMATES.items() if kind.of_samples or not samples]
 
 
 def name_of(kind: str, setting: Setting) -> str:
     """What tables and pictures call the estimate."""
-    return KINDS[kind].name.format(part=setting.part)
+    return ESTIMATES[kind].name.format(part=setting.part)
 
 
 def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
     """Score every participant, or sample, over the whole run. Negative helped.
 
     Args:
-        kind: A name of `KINDS`.
+        kind: A name of `ESTIMATES`.
 
     Returns:
         A score for each; their sums over subsets are to predict networks that are trained on these subsets.
@@ -157,11 +141,11 @@ def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
         >>> estimate("whole-run", Setting(network, 100, evaluate_on(network), keep=0.8))
     """
     check_kind(kind, setting.samples)
-    return KINDS[kind].scores(setting).double().cpu()
+    return ESTIMATES[kind].scores(setting).double().cpu()
 
 
 def check_kind(kind: str, samples: bool) -> None:
     """The estimate must exist, and score samples where they are asked for."""
-    if not lookup(KINDS, kind, "estimate").of_samples and samples:
+    if not lookup(ESTIMATES, kind, "estimate").of_samples and samples:
         known = ", ".join(kinds_of(samples=True))
         raise ValueError(f"the estimate {kind!r} scores participants only. For samples use any of {known}.")

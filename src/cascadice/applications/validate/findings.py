@@ -8,40 +8,26 @@ from typing import Any
 import torch
 
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.validate import picture
+from cascadice.applications.validate import idea, picture
 from cascadice.applications.validate.advice import advise
 from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
-from cascadice.applications.validate.estimates import KINDS, Setting
-from cascadice.applications.validate.idea import (
-    EACH,
-    LEAST,
-    SUBSETS,
-    Checked,
-    Plan,
-    Results,
-    Trained,
-    chunks,
-    compare,
-    distinct_subsets,
-    make_plan,
-    steps,
-    train,
-)  # fmt: skip
+from cascadice.applications.validate.estimates import ESTIMATES, Setting
+from cascadice.applications.validate.idea import Checked, Plan, Results, Trained
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
 from cascadice.engine import evaluate, evaluate_on
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
-from cascadice.runs import memory, store, together
+from cascadice.runs import memory, store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
-from cascadice.runs.metrics import quality
 from cascadice.runs.playing import playable
 from cascadice.runs.recording import Recording
+from cascadice.runs.round_metrics import quality
 
 COMMAND, KEPT = "validate", "retrained.safetensors"
 COLUMNS = ("estimate", "LDS", "95 % interval", "Pearson", "leave-one-out", "cost in trainings")
@@ -61,12 +47,14 @@ def run(args: argparse.Namespace) -> None:
     _check_numbers(args)
     recording = _open(args)
     setting = _setting(args, recording)
-    plan = _plan(args, setting)
+    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
+    subsets = idea.distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
+    plan = idea.make_plan(setting, subsets, kinds, args.leave_one_out)
     count = len(plan.subsets) + plan.leave_one_out * setting.network.nodes
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
-    results = _read_kept(together.places(None, args.run, args.out, COMMAND)[1], note, args.overwrite)
+    results = _read_kept(Path(args.out or recording.folder / COMMAND), note, args.overwrite)
     args.overwrite |= bool(results)  # what is there is of these settings, and is added to
     writer = open_writer(args, recording, COMMAND, KEPT)
     trainings = forecast(setting, plan, results)
@@ -76,11 +64,11 @@ def run(args: argparse.Namespace) -> None:
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
         f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.",
     )
-    trained = train(setting)
+    trained = idea.train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
     _compute(writer, setting, plan, trained, results, note)
-    checked = compare(setting, plan, trained, results)
+    checked = idea.compare(setting, plan, trained, results)
     content = _content(writer, setting, plan, trained, results, checked)
     writer.write(content | {"seed": args.seed}, picture.plot)
     _print(writer, checked)
@@ -89,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
 def _check_numbers(args: argparse.Namespace) -> None:
     if not 0 < args.keep < 1:
         raise ValueError(f"--keep must be above 0 and below 1; found {args.keep:g}.")
-    for flag, least, found in (("--subsets", LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
+    for flag, least, found in (("--subsets", idea.LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
         if found is not None and found < least:
             raise ValueError(f"{flag} must be at least {least}; found {found}.")
     lookup({"participants": None, "samples": None}, args.of, "thing to leave out")
@@ -110,7 +98,7 @@ def _open(args: argparse.Namespace) -> Recording:
 
 
 def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
-    run = playable(recording.folder, recording.config, recording.network)
+    run = playable(recording)
     network = run.network
     available = len(network.data.test)
     count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
@@ -118,12 +106,6 @@ def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
     evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
     return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
-
-
-def _plan(args: argparse.Namespace, setting: Setting) -> Plan:
-    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
-    subsets = distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
-    return make_plan(setting, subsets, kinds, args.leave_one_out)
 
 
 def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
@@ -154,21 +136,26 @@ def _read_kept(folder: Path, note: Mapping[str, str], overwrite: bool) -> Result
 
 def _counts(setting: Setting, plan: Plan) -> dict[str, int]:
     """How many networks there are to train, by the name of their results."""
-    return {SUBSETS: len(plan.subsets), EACH: setting.network.nodes * plan.leave_one_out}
+    return {idea.SUBSETS: len(plan.subsets), idea.EACH: setting.network.nodes * plan.leave_one_out}
 
 
 def forecast(setting: Setting, plan: Plan, results: Results) -> int:
     """About how many trainings it takes to compute what the results lack, with the run itself."""
     networks = sum(max(0, count - len(results.get(name, ()))) for name, count in _counts(setting, plan).items())
-    return 1 + networks + sum(KINDS[kind].trainings for kind in plan.kinds if kind not in results)
+    return 1 + networks + sum(ESTIMATES[kind].trainings for kind in plan.kinds if kind not in results)
 
 
 def _compute(
-    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, note: Mapping[str, str]
+    writer: Writer,
+    setting: Setting,
+    plan: Plan,
+    trained: Trained,
+    results: Results,
+    note: Mapping[str, str],
 ) -> None:
     """Complete the results, which are kept after each step."""
-    total = len(plan.kinds) + sum(len(chunks(setting, count)) for count in _counts(setting, plan).values())
-    done = steps(setting, plan, trained, results)
+    total = len(plan.kinds) + sum(len(idea.chunks(setting, count)) for count in _counts(setting, plan).values())
+    done = idea.steps(setting, plan, trained, results)
     try:
         for _ in track(done, total, writer.console, "validating", str, unit="steps"):
             write_tensors(writer.folder / KEPT, results, note)
@@ -178,11 +165,16 @@ def _compute(
 
 
 def _content(
-    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, checked: Sequence[Checked]
+    writer: Writer,
+    setting: Setting,
+    plan: Plan,
+    trained: Trained,
+    results: Results,
+    checked: Sequence[Checked],
 ) -> Json:
-    retrained, found = results[SUBSETS][: len(plan.subsets)], quality(evaluate(setting.network, trained.models))
+    retrained, found = results[idea.SUBSETS][: len(plan.subsets)], quality(evaluate(setting.network, trained.models))
     findings = advise(checked, setting, trained.value, retrained, found)
-    left_out = (trained.value - results[EACH]).tolist() if plan.leave_one_out else None
+    left_out = (trained.value - results[idea.EACH]).tolist() if plan.leave_one_out else None
     absent = None if setting.samples else [(row == 0).nonzero().flatten().tolist() for row in plan.subsets]
     return {
         **writer.header("Which estimate of influence to trust", findings, *_table(checked)),

@@ -17,9 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.applications.validate.estimates import Setting, check_kind, estimate, kinds_of, name_of
-from cascadice.engine.learner import Participants
-from cascadice.engine.operator import Operator
-from cascadice.engine.simulation import simulate
+from cascadice.engine import Operator, Participants, simulate
 from cascadice.influence.retraining import Prediction, predicts, random_subsets, retrain, without_each
 
 LEAST = 4  # subsets: a rank correlation of fewer says nothing
@@ -138,7 +136,7 @@ def validate(
     Args:
         setting: The network, its length, its evaluation, and what subsets keep.
         subsets: How many networks to train.
-        kinds: Names of `KINDS`; all that score what subsets are made of unless given.
+        kinds: Names of `ESTIMATES`; all that score what subsets are made of unless given.
         leave_one_out: Also leave out each participant in turn.
         seed: Of the random subsets.
 

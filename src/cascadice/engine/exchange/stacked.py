@@ -5,6 +5,10 @@
 Real-valued buffers travel with the parameters; optimizer state stays where it is.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,14 +24,21 @@ Point = tuple[Perturbation | None, Perturbation] | None
 
 def mix(W: Float[Tensor, "n n"], half: Participants, out: Participants | None = None) -> Participants:
     """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}; into the buffers `out` if given."""
-    theta = gossip(W, half.theta, out=None if out is None else out.theta)
+    return _mixed(lambda rows, to: gossip(W, rows, out=to), half, out)
+
+
+def _mixed(
+    product: Callable[[Tensor, Tensor | None], Tensor], half: Participants, out: Participants | None
+) -> Participants:
+    theta = product(half.theta, None if out is None else out.theta)
     real = {name: buffer.reshape(len(theta), -1) for name, buffer in half.buffers.items() if buffer.is_floating_point()}
-    buffers = half.buffers | {name: gossip(W, rows).view_as(half.buffers[name]) for name, rows in real.items()}
+    buffers = half.buffers | {name: product(rows, None).view_as(half.buffers[name]) for name, rows in real.items()}
     if out is not None:
         buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
     return Participants(theta, half.state, buffers)
 
 
+@dataclass(frozen=True)
 class Averaging:
     """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly.
 
@@ -37,12 +48,11 @@ class Averaging:
 
     blocks: int = 1
 
-    def __init__(self, blocks: int = 1) -> None:
-        self.blocks = blocks
-
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What participants have after this round if they send `half`; into the buffers `out` if given."""
-        return mix(round_.W, half, out) if self.blocks == 1 else _mix_blocks(self._diagonal(round_.W), half, out)
+        if self.blocks == 1:
+            return mix(round_.W, half, out)
+        return _mixed(partial(_product_of_blocks, self._diagonal(round_.W)), half, out)
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
         """The W by which the round was really mixed: the one that was drawn."""
@@ -66,19 +76,6 @@ class Averaging:
     def _diagonal(self, W: Float[Tensor, "n n"]) -> Float[Tensor, "blocks m m"]:
         size = len(W) // self.blocks
         return W.view(self.blocks, size, self.blocks, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-
-
-def _mix_blocks(W: Float[Tensor, "blocks m m"], half: Participants, out: Participants | None) -> Participants:
-    theta = _product_of_blocks(W, half.theta, None if out is None else out.theta)
-    buffers = {
-        name: _product_of_blocks(W, value.reshape(len(value), -1)).view(value.shape)
-        if value.is_floating_point()
-        else value
-        for name, value in half.buffers.items()
-    }
-    if out is not None:
-        buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
-    return Participants(theta, half.state, buffers)
 
 
 def _product_of_blocks(W: Float[Tensor, "blocks m m"], rows: Float[Tensor, "n d"], out: Tensor | None = None) -> Tensor:

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import cycle
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine.learner import Participants
-
-T = TypeVar("T")
 
 
 class RoundBuffers(NamedTuple):
@@ -30,12 +28,6 @@ def allocate(like: Participants) -> RoundBuffers:
 def ring(like: Participants, window: int) -> Iterator[RoundBuffers]:
     """Buffers in turn, so that a round stays intact while the next `window` rounds are made."""
     return cycle([allocate(like) for _ in range(window + 2)])
-
-
-def kept(structure: T) -> T:
-    """A copy that later use of the buffers leaves alone."""
-    copy: T = tree_map(torch.clone, structure)
-    return copy
 
 
 def copy_into(results: tuple[Participants, Tensor], half: Participants, loss: Tensor) -> tuple[Participants, Tensor]:

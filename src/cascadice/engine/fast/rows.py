@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from cascadice.data.inputs import Inputs, at
+from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine.dropout import Start
 from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
 from cascadice.engine.fast.cuda_graphs import captured_call
@@ -185,13 +185,13 @@ def over_rows(
     if strategy != "loop":
         compiles = steady and strategy == "compile" and _on_cuda(learner)
         everybody = (_compiled_sweep if compiles else _plain_sweep)(row, learner, *shared)
-        return torch.no_grad()(lambda *stacked: everybody(*stacked, *fetch(None)))
+        return torch.no_grad()(lambda *rows: everybody(*rows, *fetch(None)))
 
-    def run(*stacked: Any) -> Any:
-        leaf: Tensor = tree_flatten(stacked)[0][0]
+    def run(*rows: Any) -> Any:
+        leaf: Tensor = tree_flatten(rows)[0][0]
 
         def work(worker: int, k: int) -> Any:
-            own = tree_map(lambda tensor: tensor[k], stacked)
+            own = tree_map(lambda tensor: tensor[k], rows)
             fetched = tree_map(lambda tensor: tensor[0], fetch([k]))
             acting = twin(learner, worker)
             with acting.masks.of(starts[k] if starts else None, leaf.device), tolerating_hooks(acting.training):
@@ -201,8 +201,8 @@ def over_rows(
             out[k].copy_(result[0])
             return result[1:]
 
-        rows = stack(each_row(work, len(leaf), leaf.device, 1 if starts else workers))
-        return rows if out is None else (out, *rows)
+        results = stacked(each_row(work, len(leaf), leaf.device, 1 if starts else workers))
+        return results if out is None else (out, *results)
 
     return torch.no_grad()(run)
 
@@ -246,10 +246,3 @@ _twins: MutableMapping[Learner, dict[int, Learner]] = WeakKeyDictionary()
 @cache
 def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, "cascadice", initializer=torch.set_num_threads, initargs=(threads,))
-
-
-def stack(rows: list[Any]) -> Any:
-    """A list of equal structures of tensors as one structure of stacked tensors."""
-    leaves = [tree_flatten(row)[0] for row in rows]
-    _, shape = tree_flatten(rows[0])
-    return shape.unflatten([torch.stack(columns) for columns in zip(*leaves, strict=True)]) if leaves[0] else rows[0]

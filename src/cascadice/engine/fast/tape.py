@@ -32,10 +32,10 @@ from cascadice.engine.learner import (
     Buffers,
     Learner,
     Optional,
+    broadcast,
     forward,
     gradient,
     objective,
-    per_sample,
     trained,
     unflatten,
 )  # fmt: skip
@@ -166,7 +166,7 @@ def pure_tape(
 
 def _weighted(tape: Tape, samples: Optional) -> Tape:
     """The tape of a pass in which samples have weights: no sample's output depends on another, so terms just scale."""
-    return tuple((given, by * per_sample(samples[0], by)) for given, by in tape) if samples else tape
+    return tuple((given, by * broadcast(samples[0], by)) for given, by in tape) if samples else tape
 
 
 def _probes(layers: Layers, y: Tensor) -> tuple[Tensor, ...]:

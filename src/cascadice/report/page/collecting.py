@@ -19,7 +19,7 @@ from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 
 WORDS = {"interrupted": "was interrupted", "stopped": "was killed", "failed": "failed", "diverged": "diverged"}
@@ -43,7 +43,7 @@ def collect(folder: files.Folder) -> Json:
     notes.extend(_stopped(home, manifest, config, length))
     notes.extend(text for place in places for text in _gone(place))
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
-    results = sections.read_all_sections(places, run, notes)
+    results = sections.read_sections(places, run, notes)
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
     scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, places[0])
     present = {section["name"]: True for section in results} | {"samples": scored}

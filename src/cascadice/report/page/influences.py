@@ -11,7 +11,7 @@ from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.influence.uncertainty import half_width
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
-from cascadice.runs.metrics import RoundMetrics
+from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
 from cascadice.runs.words import caution
 

@@ -66,11 +66,7 @@ def samples(
     }
 
 
-@lru_cache(maxsize=1)  # a live page asks every few seconds
-def _load(folder: Path, config: Config) -> DataSet:
-    return data_of(folder, config)
-
-
+_load = lru_cache(maxsize=1)(data_of)  # a live page asks every few seconds
 Became = dict[tuple[int, int], list[tuple[str, int]]]  # (participant, sample) -> other labels and their uses
 
 

@@ -23,6 +23,7 @@ from cascadice.runs.folder import INFLUENCE
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
 ROWS = 500  # most rows of a section's table on the page
+PLAIN = int | float | str | None  # cells that are shown as they are
 PICTURE_BYTES = 800_000
 
 COMMAND = "cascadice influence {run} --hops 2 --kind truth,path-integrated --every 20"
@@ -37,10 +38,14 @@ INFLUENCES = {  # what only the page itself shows
 NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom"
 
 
-def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
-    """The sections of the run with fingerprint `run`; what cannot be shown is named in `notes`."""
+def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
+    """The sections of the run with fingerprint `run`, or of each of its processes, under its name.
+
+    What cannot be shown is named in `notes`.
+    """
     sections = []
-    for path in in_order(folder.glob("*/*.json"), list(SECTIONS), lambda path: path.stem):
+    by_folder = (in_order(folder.glob("*/*.json"), list(SECTIONS), lambda path: path.stem) for folder in folders)
+    for path in (path for paths in by_folder for path in paths):
         if path.stem != path.parent.name or path.stem == INFLUENCE:
             continue
         try:
@@ -48,18 +53,11 @@ def read_sections(folder: Path, run: str, notes: list[str]) -> list[Json]:
             if results.get("run") != run:
                 raise ValueError("it belongs to another run.")
             sections.append(build_section(results, path.parent))
+            sections[-1]["title"] += f": {path.parent.parent.name}" if len(folders) > 1 else ""
             sections[-1]["findings"] += audited(results, path.parent)
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
     return sections
-
-
-def read_all_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
-    """The sections of a run, or of each of its processes, under its name."""
-    each = [(folder, section) for folder in folders for section in read_sections(folder, run, notes)]
-    if len(folders) == 1:
-        return [section for _, section in each]
-    return [{**section, "title": f"{section['title']}: {folder.name}"} for folder, section in each]
 
 
 def audited(results: Json, folder: Path) -> list[str]:
@@ -79,14 +77,14 @@ def build_section(results: Json, folder: Path) -> Json:
     columns, rows = (table.get("columns"), table.get("rows")) if isinstance(table, dict) else ([], [])
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise ValueError("its table must have a list of columns and a list of rows.")
-    drawn = _charts(results, folder.name)
+    drawn, shown = _charts(results, folder.name), [rows[place] for place in evenly(len(rows), ROWS)]
     return {
         "name": folder.name,
         "title": str(results.get("title", folder.name)),
         "lead": SHOWN[folder.name].lead if folder.name in SHOWN else "",
         "findings": [str(sentence) for sentence in results.get("findings", ())],
         "columns": [str(column) for column in columns],
-        "rows": [[_cell(cell) for cell in rows[place]] for place in evenly(len(rows), ROWS)],
+        "rows": [[plain(cell) if isinstance(cell, PLAIN) else str(cell) for cell in row] for row in shown],
         "count": len(rows),
         "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
         "charts": drawn or [],
@@ -100,10 +98,6 @@ def _charts(results: Json, name: str) -> list[Json] | None:
         return SHOWN[name].charts(results) if name in SHOWN else None
     except (KeyError, IndexError, ValueError, TypeError, AttributeError):
         return None
-
-
-def _cell(cell: Any) -> Any:
-    return plain(cell) if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
 
 
 def _flagged(votes: Any) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
-from cascadice.runs.metrics import RoundMetrics, quality
+from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.runs.summary import InfluenceSummary, clear_samples, sides
 from cascadice.runs.words import adding_up, caution, meaning
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice import loggers
@@ -98,10 +97,14 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
         table = parquet.read_table(path)
         numbers = {name: table.select(COLUMNS)[name].to_numpy() for name in COLUMNS}
     evaluated = ~table["eval_loss"].is_null().to_numpy()
-    nodes = int(numbers["node"].max(initial=-1)) + 1 - _first(numbers["node"])
-    traffic = _traffic(table, nodes)
-    _check_rows(path, numbers["round"], numbers["node"], nodes)
-    rows = {name: torch.tensor(column).view(-1, max(nodes, 1)) for name, column in numbers.items()}
+    rounds, node = numbers["round"], numbers["node"]
+    first = int(node[0]) if len(node) else 0  # not 0 where they are part of a network
+    nodes = int(node.max(initial=-1)) + 1 - first
+    width, traffic = max(nodes, 1), _traffic(table, nodes)
+    complete = len(node) % width == 0 and np.array_equal(node, first + np.arange(len(node)) % width)
+    if not complete or not (rounds.reshape(-1, width) == rounds[::width, None]).all():
+        raise damaged(path, f"rows are missing: every round must have one for each of {nodes} participants")
+    rows = {name: torch.tensor(column).view(-1, width) for name, column in numbers.items()}
     return [
         RoundMetrics(
             int(rows["round"][i, 0]),
@@ -126,16 +129,3 @@ def _traffic(table: Any, nodes: int) -> list[tuple[int, int] | None]:
         return []
     pairs = zip(*(table[name].to_pylist()[:: max(nodes, 1)] for name in TRAFFIC), strict=True)
     return [None if sent is None or received is None else (int(sent), int(received)) for sent, received in pairs]
-
-
-def _first(node: NDArray[Any]) -> int:
-    """The number of the first participant: not 0 where they are part of a network."""
-    return int(node[0]) if len(node) else 0
-
-
-def _check_rows(path: Path, rounds: NDArray[Any], node: NDArray[Any], nodes: int) -> None:
-    """Every round must have a row for each participant, in order."""
-    expected = _first(node) + np.arange(len(node)) % max(nodes, 1)
-    complete = len(node) % max(nodes, 1) == 0 and np.array_equal(node, expected)
-    if not complete or not (rounds.reshape(-1, max(nodes, 1)) == rounds[:: max(nodes, 1), None]).all():
-        raise damaged(path, f"rows are missing: every round must have one for each of {nodes} participants")
