@@ -14,6 +14,7 @@ from cascadice import files
 from cascadice.applications import in_step, writer
 from cascadice.applications.choose.charts import charts as choose_charts
 from cascadice.applications.choose.findings import run as choose
+from cascadice.applications.detect.findings import run as detect
 from cascadice.applications.forget.findings import run as forget
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts as reward_charts
@@ -27,7 +28,7 @@ from cascadice.runs.processes import folder_name
 assert fit_for_threads  # a fixture
 OWN = ([0, 1, 2], [3, 4])
 CONFIG = replace(LONGER, rounds=4, eval_every=4, checkpoint_every=4)
-COMMANDS = {"choose": choose, "reward": reward, "forget": forget}
+COMMANDS = {"choose": choose, "detect": detect, "reward": reward, "forget": forget}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,13 @@ def runs(tmp_path_factory, fit_for_threads):
             return [files.read_json(place / (folder or command) / f"{folder or command}.json") for place in places]
 
         yield home, asked
+
+
+def test_how_to_keep_the_rate_of_false_alarms_can_be_done(runs):
+    _, asked = runs
+    one, *parts = (results["findings"][-1] for results in asked("detect", "--allowance", "0"))
+    assert "allowance of 0. Leave out --allowance, or use --unlike, to keep the rate." in one
+    assert all("allowance of 0. Use a larger --allowance, or --unlike, to keep the rate." in part for part in parts)
 
 
 @pytest.mark.parametrize("kind", ["whole-run", "shares", "horizon"])
