@@ -165,9 +165,8 @@ def _terms(rounds: int, options: Json, verdict: Verdict, own: Sequence[int]) -> 
     votes = "Votes are counted over all receivers; no participant alone can see them."
     if own:
         votes = f"Votes count the receivers of this process alone: {comma_separated(own)}."
-    return (
-        f"Each participant evaluated its neighbours' updates {on}. {_rate(rate, options, verdict, bool(own))} {votes}"
-    )
+    kept = _rate(rate, options, verdict, bool(own))
+    return f"Each participant evaluated its neighbours' updates {on}. {kept} {votes}"
 
 
 def _rate(rate: str, options: Json, verdict: Verdict, part: bool) -> str:
