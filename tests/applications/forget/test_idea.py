@@ -75,7 +75,12 @@ NETWORKS = {
 }
 REMOVALS = {"participant": lambda rounds: PARTICIPANT, "batch": lambda rounds: BATCH, "samples": some_samples}
 SAMPLES = ("sgd", "adamw", "two steps", "loop", "sign flipper", "free-rider")
-CASES = [*((name, "samples") for name in SAMPLES), *((name, "participant") for name in NETWORKS), ("momentum", "batch"), ("state alone", "batch")]
+BATCHES = ("momentum", "state alone")
+CASES = [
+    *((name, "samples") for name in SAMPLES),
+    *((name, "participant") for name in NETWORKS),
+    *((name, "batch") for name in BATCHES),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
