@@ -56,7 +56,7 @@ def pack(frame: Frame) -> Tensor:
     body[: 8 * count].view(torch.int64).copy_(frame.nodes)
     body[8 * count :].view(rows.dtype).view(count, columns).copy_(rows)  # the only copy, from wherever they are
     header = MAGIC, FORMAT, frame.kind, frame.step, frame.t, count, columns, kind, checksum(body)
-    HEADER.pack_into(data.numpy(), 0, *header)
+    HEADER.pack_into(data.numpy().data, 0, *header)
     return data
 
 
@@ -100,7 +100,7 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int,
 
 
 def _header(data: Tensor) -> tuple[int, ...]:
-    return HEADER.unpack_from(data.numpy())
+    return HEADER.unpack_from(data.numpy().data)
 
 
 def _body(
