@@ -2,30 +2,36 @@
 
     torchrun --nproc-per-node 4 benchmarks/processes.py [bytes | time [number of a network] | threads [number]]
 
-Both ways of training take turns in one start: process 0 trains everybody with all cores while the others wait, then
-each process trains its own participants with a thread each. Medians of the ratio of each pair.
+All ways of training take turns in one start: process 0 trains everybody with all cores while the others wait; then
+each process trains its own participants with a thread each, by messages, by bare gloo (the same tensors sent by
+torch.distributed and not checked), and without telling anybody. Medians of the ratios of each turn.
 """
 
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from cascadice import Network, data, models, network
 from cascadice.applications.detect.between import updates_of_neighbours
 from cascadice.applications.forget.idea import Removal, forget
-from cascadice.engine import Operator, evaluate_on, simulate
+from cascadice.engine import Operator, Participants, Round, evaluate_on, simulate
+from cascadice.engine.exchange.routes import routes
+from cascadice.engine.parts import split
 from cascadice.influence import reverse_gossip
 from cascadice.influence.whole_run import whole_run
 from cascadice.runs.processes import World, joined
 from cascadice.topology import links
 
-ROUNDS, PAIRS = 10, 5
+ROUNDS, TURNS = 10, 9
 
 
 class Case(NamedTuple):
@@ -53,7 +59,37 @@ def built(case: Case, members: tuple[int, ...] = ()) -> Network:
     )  # fmt: skip
 
 
-Times = list[tuple[float, float]]
+Times = dict[str, list[tuple[float, float]]]
+SIMULATOR, SILENT, BARE, MESSAGES = "simulator", "no messages", "bare gloo", "processes"
+
+
+class Bare:
+    """What processes send, by torch.distributed alone, to each other or, if they do not talk, to nobody: the floor."""
+
+    def __init__(self, world: World, mine: Network, talk: bool) -> None:
+        parts, theta = [torch.tensor(part) for part in split(mine.whole, world.size)], mine.initial.theta
+        ways, self._group = routes(mine.mixing(0).to_dense(), parts, world.rank), world.group
+        self._own = ways.mine[:, parts[world.rank]].to(theta)
+        self._hearing = [peer for peers in ways.sends.values() for peer in peers if talk]
+        self._heard = {
+            peer: (ways.mine[:, parts[peer]].to(theta), theta.new_empty(len(parts[peer]), theta.shape[1]))
+            for peer in ways.awaited
+            if talk
+        }
+
+    def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
+        sent = [self._group.send([half.theta], peer, 0) for peer in self._hearing]
+        coming = [self._group.recv([rows], peer, 0) for peer, (_, rows) in self._heard.items()]
+        mixed = torch.mm(self._own, half.theta, out=None if out is None else out.theta)
+        for came, (weights, rows) in zip(coming, self._heard.values(), strict=True):
+            came.wait()
+            mixed.addmm_(weights, rows)
+        for left in sent:
+            left.wait()
+        return half._replace(theta=mixed)
+
+    def mixed(self, round_: Round) -> Tensor:
+        return round_.W
 
 
 def seconds(train: Iterable[object]) -> tuple[float, float]:
@@ -64,22 +100,26 @@ def seconds(train: Iterable[object]) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - cpu
 
 
-def times(world: World, case: Case) -> tuple[Times, Times]:
-    """Seconds of the simulator and of the processes in each pair."""
-    cores = len(os.sched_getaffinity(0))
-    whole = built(case) if world.rank == 0 else None
-    mine, alone, together = built(case, world.members(case.nodes)), Times(), Times()
-    with world.exchange(mine) as exchange:
-        operator = Operator(mine, exchange)
-        for _ in range(PAIRS + 1):  # the first pair is a rehearsal
-            world.tell("simulator")
-            torch.set_num_threads(cores)
-            alone.append(seconds(simulate(whole, ROUNDS, window=0)) if whole is not None else (0.0, 0.0))
-            torch.set_num_threads(max(1, cores // world.size))
-            world.tell("processes")
-            told = world.tell(seconds(simulate(mine, ROUNDS, window=0, operator=operator)))
-            together.append((max(clock for clock, _ in told), sum(cpu for _, cpu in told)))
-    return alone[1:], together[1:]
+def times(world: World, case: Case) -> Times:
+    """Seconds of each way of training in each turn."""
+    cores, mine = len(os.sched_getaffinity(0)), built(case, world.members(case.nodes))
+    found: Times = {}
+    with world.exchange(mine) as messages:
+        exchanges: dict[str, Any] = {
+            SILENT: Bare(world, mine, talk=False), BARE: Bare(world, mine, talk=True), MESSAGES: messages
+        }  # fmt: skip
+        ways: dict[str, Callable[[], Iterable[object]]] = {
+            SIMULATOR: tuple if world.rank else partial(simulate, built(case), ROUNDS, window=0)
+        }
+        for way, exchange in exchanges.items():
+            ways[way] = partial(simulate, mine, ROUNDS, window=0, operator=Operator(mine, exchange))
+        for turn, way in product(range(TURNS + 1), ways):  # the first turn is a rehearsal
+            torch.set_num_threads(cores if way == SIMULATOR else max(1, cores // world.size))
+            world.tell(way)
+            told = world.tell(seconds(ways[way]()))
+            if turn:
+                found.setdefault(way, []).append((max(clock for clock, _ in told), sum(cpu for _, cpu in told)))
+    return found
 
 
 def traffic(world: World) -> dict[str, float]:
@@ -147,15 +187,15 @@ def _by_thread() -> dict[tuple[str, str], float]:
     }
 
 
-def print_times(rows: Mapping[str, tuple[Times, Times]]) -> None:
-    cores = len(os.sched_getaffinity(0))
-    print(f"{ROUNDS} rounds, {cores} cores\n")
-    print("| network | seconds | simulator | processes | ratio |\n|---|---|---|---|---|")
-    for name, (alone, together) in rows.items():
+def print_times(rows: Mapping[str, Times]) -> None:
+    print(f"{ROUNDS} rounds, {len(os.sched_getaffinity(0))} cores; times that of the simulator\n")
+    print(f"| network | | simulator | {SILENT} | {BARE} | {MESSAGES} |\n|---|---|---|---|---|---|")
+    for name, found in rows.items():
         for place, what in enumerate(("by the clock", "of processor time")):
-            one, other = ([pair[place] for pair in pairs] for pairs in (alone, together))
-            ratio = median(b / a for a, b in zip(one, other, strict=True))
-            print(f"| {name} | {what} | {median(one):.2f} | {median(other):.2f} | {ratio:.2f} |")
+            each = {way: [turn[place] for turn in turns] for way, turns in found.items()}
+            one = each.pop(SIMULATOR)
+            ratios = (median(b / a for a, b in zip(one, other, strict=True)) for other in each.values())
+            print(f"| {name} | {what} | {median(one):.2f} s | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
 
 
 def print_bytes(sizes: Mapping[str, float]) -> None:

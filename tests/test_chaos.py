@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from chaos.verify import left_out
+from chaos.worker import whole
 
 TESTS = Path(__file__).parent
 ROUNDS = 60
@@ -23,6 +24,11 @@ def test_faults_of_every_kind_cost_no_survivor_a_round():
     ended = ran("chaos", "--faults", "21", "--at-least", "10", "--longest", "60")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "every round of every process is the simulator's; no survivor lost a round" in ended.stdout
+
+
+def test_the_network_is_the_same_in_every_run():
+    one, other = (whole.__wrapped__("ring").initial.theta for _ in range(2))
+    assert one.equal(other)
 
 
 @pytest.mark.slow

@@ -9,11 +9,13 @@ import pytest
 import torch
 from runs.worlds import CONFIG as LONGER
 from runs.worlds import LOCK, fit_for_threads, together, trained
+from torch.utils._pytree import tree_flatten
 
 from cascadice import files
 from cascadice.applications import in_step, writer
 from cascadice.applications.choose.charts import charts as choose_charts
 from cascadice.applications.choose.findings import run as choose
+from cascadice.applications.detect.findings import run as detect
 from cascadice.applications.forget.findings import run as forget
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts as reward_charts
@@ -26,8 +28,8 @@ from cascadice.runs.processes import folder_name
 
 assert fit_for_threads  # a fixture
 OWN = ([0, 1, 2], [3, 4])
-CONFIG = replace(LONGER, rounds=4, eval_every=4, checkpoint_every=4)
-COMMANDS = {"choose": choose, "reward": reward, "forget": forget}
+CONFIG = replace(LONGER, rounds=4, eval_every=4, checkpoint_every=4, optimizer="momentum")
+COMMANDS = {"choose": choose, "detect": detect, "reward": reward, "forget": forget}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,13 @@ def runs(tmp_path_factory, fit_for_threads):
             return [files.read_json(place / (folder or command) / f"{folder or command}.json") for place in places]
 
         yield home, asked
+
+
+def test_how_to_keep_the_rate_of_false_alarms_can_be_done(runs):
+    _, asked = runs
+    one, *parts = (results["findings"][-1] for results in asked("detect", "--allowance", "0"))
+    assert "allowance of 0. Leave out --allowance, or use --unlike, to keep the rate." in one
+    assert all("allowance of 0. Use a larger --allowance, or --unlike, to keep the rate." in part for part in parts)
 
 
 @pytest.mark.parametrize("kind", ["whole-run", "shares", "horizon"])
@@ -131,10 +140,12 @@ def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
 def test_what_is_forgotten_is_what_one_process_forgets(runs, flags):
     one, *parts = runs[1]("forget", *flags, "--overwrite")
     models = [
-        store.load_checkpoint(runs[0] / name / "forget" / "models").participants.theta
+        store.load_checkpoint(runs[0] / name / "forget" / "models").participants
         for name in ("one", *(f"two/{folder_name(rank)}" for rank in (0, 1)))
     ]
-    torch.testing.assert_close(torch.cat(models[1:]), models[0], rtol=0, atol=1e-10)
+    assert models[0].state
+    for whole, *of_two in zip(*(tree_flatten(model)[0] for model in models), strict=True):
+        torch.testing.assert_close(torch.cat(of_two), whole, rtol=0, atol=1e-10)
     for part, own in zip(parts, OWN, strict=True):
         np.testing.assert_allclose(part["change"], np.array(one["change"])[own], atol=1e-10)
         assert part["forgotten"]["updates"] == one["forgotten"]["updates"]

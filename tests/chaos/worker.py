@@ -64,10 +64,9 @@ def whole(graph: str = ALL) -> Network:
     W = torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
     if graph != ALL:
         W = W * (topology.build(graph, NODES)(0).to_dense() != 0)
-    model = models.mlp((64,), 10, hidden=(4,), activation="gelu")
     return network(
-        model, data.digits(), nodes=NODES, batch_size=4, lr=0.03, optimizer="momentum", dtype="float64",
-        mixing=W / W.sum(1, keepdim=True),
+        lambda: models.mlp((64,), 10, hidden=(4,), activation="gelu"), data.digits(), nodes=NODES, batch_size=4,
+        lr=0.03, optimizer="momentum", dtype="float64", mixing=W / W.sum(1, keepdim=True),
     )  # fmt: skip
 
 

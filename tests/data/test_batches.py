@@ -55,6 +55,22 @@ def test_participants_with_their_own_sizes_and_steps_walk_as_they_would_alone(
         assert batches.check_round(drawn(t), sum(lengths), t).dtype == torch.int64
 
 
+def test_of_some_participants_only_their_own_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = partition.iid(60, 5)
+    whole = batches.epochs(parts, [4, 3, 2, 5, 4], steps=[1, 2, 1, 2, 1], seed=3)
+    rows, derive, drawn = torch.tensor([1, 4]), seeds.derive, list[int]()
+    expected = [whole(t)[rows] for t in range(9)]
+
+    def watched(seed: int, what: str, node: int, epoch: int) -> int:
+        drawn.append(node)
+        return derive(seed, what, node, epoch)
+
+    monkeypatch.setattr(seeds, "derive", watched)
+    some = batches.of_some(whole, rows)
+    assert all(some(t).equal(batch) for t, batch in enumerate(expected))
+    assert set(drawn) == {1, 4}
+
+
 def test_one_number_is_that_number_for_everyone() -> None:
     parts = parts_of([9, 14, 30])
     same = batches.epochs(parts, [4, 4, 4], steps=torch.tensor([2, 2, 2]).tolist(), seed=1)

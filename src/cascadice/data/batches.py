@@ -37,22 +37,37 @@ def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerPartic
         tensor([[89, 79, 73, 55],
                 [-1, -1, -1, -1]])
     """
-    return _Epochs(partition, *_checked(partition, batch_size, steps), seed)
+    return _Epochs([part.cpu() for part in partition], *_checked(partition, batch_size, steps), seed)
+
+
+def of_some(batches: Batches, rows: Int[Tensor, " some"]) -> Batches:
+    """The batches of these participants alone: those of others are not drawn, where they were to be drawn here.
+
+    Example:
+        >>> from cascadice.data import partition
+        >>> of_some(epochs(partition.iid(100, 2), 4), torch.tensor([1]))(0)
+        tensor([[[65, 67, 61, 50]]])
+    """
+    if isinstance(batches, _Epochs):
+        return _Epochs(batches.partition, batches.batch_sizes, batches.steps, batches.seed, rows.numpy())
+    return lambda t: batches(t)[rows]
 
 
 class _Epochs:
     """Holds the orders of two epochs per participant, because a round may straddle their border.
 
-    The held orders are only a cache: what is returned depends on `t` alone.
+    The held orders are only a cache: what is returned depends on `t` alone. `some` are the participants that it draws.
     """
 
-    def __init__(self, partition: Partition, batch_sizes: Counts, steps: Counts, seed: int) -> None:
-        self.partition = [part.cpu().numpy() for part in partition]
+    def __init__(
+        self, partition: Sequence[Any], batch_sizes: Counts, steps: Counts, seed: int, some: Counts | None = None
+    ) -> None:
+        self.partition = [np.asarray(part) for part in partition]
         self.batch_sizes, self.steps, self.seed = batch_sizes, steps, seed
+        self.some = np.arange(len(partition)) if some is None else some
         lengths = np.array([len(part) for part in partition])
         self.per_epoch = lengths // batch_sizes
         self.start = np.cumsum(lengths) - lengths
-        self.nodes = np.arange(len(partition))
         self.held = np.full((2, len(partition)), -1)
         self.orders = np.empty((2, int(lengths.sum())), dtype=np.int64)
         self.within = np.arange(batch_sizes.max())
@@ -68,12 +83,12 @@ class _Epochs:
         idle = step >= self.steps
         epoch, position = np.divmod(t * self.steps + np.where(idle, 0, step), self.per_epoch)
         slot = epoch % 2
-        for node in (self.held[slot, self.nodes] != epoch).nonzero()[0]:
+        for node in self.some[self.held[slot[self.some], self.some] != epoch[self.some]]:
             self._shuffle(int(node), int(epoch[node]))
         places = (self.start + position * self.batch_sizes)[:, None] + self.within
         batch: NDArray[np.int64] = self.orders[slot[:, None], np.minimum(places, self.orders.shape[1] - 1)]
         batch[self.absent | idle[:, None]] = PADDING
-        return batch
+        return batch[self.some]
 
     def _shuffle(self, node: int, epoch: int) -> None:
         own = self.partition[node]

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from cascadice.data.batches import of_some
 from cascadice.data.corruption import Corruption
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.networks import Network
@@ -78,7 +79,7 @@ def narrowed(network: Network, members: tuple[int, ...]) -> Network:
     groups = [group._replace(nodes=tuple(place[k] for k in group.nodes if k in place)) for group in network.groups]
     return replace(
         network,
-        batches=lambda t: network.batches(t)[rows],
+        batches=of_some(network.batches, rows),
         lr=lambda t: rate[rows] if isinstance(rate := network.lr(t), Tensor) and rate.dim() else rate,
         q=network.q[rows],
         partition=None if network.partition is None else [network.partition[k] for k in members],

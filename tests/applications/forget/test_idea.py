@@ -70,10 +70,17 @@ NETWORKS = {
     "sign flipper": {"optimizer": "momentum", "behaviours": [Behaviour("sign-flipper", (1,), strength=2.0)]},
     "noise sender": {"behaviours": [Behaviour("noise-sender", (1, 3), strength=0.01)]},
     "free-rider": {"optimizer": "momentum", "behaviours": [Behaviour("free-rider", (0,))]},
+    # nobody hears itself: after a batch is forgotten, what stays changed of its participant is the momentum alone
+    "state alone": {"optimizer": "momentum", "mixing": torch.eye(NODES, dtype=torch.float64).roll(1, 0)},
 }
 REMOVALS = {"participant": lambda rounds: PARTICIPANT, "batch": lambda rounds: BATCH, "samples": some_samples}
 SAMPLES = ("sgd", "adamw", "two steps", "loop", "sign flipper", "free-rider")
-CASES = [*((name, "samples") for name in SAMPLES), *((name, "participant") for name in NETWORKS), ("momentum", "batch")]
+BATCHES = ("momentum", "state alone")
+CASES = [
+    *((name, "samples") for name in SAMPLES),
+    *((name, "participant") for name in NETWORKS),
+    *((name, "batch") for name in BATCHES),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

@@ -11,7 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "false-alarm rate: how often an honest neighbour may be flagged [0.01]"
     parser.add_argument("--rate", type=float, default=0.01, metavar="X", help=text)
     text = "how far apart honest neighbours may be in the long run, in units of their mean difference within a round"
-    text += " (measured, at least 0.5)"
+    text += " (measured, at least 0.5; of several processes 0.5)"
     parser.add_argument("--allowance", type=float, metavar="X", help=text)
     text = "let each receiver use only the spread of its own neighbours; flags fewer attackers"
     parser.add_argument("--unlike", action="store_true", help=text)

@@ -164,11 +164,15 @@ def _terms(rounds: int, options: Json, verdict: Verdict, own: Sequence[int]) -> 
     votes = "Votes are counted over all receivers; no participant alone can see them."
     if own:
         votes = f"Votes count the receivers of this process alone: {comma_separated(own)}."
-    return f"Each participant evaluated its neighbours' updates {on}. {_rate(rate, options, verdict)} {votes}"
+    kept = _rate(rate, options, verdict, bool(own))
+    return f"Each participant evaluated its neighbours' updates {on}. {kept} {votes}"
 
 
-def _rate(rate: str, options: Json, verdict: Verdict) -> str:
-    """The false-alarm rate, and what was allowed for the lasting differences between honest participants."""
+def _rate(rate: str, options: Json, verdict: Verdict, part: bool) -> str:
+    """The false-alarm rate, and what was allowed for the lasting differences between honest participants.
+
+    A process that judges for a `part` of them measures no allowance, and there is nothing to leave out.
+    """
     spread, allowance = max(verdict.spread.tolist()), options["allowance"]
     if options["unlike"]:
         return f"False-alarm rate: about {rate}, by the spread of each receiver's own neighbours (--unlike)."
@@ -178,5 +182,6 @@ def _rate(rate: str, options: Json, verdict: Verdict) -> str:
     if allowance is None or spread <= allowance:
         allowed = ALLOWANCE if allowance is None else allowance
         return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
-    kept = "Leave out --allowance, or use --unlike, to keep the rate"
-    return f"False-alarm rate: more than {rate}, because {differ}, beyond the allowance of {allowance:g}. {kept}."
+    kept = "Use a larger --allowance, or --unlike" if part else "Leave out --allowance, or use --unlike"
+    beyond = f"because {differ}, beyond the allowance of {allowance:g}"
+    return f"False-alarm rate: more than {rate}, {beyond}. {kept}, to keep the rate."

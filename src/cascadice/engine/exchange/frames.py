@@ -5,6 +5,8 @@ Everything in it is checked before use: a frame that is not what was announced i
 
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -20,13 +22,7 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class FrameError(ValueError):
-    """A message that must not be used.
-
-    Attributes:
-        of: The (kind, step) that it says it has; None where not even that can be read.
-    """
-
-    of: tuple[int, int] | None = None
+    """A message that must not be used."""
 
 
 class Frame(NamedTuple):
@@ -51,12 +47,6 @@ def size(rows: int, columns: int, dtype: torch.dtype) -> int:
     return HEADER.size + rows * (8 + columns * dtype.itemsize)
 
 
-def bytes_of(frame: Frame) -> int:
-    """The bytes of this one."""
-    rows, columns = frame.rows.shape
-    return size(rows, columns, frame.rows.dtype)
-
-
 def pack(frame: Frame) -> Tensor:
     """The frame as bytes."""
     rows = frame.rows.detach()
@@ -65,8 +55,8 @@ def pack(frame: Frame) -> Tensor:
     body = data[HEADER.size :]
     body[: 8 * count].view(torch.int64).copy_(frame.nodes)
     body[8 * count :].view(rows.dtype).view(count, columns).copy_(rows)  # the only copy, from wherever they are
-    header = HEADER.pack(MAGIC, FORMAT, frame.kind, frame.step, frame.t, count, columns, kind, checksum(body))
-    data[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+    header = MAGIC, FORMAT, frame.kind, frame.step, frame.t, count, columns, kind, checksum(body)
+    HEADER.pack_into(data.numpy().data, 0, *header)
     return data
 
 
@@ -74,6 +64,22 @@ def notice(kind: int, step: int = 0) -> Tensor:
     """A frame without rows, as bytes."""
     nothing = torch.empty(0)
     return pack(Frame(kind, step, step, nothing.long(), nothing.view(0, 1)))
+
+
+def announced(data: Tensor) -> tuple[int, int, int]:
+    """The kind and the number of a frame and its bytes, as it says itself; of these at most all that there are.
+
+    Raises:
+        FrameError: If it is not one of ours.
+    """
+    if len(data) < HEADER.size:
+        raise FrameError(f"a message of {len(data)} bytes, which is too short")
+    magic, form, kind, step, _, rows, columns, number, _ = _header(data)
+    if magic != MAGIC or form != FORMAT:
+        raise FrameError("a message that is not one of ours, or of another version")
+    if kind not in KINDS:
+        raise FrameError(f"a message of unknown kind {kind}")
+    return kind, step, min(len(data), size(rows, columns, TYPES[number % len(TYPES)]))
 
 
 def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int, frozenset[int]]) -> Frame:
@@ -86,24 +92,19 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int,
     Raises:
         FrameError: Where anything about it is wrong; the message says what.
     """
-    if len(data) < HEADER.size:
-        raise FrameError(f"a message of {len(data)} bytes, which is too short")
-    magic, form, kind, step, t, *rest = HEADER.unpack(bytes(data[: HEADER.size].numpy()))
-    if magic != MAGIC or form != FORMAT:
-        raise FrameError("a message that is not one of ours, or of another version")
-    if kind not in KINDS:
-        raise FrameError(f"a message of unknown kind {kind}")
-    if kind in (GOODBYE, STILL_WAITING):
-        return Frame(kind, step, t, torch.empty(0, dtype=torch.int64), torch.empty(0, 0))
-    try:
-        return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))
-    except FrameError as error:
-        error.of = kind, step
-        raise
+    kind, step, _ = announced(data)
+    if kind not in allowed:
+        raise FrameError(f"a {KINDS[kind]}, where rows were expected")
+    t, *rest = _header(data)[4:]
+    return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))
+
+
+def _header(data: Tensor) -> tuple[int, ...]:
+    return HEADER.unpack_from(data.numpy().data)
 
 
 def _body(
-    data: Tensor, rows: int, width: int, number: int, announced: int,
+    data: Tensor, rows: int, width: int, number: int, summed: int,
     *, columns: int, dtype: torch.dtype, allowed: frozenset[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Whose rows a frame has, and the rows."""
@@ -115,7 +116,7 @@ def _body(
     if len(data) < (end := size(rows, width, dtype)):
         raise FrameError(f"a message cut off at {len(data)} of {end} bytes")
     body = data[HEADER.size : end]
-    if checksum(body) != announced:
+    if checksum(body) != summed:
         raise FrameError("a message that was changed on its way")
     nodes = body[: 8 * rows].view(torch.int64)
     whose = set(nodes.tolist())
@@ -123,7 +124,7 @@ def _body(
         raise FrameError("rows of participants that are not its own to send")
     values = body[8 * rows :].view(dtype).view(rows, width)
     # a sum is 17 times as fast, but may overflow
-    if not bool(values.sum().isfinite()) and not bool(values.isfinite().all()):
+    if not isfinite(values.sum().item()) and not bool(values.isfinite().all()):
         raise FrameError("numbers that are NaN or infinite")
     return nodes, values
 
@@ -136,4 +137,9 @@ def checksum(body: Tensor) -> int:
     words = body[: len(body) // 8 * 8].view(torch.int64)
     whole = len(words) // BLOCK * BLOCK
     sums = torch.cat([words[:whole].view(-1, BLOCK).sum(1), words[whole:], body[8 * len(words) :].long()])
-    return int((sums * (2 * torch.arange(len(sums)) + 1)).sum()) % 2**64
+    return int(sums.dot(_odd(len(sums)))) % 2**64
+
+
+@lru_cache(maxsize=8)
+def _odd(count: int) -> Int[Tensor, " count"]:
+    return 2 * torch.arange(count) + 1

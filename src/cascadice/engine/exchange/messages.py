@@ -21,6 +21,7 @@ from cascadice.engine.exchange.attendance import POLICIES, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
 from cascadice.engine.exchange.renormalise import renormalised, rescaled
+from cascadice.engine.exchange.routes import Routes, any_weight, routes
 from cascadice.engine.exchange.rows import as_rows, from_rows, real_buffers, width
 from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
@@ -49,21 +50,6 @@ class Joined(NamedTuple):
     start: int
     W: Float[Tensor, "n n"]
     participants: Participants
-
-
-class Routes(NamedTuple):
-    """What a mixing matrix asks of one process.
-
-    Attributes:
-        W, mine: The matrix, and the rows of own participants.
-        sends: The processes that hear the same own participants, by these.
-        awaited: The processes that own participants hear.
-    """
-
-    W: Float[Tensor, "n n"]
-    mine: Float[Tensor, "m n"]
-    sends: dict[tuple[int, ...], list[int]]
-    awaited: list[int]
 
 
 class Messages:
@@ -116,38 +102,31 @@ class Messages:
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What own participants have after this round if they send `half`."""
-        rows, routes = as_rows(half), self._routes(round_.W)
-        self._overtaken = self._overtaken + 1 if self._is_overtaken(routes) else 0
-        for heard, peers in routes.sends.items():
+        rows, ways = as_rows(half), self._routes(round_.W)
+        self._overtaken = self._overtaken + 1 if self._is_overtaken(ways) else 0
+        for heard, peers in ways.sends.items():
             chosen = rows if len(heard) == len(rows) else rows[[self._place[k] for k in heard]]
             data = frames.pack(Frame(MODEL, self._step, round_.t, torch.tensor(heard), chosen))
             for peer in peers:
                 self.post.send(peer, data, self.attendance.patience)
-        W, mine, came = routes.W, routes.mine, _flags(self._own, len(routes.W))
+        mine, came = ways.mine, set(self._place)
         place = out.theta if out is not None and rows is half.theta else None
         mixed = _product(mine[:, self._own], rows, place)
-        for frame in self._frames(MODEL, round_.t, routes.awaited):
+        for frame in self._frames(MODEL, round_.t, ways.awaited):
             _add_product(mixed, mine[:, frame.nodes], frame.rows)
-            came[frame.nodes] = True
-        self._mixed, self.incomplete = round_.W, _any(mine[:, ~came])
+            came.update(frame.nodes.tolist())
+        self._mixed, self.incomplete = round_.W, not ways.heard <= came
         if self.incomplete:
             self._check_complete(round_.t)
-            self._mixed = W.index_copy(0, self._own, renormalised(mine, came, self._own))
-            mixed = rescaled(mixed, rows, mine, came)
+            there = _flags(torch.tensor(sorted(came)), len(ways.W))
+            self._mixed = ways.W.index_copy(0, self._own, renormalised(mine, there, self._own))
+            mixed = rescaled(mixed, rows, mine, there)
         return from_rows(mixed, half, out)
 
-    def _routes(self, W: Float[Tensor, "n n"]) -> "Routes":
+    def _routes(self, W: Float[Tensor, "n n"]) -> Routes:
         """What W asks of this process; that of the last W is remembered, because W is often the same for long."""
         if self._known is None or self._known[0] is not W:
-            dense = W.to_dense()
-            sends: dict[tuple[int, ...], list[int]] = {}
-            for peer in self._peers:
-                heard = self._own[(dense[self._parts[peer]][:, self._own] != 0).any(0)]
-                if len(heard):
-                    sends.setdefault(tuple(heard.tolist()), []).append(peer)
-            mine = dense[self._own]
-            awaited = [peer for peer in self._peers if _any(mine[:, self._parts[peer]])]
-            self._known = W, Routes(dense, mine, sends, awaited)
+            self._known = W, routes(W.to_dense(), self._parts, self._rank)
         return self._known[1]
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
@@ -163,10 +142,11 @@ class Messages:
             weights = W[self._own][:, self._parts[peer]]
             heard = (weights != 0).any(0)
             # who was not heard gets an empty message, or it would wait
-            if bool(heard.any()) or _any(planned[self._own][:, self._parts[peer]]):
+            if bool(heard.any()) or any_weight(planned[self._own][:, self._parts[peer]]):
                 self._send(peer, ADJOINT, round_.t, self._parts[peer][heard], _product(weights[:, heard].T, wide))
         theta = _product(W[self._own][:, self._own].T, adjoint.theta)
-        for frame in self._frames(ADJOINT, round_.t, [p for p in self._peers if _any(W[self._parts[p]][:, self._own])]):
+        hearing = [p for p in self._peers if any_weight(W[self._parts[p]][:, self._own])]
+        for frame in self._frames(ADJOINT, round_.t, hearing):
             theta[torch.isin(self._own, frame.nodes)] += frame.rows[:, : theta.shape[1]].to(theta)
         theta = theta if plus is None else theta.add_(plus)
         return adjoint._replace(theta=theta if out is None else out.copy_(theta))
@@ -233,7 +213,7 @@ class Messages:
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
         return Joined(t, t + EARLY, W, from_rows(rescaled(mixed, rows, mine, heard), here, None))
 
-    def _is_overtaken(self, routes: "Routes") -> bool:
+    def _is_overtaken(self, routes: Routes) -> bool:
         """Whether those who hear this process have finished, without it, the exchange that it is about to begin."""
         hearing = [peer for peers in routes.sends.values() for peer in peers]
         return not self._stops and sum(self.post.passed(p, self._step) for p in hearing) >= self._enough(hearing)
@@ -300,7 +280,3 @@ def _flags(nodes: Tensor, size: int) -> Tensor:
     flags = torch.zeros(size, dtype=torch.bool)
     flags[nodes] = True
     return flags
-
-
-def _any(weights: Tensor) -> bool:
-    return bool((weights != 0).any())

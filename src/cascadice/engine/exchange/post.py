@@ -2,7 +2,8 @@
 
 The thread that receives always has a buffer waiting, of the largest size that its peer may send, and a few messages of
 each peer are kept, as they came: memory is bounded whatever a peer sends. Late, early and repeated messages are told
-apart by their number. A peer that dies makes its own threads stop, nobody else's.
+apart by their number; the rest is checked by the thread that asks for a message, because threads that take turns cost
+more than the checks. A peer that dies makes its own threads stop, nobody else's.
 """
 
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.engine.exchange.frames import GOODBYE, HEADER, STILL_WAITING, Frame, FrameError, bytes_of, notice
+from cascadice.engine.exchange.frames import GOODBYE, HEADER, STILL_WAITING, Frame, FrameError, announced, notice
 
 WAITING = 4  # messages to a peer that does not read, before further ones wait or are dropped
 AHEAD = 4  # messages of a peer that are kept until they are asked for
@@ -41,11 +42,11 @@ class Post:
         group: A process group of torch.distributed that can send and receive (gloo); or `Pairs`, which connects again
             to a peer that comes back.
         peers: The other processes it talks to, and how many bytes the largest message of each has.
-        read: Makes a frame of the bytes that a peer sent, or raises a FrameError.
+        read: Makes a frame of the bytes that a peer sent, or raises a FrameError; called when it is asked for.
         lossy: What to do where one side is ahead by more messages than are kept: drop some, or wait for the other.
 
     Attributes:
-        sent, received: Bytes, for each peer.
+        sent, received: Bytes, for each peer; of messages received, as many as they say they have.
         refused: What was wrong with messages that were not used, and how often.
     """
 
@@ -55,7 +56,7 @@ class Post:
         self._group, self._read, self._lossy, self._closing = group, read, lossy, False
         self.sent, self.received, self.refused = Counter[int](), Counter[int](), Counter[str]()
         self._changed = threading.Condition()
-        self._came: dict[int, dict[tuple[int, int], Frame | str]] = {peer: {} for peer in peers}
+        self._came: dict[int, dict[tuple[int, int], Tensor | Frame | str]] = {peer: {} for peer in peers}
         self._gone: dict[int, str] = {}
         self._heard: dict[int, tuple[float, int]] = {}
         self._waits: dict[int, int] = {}
@@ -94,18 +95,22 @@ class Post:
         Raises:
             MissingError: Where it is wrong, was lost or left out, does not come in time, or its sender is gone.
         """
+        found = self._opened(peer, self._waited_for(peer, (kind, step), end, longer))
+        if isinstance(found, str):
+            raise MissingError(found)
+        return found
+
+    def _waited_for(self, peer: int, key: tuple[int, int], end: float, longer: float) -> Tensor | Frame | str:
+        step = key[1]
         with self._changed:
             while True:
                 came = self._came[peer]
-                for old in [key for key in came if key[1] < step]:
+                for old in [other for other in came if other[1] < step]:
                     del came[old]
                     self.refused[f"process {peer} sent messages that were stale"] += 1
-                if (kind, step) in came:
-                    found = came.pop((kind, step))
+                if key in came:
                     self._changed.notify_all()
-                    if isinstance(found, str):
-                        raise MissingError(found)
-                    return found
+                    return came.pop(key)
                 # messages come in the order in which they were sent; a number far ahead is a lie, as the next one shows
                 if any(number <= step + AHEAD for _, number in came):
                     raise MissingError("it sent a later message, but not this one")
@@ -118,13 +123,25 @@ class Post:
                 else:
                     raise MissingError("nothing came in time", late=True)
 
+    def _opened(self, peer: int, what: Tensor | Frame | str) -> Frame | str:
+        """The frame that a message is, or what is wrong with it."""
+        if not isinstance(what, Tensor):
+            return what
+        try:
+            return self._read(peer, what)
+        except FrameError as error:
+            self.refused[f"process {peer} sent {error}"] += 1
+            return f"it sent {error}"
+
     def newest(self, peer: int, near: int) -> Frame | None:
         """The message with the highest number that came of a peer and was not asked for.
 
         One number far ahead is not believed, until the peer's next message is near it, or near the number given.
         """
         with self._changed:
-            good = [frame for frame in self._came[peer].values() if isinstance(frame, Frame)]
+            came = self._came[peer]
+            came.update({key: self._opened(peer, what) for key, what in came.items()})
+            good = [frame for frame in came.values() if isinstance(frame, Frame)]
         good.sort(key=lambda frame: frame.step)
         known = [near, *(frame.step for frame in good)]
         believed = [frame for before, frame in zip(known, good, strict=False) if frame.step - before <= AHEAD]
@@ -197,22 +214,20 @@ class Post:
                 self._lose(peer, _first_line(error))
                 return
             try:
-                frame = self._read(peer, buffer)
+                kind, step, count = announced(buffer)
             except FrameError as error:
                 self.refused[f"process {peer} sent {error}"] += 1
-                if error.of is not None:
-                    self._accept(peer, error.of, f"it sent {error}")
                 continue
-            if frame.kind == GOODBYE:
+            if kind == GOODBYE:
                 self._lose(peer, FINISHED)
                 return
-            self.received[peer] += bytes_of(frame)
-            if frame.kind == STILL_WAITING:
-                self._waits[peer] = frame.step
-                continue
-            self._accept(peer, (frame.kind, frame.step), frame)
+            self.received[peer] += count
+            if kind == STILL_WAITING:
+                self._waits[peer] = step
+            else:
+                self._accept(peer, (kind, step), buffer)
 
-    def _accept(self, peer: int, key: tuple[int, int], what: Frame | str) -> None:
+    def _accept(self, peer: int, key: tuple[int, int], what: Tensor | Frame) -> None:
         with self._changed:
             came = self._came[peer]
             self._heard[peer] = monotonic(), key[1]
