@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from cascadice import seeds
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, half_width
+from cascadice.influence.noise import noise_of_totals
+from cascadice.influence.uncertainty import NORMAL, Bounds, bounds_of_totals, half_width
 from cascadice.names import lookup
 
 DRAWS = 1000  # of everybody's credit, for the intervals of payments
-NORMAL = 1.96  # standard deviations of a normal distribution from its mean to the end of its 95 % interval
 
 
 class PayoutRule(NamedTuple):
@@ -114,11 +115,11 @@ def payment_bounds(
 ) -> Bounds:
     """The 95 % intervals of payments, by how much everyone's credit varies between rounds; NaN of one round.
 
-        credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
+        credit* = credit + half / 1.96 · Σ_t ε_t z_t / √Σ_t z_t²,      z_t = (credit_t − m) / b_t,  ε_t ~ N(0, 1)
 
     Who is paid more leaves less for others, so credits are drawn together, 1,000 times, each as widely as its own
-    interval says (`credit_bounds`), and every draw is paid; the interval holds 95 % of the payments. Draws are the same
-    each time. Cost: 1,000 × R × n multiplications.
+    interval says (`credit_bounds`), with the noise z that they share (`influence.noise`). Every draw is paid; the
+    interval holds 95 % of the payments. Draws are the same each time. Cost: 1,000 × R × n multiplications.
 
     Args:
         clawback: As for `pay`, and so are `floor`, `rule` and `others`.
@@ -133,9 +134,10 @@ def payment_bounds(
     rounds, nodes = by_round.shape
     if rounds < 2:
         return Bounds(np.full(nodes, np.nan), np.full(nodes, np.nan))
-    noise = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64)
-    scale = half_width(rounds) / NORMAL / (rounds - 1) ** 0.5
-    drawn = by_round.sum(0) + scale * noise @ (by_round - by_round.mean(0))
+    mean, spread, noisy = map(torch.from_numpy, noise_of_totals(by_round.numpy())[:3])
+    shared = normalize((by_round - mean) / noisy.sqrt()[:, None], dim=0)
+    drawn = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64) @ shared
+    drawn = by_round.sum(0) + drawn * spread * half_width(rounds) / NORMAL
     weights, rest = PAYOUT_RULES[rule].weights(drawn), max(budget - (nodes + others) * floor, 0.0)
     everybody = torch.tensor(total(weights.sum(1).tolist()), dtype=torch.float64)[:, None]
     payments = floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
