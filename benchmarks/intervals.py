@@ -1,4 +1,4 @@
-"""How often do 95 % intervals hold the mean over seeds? `python benchmarks/intervals.py [--seeds 14]`
+"""How often do 95 % intervals hold the mean over seeds? `python benchmarks/intervals.py [--seeds 14] [--first 0]`
 
 Of participants' and samples' contributions to the final models, and of payments by them. The same data in the same
 hands, trained with other parameters and other batches. An honest interval of 95 % holds the mean of all seeds in about
@@ -17,6 +17,7 @@ from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_to
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--seeds", type=int, default=14)
+parser.add_argument("--first", type=int, default=0, help="the first seed")
 parser.add_argument("--rounds", type=int, default=100)
 args = parser.parse_args()
 
@@ -34,9 +35,12 @@ def estimates(network: cd.Network, rounds: list[cd.Round]) -> dict[str, tuple[np
     """What -> its estimate and its interval."""
     found = influence.whole_run(network, rounds, influence.evaluate_on(network))
     values, used = found.samples.double().numpy().ravel(), found.drawn.numpy().ravel()
+    when, who = (place.ravel() for place in np.indices(found.drawn.shape)[:2])
+    owner = np.zeros(used.max() + 1, dtype=int)
+    owner[used] = who
     return {
         "participants": (found.participants.numpy(), bounds_of_totals(found.by_round.numpy())),
-        "samples": (np.bincount(used, values), bounds_of_sums(values, used)),
+        "samples": (np.bincount(used, values), bounds_of_sums(values, used, when, owner)),
         "payments": (pay(found.by_round, 1000).payment.numpy(), payment_bounds(found.by_round, 1000)),
     }
 
@@ -44,7 +48,7 @@ def estimates(network: cd.Network, rounds: list[cd.Round]) -> dict[str, tuple[np
 for lr in (0.1, 0.2):
     held = cd.network(model, digits, lr=lr, **setting).partition
     seeds, accuracy = [], []
-    for seed in range(args.seeds):
+    for seed in range(args.first, args.first + args.seeds):
         network = cd.network(model, digits, lr=lr, partition=held, seed=seed, **setting)
         rounds = list(cd.simulate(network, args.rounds))
         seeds.append(estimates(network, rounds))

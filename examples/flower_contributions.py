@@ -1,8 +1,8 @@
 """What each client of a Flower run contributed: FedAvg of eight clients, one of which has wrong labels.
 
 The strategy is Flower's own; `Watched` stands around it. What clients did in a round needs nothing of them; what they
-contributed to the final model needs them to tell their steps. Needs Flower (`make flower`). Prints both for each
-client: its share of what the rounds did to the test loss, and of what training achieved (negative helped).
+contributed to the final model needs them to tell their steps. Needs Flower (`make flower`). Prints each client's share
+of what the rounds did to the test loss, and of what training achieved, with 95 % intervals (negative helped).
 """
 
 import logging
@@ -16,6 +16,7 @@ from torch import nn
 
 import cascadice as cd
 from cascadice.adapters.flower import InProcess, Steps, Watched
+from cascadice.influence.uncertainty import bounds_of_totals
 
 CLIENTS, ROUNDS, BATCH, LR = 8, 8, 20, 0.1
 logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -46,14 +47,13 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({**reply, "cascadice": steps.record(client=k)}), reply_to=message)
 
 
-strategy = Watched(
-    FedAvg(fraction_evaluate=0.0), start, F.cross_entropy, test, optimizer=lambda p: torch.optim.SGD(p, LR)
-)
+fedavg = FedAvg(fraction_evaluate=0.0)
+strategy = Watched(fedavg, start, F.cross_entropy, test, optimizer=lambda parameters: torch.optim.SGD(parameters, LR))
 strategy.start(InProcess(app, CLIENTS), ArrayRecord(start.state_dict()), num_rounds=ROUNDS)
 
-by_round, network = strategy.watch.shares().sum(0).tolist(), strategy.watch.network
-evaluation = cd.influence.evaluate_on(network)
-final = cd.influence.contributions(network, strategy.watch.rounds, evaluation, points=6).tolist()
-for k in range(CLIENTS):
-    print(f"client {k}: {by_round[k]:+.4f} over all rounds, {final[k]:+.4f} of the final model's loss")
-print(f"The data of client {final.index(max(final))} did most harm.")
+watch, shares = strategy.watch, strategy.watch.shares().numpy()
+low, high = bounds_of_totals(shares)
+final = cd.score(watch.network, watch.rounds, kind="whole-run-shares", points=6).participants
+for k, one in enumerate(shares.sum(0)):
+    print(f"client {k}: {one:+.4f} over all rounds, 95 % interval {low[k]:+.4f} to {high[k]:+.4f}")
+print(f"of what training did to the final model's loss:\n{final}\nClient {final['participant'][-1]} did most harm.")

@@ -1,5 +1,7 @@
 """The slow, obvious twins of everything fast: plain modules, torch.optim, retraining, all paths with Hessians."""
 
+import math
+import statistics
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
@@ -181,3 +183,27 @@ def _passing(network, done, k):
     x, y = batch_of(network, done, k)
     curved = hessian(lambda theta: loss_of(network, x, y, theta))(done.before.theta[k])
     return torch.eye(len(curved), dtype=curved.dtype) - done.draw.lr * curved
+
+
+def noise_by_loops(values, group, rounds, steps=200, prior=10):
+    """Mean and spread of each group and b² of each round, by one row after the other."""
+    rows, many = list(zip(values, group, rounds, strict=True)), max(rounds) + 1
+    b2 = [1.0] * many
+    for _ in range(steps):
+        mean, a2, weight = {}, {}, {}
+        for k in set(group):
+            own = [(v, b2[t]) for v, g, t in rows if g == k]
+            weight[k] = sum(1 / b for _, b in own)
+            mean[k] = sum(v / b for v, b in own) / weight[k]
+            a2[k] = sum((v - mean[k]) ** 2 / b for v, b in own) / (len(own) - 1) if len(own) > 1 else math.nan
+        squares = sum((v - mean[g]) ** 2 / a2[g] for v, g, _ in rows if a2[g] > 0)
+        level = squares / sum(b2[t] - 1 / weight[g] for _, g, t in rows if a2[g] > 0)
+        above, below = [prior * statistics.median(b2)] * many, [float(prior)] * many
+        for v, g, t in rows:
+            if a2[g] > 0:
+                above[t] += (v - mean[g]) ** 2 / a2[g]
+                below[t] += 1 - 1 / b2[t] / weight[g]
+        b2 = [up / down for up, down in zip(above, below, strict=True)]
+        average = sum(b2[t] for *_, t in rows) / len(rows)
+        b2 = [one / average for one in b2]
+    return [mean[k] for k in sorted(mean)], [(level * a2[k]) ** 0.5 for k in sorted(a2)], b2, level

@@ -11,10 +11,10 @@ import pytest
 import cascadice
 from cascadice import data, influence, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
 from cascadice.applications.choose import balance, groups
-from cascadice.influence import measures, quadrature, readings, tables, uncertainty
+from cascadice.influence import measures, noise, quadrature, readings, tables, uncertainty
 from cascadice.pictures import figures
 
-MODULES = [intervals, names, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
+MODULES = [intervals, names, noise, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
 MODULES += [measures, quadrature, readings, tables, balance, groups]
 MODULES += [
     import_module(f"{package.__name__}.{module.name}")

@@ -24,8 +24,9 @@ PROMISES = {
     ),
     "first_network": (r"alone +accuracy (0\.\d+)[\s\S]*exponential +accuracy (0\.\d+)", [(0.8, 0.92), (0.94, 1)]),
     "flower_contributions": (
-        r"client 2: (-0\.\d+) over all rounds, (-0\.\d+) of.*\nclient 3: \+(0\.\d+) over all rounds, \+(0\.\d+) of",
-        [(-0.4, -0.2), (-0.4, -0.2), (0.1, 0.3), (0.03, 0.1)],
+        r"client 3: \+(0\.\d+) over all rounds, 95 % interval \+(0\.\d+) to"
+        r"[\s\S]*\n +2 +(-0\.\d+)[\s\S]*\n +3 +\+(0\.\d+)",
+        [(0.1, 0.3), (0, 0.1), (-0.4, -0.2), (0.03, 0.1)],
     ),
     "forget_a_participant": (
         r"participant 2\nas trained .*loss (\d\.\d+)[\s\S]*?first-order .*left (\d\.\d+)[\s\S]*?replay .*loss (\d\.\d+)"

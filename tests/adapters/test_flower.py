@@ -16,7 +16,7 @@ from cascadice.influence.shares import mean_adjoint
 
 pytest.importorskip("flwr", reason="flwr is not installed: make flower")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
@@ -158,6 +158,21 @@ def test_clients_may_join_later_if_they_are_announced(one_thread):
         with refusal:
             late.start(flower.InProcess(client_app(), CLIENTS), first.arrays, num_rounds=1)
             assert ((late.watch.one_hop() != 0).sum(1) == torch.tensor([2, 4])).all()
+
+
+def test_a_client_that_answers_with_an_error_has_no_influence_in_that_round(one_thread):
+    (x, y), app = samples(), client_app()
+
+    def failing(message, context):
+        fails = (context.node_config["partition-id"], message.content["config"]["server-round"]) == (1, 2)
+        return Message(Error(code=0, reason="out of memory"), reply_to=message) if fails else app(message, context)
+
+    wrapped = flower.Watched(
+        FedAvg(fraction_evaluate=0.0), model(), F.cross_entropy, Samples(x[100:], y[100:]), optimizer=sgd, verify=ROUNDS
+    )
+    wrapped.start(flower.InProcess(failing, CLIENTS), ArrayRecord(model().state_dict()), num_rounds=ROUNDS)
+    assert (wrapped.watch.one_hop() == 0).nonzero().tolist() == [[1, 1]]
+    assert wrapped.watch.rounds[1].W[0].tolist() == pytest.approx([20 / 90, 0, 30 / 90, 40 / 90])
 
 
 def test_clients_weigh_as_the_strategy_says(one_thread):

@@ -1,10 +1,16 @@
 """How sure a total over rounds is: its 95 % interval, from how much it varies between rounds.
 
-    total ± t · s · √R        s: standard deviation of its R rounds, t: Student's, R − 1 degrees of freedom
+    total ± t · a · √R        a: spread of its R rounds (`noise`), t: Student's, R − 1 degrees of freedom
 
 Rounds differ by the batches drawn and by how far training has come. The second is no noise, so the interval is wide
-rather than narrow. It says nothing of another test set, another seed or another network. A sample's interval is of the
-same form, over the times it was used. How often intervals hold the mean over seeds is in docs/report.md.
+rather than narrow. It says nothing of another test set or another network.
+
+A sample's interval is of the same form, over the n rounds it was used in, of which some are noisier than others. How
+often it is used depends on the batches drawn, too, which adds the variance of n among its participant's samples:
+
+    total ± √(t² a² Σ_t b_t² + 1.96² Var(n) m²)        b_t: how noisy round t is, m: the sample's mean score in a use
+
+How often intervals hold the mean over seeds is in docs/report.md.
 """
 
 from typing import NamedTuple
@@ -12,7 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from cascadice.influence.noise import noise, noise_of_totals
+
 Array = np.ndarray
+NORMAL = 1.96  # standard deviations from the mean of a normal distribution to the ends of its 95 % interval
 FEW = (12.706, 4.303, 3.182, 2.776)  # Student's t at 97.5 %, of 1 to 4 degrees of freedom
 
 
@@ -40,7 +49,7 @@ def half_width(rounds: int, scored: int | None = None) -> float:
     freedom = (rounds if scored is None else scored) - 1
     if freedom < 1:
         return float("nan")
-    t = FEW[freedom - 1] if freedom <= len(FEW) else 1.96 + 2.37 / freedom + 2.82 / freedom**2  # Cornish and Fisher
+    t = FEW[freedom - 1] if freedom <= len(FEW) else NORMAL + 2.37 / freedom + 2.82 / freedom**2  # Cornish and Fisher
     return float(t * np.sqrt(rounds))
 
 
@@ -57,29 +66,36 @@ def bounds_of_totals(updates: Float[Array, "rounds n"]) -> Bounds:
         >>> bounds_of_totals(np.array([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).high.round(1)
         array([-2.6,  4. ])
     """
-    total, scale = updates.sum(0), half_width(len(updates))
-    spread = updates.std(0, ddof=1) * scale if len(updates) > 1 else np.full(updates.shape[1], np.nan)
-    return Bounds(total - spread, total + spread)
+    total, half = updates.sum(0), half_width(len(updates)) * noise_of_totals(updates).spread
+    return Bounds(total - half, total + half)
 
 
-def bounds_of_sums(values: Float[Array, " rows"], group: Int[Array, " rows"]) -> Bounds:
+def bounds_of_sums(
+    values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int[Array, " rows"], owner: Int[Array, " groups"]
+) -> Bounds:
     """The 95 % intervals of sums of rows that belong together, by how much these rows differ; NaN of a single row.
 
     Args:
         values: The influence of a sample in each of its uses, for example.
         group: Which sum each row belongs to, numbered from 0.
+        rounds: Which round each row is of, numbered from 0.
+        owner: Whose each sum is; how many rows sums have varies by chance among those of one owner.
 
     Returns:
         Where each sum may lie.
 
     Example:
-        >>> bounds_of_sums(np.array([-1.0, -1.2, 0.5, -1.1]), np.array([0, 0, 1, 0])).high.round(1)
+        >>> values, group, rounds = np.array([-1.0, -1.2, 0.5, -1.1]), np.array([0, 0, 1, 0]), np.array([0, 1, 1, 2])
+        >>> bounds_of_sums(values, group, rounds, np.array([0, 1])).high.round(1)
         array([-2.6,  nan])
     """
-    count, total = np.bincount(group), np.bincount(group, values)
-    deviation = values - (total / count)[group]
-    spread = np.sqrt(np.bincount(group, deviation**2) / np.maximum(count - 1, 1))
-    half = spread * np.array([half_width(n) for n in range(count.max(initial=0) + 1)])[count]
+    count, total, fitted = np.bincount(group), np.bincount(group, values), noise(values, group, rounds)
+    owners = np.maximum(np.bincount(owner), 1)
+    off = count - (np.bincount(owner, count) / owners)[owner]
+    counts = (np.bincount(owner, off**2) / np.maximum(owners - 1, 1))[owner]
+    quantile = np.array([half_width(n) / max(n, 1) ** 0.5 for n in range(count.max(initial=0) + 1)])[count]
+    drawn = np.bincount(group, fitted.by_round[rounds])
+    half = np.sqrt(quantile**2 * drawn * fitted.spread**2 + NORMAL**2 * counts * fitted.mean**2)
     return Bounds(total - half, total + half)
 
 

@@ -198,7 +198,8 @@ def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
         np.stack([rows.source, rows.sample]), axis=1, return_inverse=True, return_counts=True
     )
     value = _sum_at((pairs.shape[1],), (which.ravel(),), rows.value)
-    columns = (*pairs, uses, value, *bounds_of_sums(rows.value, which.ravel()))
+    when = np.unique(rows.round, return_inverse=True)[1]
+    columns = (*pairs, uses, value, *bounds_of_sums(rows.value, which.ravel(), when, pairs[0]))
     order = np.argsort(value, kind="stable")
     return tuple(SampleScore(*row) for row in zip(*(column[order].tolist() for column in columns), strict=True))
 
