@@ -1,8 +1,11 @@
 """Loggers: what they write, read back with the real packages; and callbacks that raise."""
 
 import json
+import os
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +15,7 @@ from engine.cases import make
 from runs.worlds import fit_for_threads, together
 
 import cascadice as cd
-from cascadice import loggers
+from cascadice import cli, loggers
 from cascadice.cli import main
 from cascadice.commands.run import _loggers
 from cascadice.runs.ask import Question
@@ -235,3 +238,54 @@ def history(log):
             items = record.history.item
             rows.append({".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items})
     return rows
+
+
+def test_no_flag_is_one_that_torchrun_takes_for_an_abbreviation_of_its_own():
+    from torch.distributed.run import get_args_parser
+
+    (commands,) = (action.choices for action in cli._parser()._actions if hasattr(action.choices, "values"))
+    ours = [action.option_strings[0] for one in commands.values() for action in one._actions if action.option_strings]
+    theirs = [name for action in get_args_parser()._actions for name in action.option_strings]
+    assert "--loggers" in ours
+    assert [one for one in ours if one != "-h" and any(name.startswith(one) for name in theirs)] == []
+
+
+def test_processes_create_an_experiment_in_turn(tmp_path, monkeypatch):
+    tracking = pytest.importorskip("mlflow.tracking", reason=f"mlflow-skinny {WITHOUT}")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    create = tracking.MlflowClient.create_experiment
+    # between looking for the experiment and creating it, the other one has time to look, too
+    monkeypatch.setattr(tracking.MlflowClient, "create_experiment", lambda *given: (time.sleep(0.3), create(*given))[1])
+    made = [loggers.MLflow(tmp_path, f"rank-{rank}") for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda one: one.start({}), made)) == [None, None]
+    assert len(list(tmp_path.glob("*/*/metrics"))) == 2
+
+
+@pytest.mark.slow
+def test_under_torchrun_every_process_writes_logs_of_its_own(tmp_path):
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason=f"tensorboard {WITHOUT}"
+    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cascadice"]
+    flags = [
+        "--nodes=3",
+        "--per-node=8",
+        "--batch-size=4",
+        "--rounds=3",
+        "--out",
+        "two",
+        "--loggers",
+        "tensorboard,mlflow",
+    ]
+    path = {"PYTHONPATH": str(Path(cd.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, *torchrun, "run", *flags], cwd=tmp_path, env=os.environ | path, check=True, timeout=120
+    )
+    for rank, own in enumerate(((0, 1), (2,))):
+        (folder,) = (tmp_path / "logs" / "tensorboard" / f"two-rank-00{rank}").iterdir()
+        written = events.EventAccumulator(str(folder)).Reload()
+        curves = {name for name in written.Tags()["scalars"] if name.startswith("train_loss/")}
+        assert curves == {"train_loss/mean", *(f"train_loss/{k}" for k in own)}
+        assert [event.step for event in written.Scalars("train_loss/mean")] == [0, 1, 2]
+    assert len(list((tmp_path / "logs" / "mlflow").glob("*/*/metrics"))) == 2

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from cascadice.files import flock
 from cascadice.names import lookup
 
 NAMED = 64  # participants up to which each has a curve of its own; beyond, only the mean, the least and the most
@@ -184,13 +185,14 @@ class MLflow:
     ) -> None:
         self._mlflow, self._entities = _needed("mlflow.tracking", "mlflow-skinny"), import_module("mlflow.entities")
         self._uri, self._experiment, self._name = uri or Path(folder).absolute().as_uri(), experiment, name or None
+        self._folder = None if uri else Path(folder)
 
     def start(self, about: Mapping[str, Any]) -> None:
         """Create the run, with the settings as its parameters."""
-        with _local_folders():
+        with _local_folders(), _taking_turns(self._folder):
             self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
-        known = self._client.get_experiment_by_name(self._experiment)
-        number = self._client.create_experiment(self._experiment) if known is None else known.experiment_id
+            known = self._client.get_experiment_by_name(self._experiment)
+            number = self._client.create_experiment(self._experiment) if known is None else known.experiment_id
         self._id = self._client.create_run(number, run_name=self._name).info.run_id
         settings = [self._entities.Param(name, str(value)[:500]) for name, value in about.items()]
         for first in range(0, len(settings), MOST_PARAMETERS):
@@ -207,6 +209,18 @@ class MLflow:
         """Say how it ended."""
         ends = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED"}
         self._client.set_terminated(self._id, ends.get(status, "FAILED"))
+
+
+@contextmanager
+def _taking_turns(folder: Path | None) -> Iterator[None]:
+    """Of several processes, one creates what is missing in a folder, and the others find it; servers see to it."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (place := folder / ".turn").touch()
+    with flock.turn(place):
+        yield
 
 
 @contextmanager

@@ -10,11 +10,16 @@ import pytest
 import torch
 from engine.cases import CLOSE, MODELS, equal, last, make, model, perceptron
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from cascadice import network as assemble
 from cascadice import optimizers
+from cascadice.data import from_tensors
+from cascadice.engine.evaluation import evaluate_on
 from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
+from cascadice.influence.whole_run import whole_run
 from cascadice.optimizers import OPTIMIZERS
 
 RULES = {**{name: name for name in OPTIMIZERS}, "clipped": optimizers.clip(optimizers.momentum(weight_decay=0.1), 0.3)}
@@ -155,6 +160,32 @@ def test_dropout_masks_do_not_depend_on_who_else_is_there():
     some = net.initial._replace(theta=net.initial.theta[[2, 0]])
     two, *_ = work(some, lambda rows: load(net, drawn, nodes=[(2, 0)[row] for row in rows]), None)
     assert torch.equal(two.theta, everybody.theta[[2, 0]])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.layers, self.reentrant = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)]), reentrant
+
+    def forward(self, x):
+        for layer in self.layers:
+            step = layer if self.reentrant is None else partial(checkpoint, layer, use_reentrant=self.reentrant)
+            x = torch.tanh(step(x))
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")  # of passes that need no gradients
+def test_checkpointed_layers_are_trained_and_scored_like_others_reentrant_or_not():
+    x, y = torch.randn(30, 6, generator=torch.Generator().manual_seed(0)).double(), torch.arange(30) % 6
+    data, found = from_tensors(x[:24], y[:24], x[24:], y[24:], classes=6), []
+    for reentrant in (None, False, True):
+        torch.manual_seed(0)
+        options = {"nodes": 2, "mixing": "complete", "batch_size": 4, "strategy": "loop", "dtype": "float64"}
+        network = assemble(Checkpointed(reentrant), data, lr=0.1, **options)
+        rounds = list(simulate(network, 2))
+        found.append((rounds[-1].after.theta, whole_run(network, rounds, evaluate_on(network)).participants))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], **CLOSE)
 
 
 def test_the_templates_are_copies():

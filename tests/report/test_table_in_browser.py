@@ -31,8 +31,10 @@ def test_the_table_is_searched_sorted_and_downloaded(tab):
 
 
 @pytest.mark.parametrize(
-    ("words", "same"), [("source: 2", "source:2"), ("round:>3", "round:6"), ("ROUND: < 3 hop 1", "round:0 hop:1")]
-)
+    ("words", "same"),
+    [("source: 2", "source:2"), ("round:>3", "round:6"), ("ROUND: < 3 hop 1", "round:0 hop:1"),
+     ("Participant 3 as source", "source:3"), ("hop 1 participant 2 as a receiver", "hop:1 receiver:2")],
+)  # fmt: skip
 def test_the_table_is_searched_by_column(tab, words, same):
     said = []
     for text in (words, same):

@@ -87,6 +87,7 @@ def test_they_are_short_in_print(network, rounds):
     assert isinstance(scores, Scores)
     assert repr(scores).count("\n") == 6
     assert "negative helped" in repr(scores)
+    assert " over 8 rounds: " in repr(scores)
     assert repr(scores.samples).count("\n") == 9  # four of each end
     assert "<td>mirror-labels</td>" in scores._repr_html_()
     assert len(repr(network)) < 200
@@ -94,6 +95,14 @@ def test_they_are_short_in_print(network, rounds):
     assert "data: tensors" in network._repr_html_()
     table = ScoreTable("a < b", {"influence": np.array([1.0])})
     assert "<p>a &lt; b</p>" in table._repr_html_()
+
+
+def test_they_say_which_rounds_were_scored(network, rounds):
+    later = cd.score(network, rounds[2:6])
+    assert later.rounds == (2, 3, 4, 5)
+    assert " over 4 rounds from 2 to 5: " in repr(later)
+    assert "whole-run over 4 rounds from 2 to 5; negative helped" in later._repr_html_()
+    assert " over round 3: " in repr(cd.score(network, rounds[3:4]))
 
 
 def test_they_can_be_plotted(network, rounds):
@@ -137,4 +146,4 @@ def test_wrong_kinds_are_named(network, rounds):
             cd.score(network, wrong)
     with pytest.raises(TypeError, match=r"found function\. Use influence\.evaluate_on"):
         cd.score(network, rounds, evaluation=cd.losses.accuracy)
-    assert "over 1 round: " in repr(cd.score(network, rounds[:1]))
+    assert "over round 0: " in repr(cd.score(network, rounds[:1]))

@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
     parser.add_argument("--no-browser", action="store_true", help="with --live: print the address only")
     text = "follow training elsewhere: tensorboard, wandb (offline), mlflow, separated by commas"
-    parser.add_argument("--log", metavar="LOGGERS", help=text)
+    parser.add_argument("--loggers", "--log", dest="log", metavar="LOGGERS", help=text)  # torchrun takes --log
     parser.add_argument(
         "--log-to", metavar="DIR", help="folder for the files of loggers (logs beside the run's folder)"
     )
@@ -120,7 +120,7 @@ def _loggers(args: argparse.Namespace, out: Path, place: Path) -> "list[Callback
     if args.log is None:
         if args.log_to is not None:
             raise ValueError(
-                "--log-to says where loggers write; there is none. Add --log tensorboard, wandb or mlflow."
+                "--log-to says where loggers write; there is none. Add --loggers tensorboard, wandb or mlflow."
             )
         return []
     from cascadice import loggers

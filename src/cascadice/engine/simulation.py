@@ -75,6 +75,7 @@ def simulate(
         The rounds from `start` up to, not including, `rounds`.
 
     Raises:
+        ValueError: If the number of rounds is negative.
         DivergedError: Where a loss is no longer a number.
 
     Example:
@@ -83,6 +84,8 @@ def simulate(
     """
     if rule is not None and not callable(rule):
         raise TypeError(f"rule must be a function of (draw, before, half); found {rule!r}. See engine.exchange.rules.")
+    if rounds is not None and rounds < 0:
+        raise ValueError(f"rounds must be at least 0, or None to go on for ever; found {rounds}.")
     numbers = count(start) if rounds is None else range(start, rounds)
     before = network.initial if participants is None else participants
     unseen: list[tuple[int, Tensor]] = []

@@ -3,8 +3,8 @@
     v[i, t] = m_i + a_i b_t ε          ε: mean 0, variance 1; b_t² is 1 on average over rows
 
 The last rounds are often ten times as noisy as others, because gossip has not averaged what they did. One large score
-there says little of how noisy a sample is; but how noisy a round is shows in everybody's scores. So b_t is fitted to
-all of them and a_i to those of i alone, in turn, until they agree:
+there says little of how noisy a sample is; but how noisy a round is shows in the scores of all samples. So b_t is
+fitted to all of them and a_i to those of i alone, in turn, until they agree:
 
     m_i  = Σ_t v / b_t²  /  Σ_t 1 / b_t²
     a_i² = Σ_t (v − m_i)² / b_t²  /  (n_i − 1)

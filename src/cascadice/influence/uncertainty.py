@@ -5,8 +5,9 @@
 Rounds differ by the batches drawn and by how far training has come. The second is no noise, so the interval is wide
 rather than narrow. It says nothing of another test set or another network.
 
-A sample's interval is of the same form, over the n rounds it was used in, of which some are noisier than others. How
-often it is used depends on the batches drawn, too, which adds the variance of n among its participant's samples:
+A sample's interval is of the same form, over the n rounds it was used in, of which some are noisier than others, as the
+scores of its participant's samples say. How often it is used depends on the batches drawn, too, which adds the variance
+of n among these samples:
 
     total ± √(t² a² Σ_t b_t² + 1.96² Var(n) m²)        b_t: how noisy round t is, m: the sample's mean score in a use
 
@@ -79,7 +80,7 @@ def bounds_of_sums(
         values: The influence of a sample in each of its uses, for example.
         group: Which sum each row belongs to, numbered from 0.
         rounds: Which round each row is of, numbered from 0.
-        owner: Whose each sum is; how many rows sums have varies by chance among those of one owner.
+        owner: Whose each sum is; how noisy rounds are, and how often samples are used, is told by those of one owner.
 
     Returns:
         Where each sum may lie.
@@ -89,14 +90,22 @@ def bounds_of_sums(
         >>> bounds_of_sums(values, group, rounds, np.array([0, 1])).high.round(1)
         array([-2.6,  nan])
     """
-    count, total, fitted = np.bincount(group), np.bincount(group, values), noise(values, group, rounds)
-    owners = np.maximum(np.bincount(owner), 1)
-    off = count - (np.bincount(owner, count) / owners)[owner]
-    counts = (np.bincount(owner, off**2) / np.maximum(owners - 1, 1))[owner]
-    quantile = np.array([half_width(n) / max(n, 1) ** 0.5 for n in range(count.max(initial=0) + 1)])[count]
-    drawn = np.bincount(group, fitted.by_round[rounds])
-    half = np.sqrt(quantile**2 * drawn * fitted.spread**2 + NORMAL**2 * counts * fitted.mean**2)
+    total, half, whose = np.bincount(group, values), np.full(len(owner), np.nan), owner[group]
+    for one in np.unique(whose):
+        rows = np.flatnonzero(whose == one)
+        own, which = np.unique(group[rows], return_inverse=True)
+        half[own] = _half_widths(values[rows], which, np.unique(rounds[rows], return_inverse=True)[1])
     return Bounds(total - half, total + half)
+
+
+def _half_widths(
+    values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int[Array, " rows"]
+) -> Float[Array, " groups"]:
+    """Half of the intervals of the sums of one owner."""
+    count, fitted = np.bincount(group), noise(values, group, rounds)
+    quantile = np.array([half_width(n) / max(n, 1) ** 0.5 for n in range(count.max() + 1)])[count]
+    drawn, counts = np.bincount(group, fitted.by_round[rounds]), count.var(ddof=1) if len(count) > 1 else 0.0
+    return np.asarray(np.sqrt(quantile**2 * drawn * fitted.spread**2 + NORMAL**2 * counts * fitted.mean**2))
 
 
 def overlapping(bounds: Bounds, place: int) -> int:

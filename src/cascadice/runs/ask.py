@@ -58,7 +58,7 @@ class Question:
     def __post_init__(self) -> None:
         check_question(self, ESTIMATORS, hops=0, points=1, every=1, eval_samples=1)
         if not self.hops and (self.samples or "shares" in self.kinds):
-            raise ValueError("samples and shares need at least 1 hop; found 0. Use --hops 1 or more.")
+            raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 or more.")
 
 
 def check_question(question: Any, kinds: Mapping[str, Any], **least: int) -> None:

@@ -57,7 +57,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     if not present:
         return
     if not _holds_run(folder, present):
-        raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder with --out.")
+        raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder.")
     if not (resume or overwrite):
         how = "Continue it with --resume, replace it with --overwrite, or choose another --out."
         if config.saved:  # from Python, where a run cannot be continued
@@ -117,12 +117,12 @@ def check_writable(folder: Path, content: str = "the output") -> None:
     """Check that `folder` is a folder, or can become one, and that we may write there; `content` is what needs it."""
     for place in (folder, *folder.parents):
         if place.is_symlink() and not place.exists():
-            raise ValueError(f"{place} is a link that leads nowhere. Remove it, or choose another folder with --out.")
+            raise ValueError(f"{place} is a link that leads nowhere. Remove it, or choose another folder.")
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; {content} needs a folder. Choose another with --out.")
+        raise ValueError(f"{folder} is a file; {content} needs a folder. Choose another.")
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise PermissionError(f"{nearest} is not a writable folder. Choose another with --out.")
+        raise PermissionError(f"{nearest} is not a writable folder. Choose another.")
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

@@ -42,6 +42,14 @@ def _text(cell: Any) -> str:
     return "none" if np.isnan(cell) else f"{cell:+.4f}"
 
 
+def _span(rounds: Sequence[int]) -> str:
+    """How many rounds, and which, unless they are the first ones."""
+    if len(rounds) == 1:
+        return f"round {rounds[0]}"
+    which = "" if rounds[0] == 0 and rounds[-1] == len(rounds) - 1 else f" from {rounds[0]} to {rounds[-1]}"
+    return f"{len(rounds)} rounds{which}"
+
+
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
     """A small table: columns of one length, in the order in which they are shown."""
@@ -91,6 +99,7 @@ class Scores:
         participants: `participant`, `influence`, the `low` and `high` end of its 95 % interval (by how much it varies
             between rounds), and a `verdict`: helped, harmed or within noise. The most helpful first.
         updates: `[rounds, n]`: the influence of each participant's update in each round.
+        rounds: The numbers of these rounds.
     """
 
     kind: str
@@ -98,6 +107,7 @@ class Scores:
     participants: ScoreTable
     updates: NDArray[np.float64]
     of_samples: ScoreTable | None = None
+    rounds: tuple[int, ...] = ()
 
     @property
     def samples(self) -> ScoreTable:
@@ -127,16 +137,16 @@ class Scores:
         return contributions(self.updates, kind=self.kind, injected=faulty, ax=ax)
 
     def __repr__(self) -> str:
-        rounds, nodes = self.updates.shape
+        nodes = self.updates.shape[1]
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         more = f"; {samples:,} samples in .samples" if samples else ""
-        span = f"{rounds} round{'s' * (rounds != 1)}"
-        about = f"Scores by {self.kind} of {nodes} participants over {span}: {told}{more}"
+        about = f"Scores by {self.kind} of {nodes} participants over {_span(self.rounds)}: {told}{more}"
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}"
 
     def _repr_html_(self) -> str:
-        return f"<b>Scores</b> ({escape(self.kind)}; negative helped){self.participants._repr_html_()}"
+        about = f"{escape(self.kind)} over {_span(self.rounds)}; negative helped"
+        return f"<b>Scores</b> ({about}){self.participants._repr_html_()}"
 
 
 def score(
@@ -263,7 +273,7 @@ def _scores(summary: InfluenceSummary, kind: str, hops: str, network: Network) -
     if summary.injected:
         columns["injected"] = np.array([summary.injected.get(k, "") for k in range(len(totals))], dtype=object)
     participants = ScoreTable(question, {name: column[order] for name, column in columns.items()})
-    return Scores(kind, question, participants, updates, _samples(summary, question, network))
+    return Scores(kind, question, participants, updates, _samples(summary, question, network), summary.rounds)
 
 
 def _samples(summary: InfluenceSummary, question: str, network: Network) -> ScoreTable | None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from cascadice.data.inputs import Inputs
 from cascadice.engine.fast.hooks import LayerCalls, Tape
-from cascadice.engine.fast.twice import plain_checkpoints, tolerating_hooks
+from cascadice.engine.fast.twice import computed_again, plain_checkpoints, tolerating_hooks
 from cascadice.engine.learner import (
     Buffers,
     Learner,
@@ -78,7 +78,7 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
                 return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
         own = lend(learner.training, theta)
         calls.start()
-        with torch.enable_grad():
+        with torch.enable_grad(), computed_again():
             value, after = eager_loss(learner, own, buffers, x, y)
             made = calls.stop()
             inputs = [*own.values(), *(call.output for call in made)]

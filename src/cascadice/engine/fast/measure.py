@@ -13,6 +13,7 @@ from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine.evaluation import Evaluation, check_differentiable, measured
 from cascadice.engine.fast.eager import channels_last, lend
 from cascadice.engine.fast.rows import each_row, over_rows, twin
+from cascadice.engine.fast.twice import computed_again
 from cascadice.engine.learner import Buffers, Learner, Participants, call, forward, measure_all, trained
 from cascadice.losses import Loss
 
@@ -84,7 +85,7 @@ def _eager_gradients(
         own = twin(learner, worker)
         x, y = evaluation.of(nodes[k])
         parameters, x = lend(own.evaluating, theta[k]), channels_last(x)
-        with torch.enable_grad():
+        with torch.enable_grad(), computed_again():
             mine = {name: buffer[k] for name, buffer in buffers.items()}
             plain = not mine and own.compute is None
             model = own.evaluating

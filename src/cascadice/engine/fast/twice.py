@@ -15,7 +15,7 @@ from cascadice.engine.fast.hooks import record_call
 
 CALLED = ("_checkpoint_without_reentrant_generator", "CheckpointFunction")  # by `checkpoint`, one or the other
 _usual = {name: getattr(checkpointing, name) for name in CALLED}
-_lock, _inside = Lock(), [0]
+_lock, _inside = Lock(), {"plain": 0, "again": 0}
 
 
 @contextmanager
@@ -32,18 +32,30 @@ def plain_checkpoints() -> Iterator[None]:
     torch.func refuses the hooks by which it computes layers again. Models hold references to `checkpoint` itself, so
     what it calls is replaced, for all threads.
     """
-    _enter(1)
+    with _replaced("plain"):
+        yield
+
+
+def computed_again() -> AbstractContextManager[None]:
+    """Within, reentrant checkpoints are made as the others: torch.autograd.grad does not take reentrant ones."""
+    return _replaced("again")
+
+
+@contextmanager
+def _replaced(how: str) -> Iterator[None]:
+    _enter(how, 1)
     try:
         yield
     finally:
-        _enter(-1)
+        _enter(how, -1)
 
 
-def _enter(change: int) -> None:
+def _enter(how: str, change: int) -> None:
     with _lock:
-        _inside[0] += change
-        for name, plain in zip(CALLED, (_nothing, _Plain), strict=True):
-            setattr(checkpointing, name, plain if _inside[0] else _usual[name])
+        _inside[how] += change
+        again = (_usual[CALLED[0]], _Again if _inside["again"] else _usual[CALLED[1]])
+        for name, called in zip(CALLED, (_nothing, _Plain) if _inside["plain"] else again, strict=True):
+            setattr(checkpointing, name, called)
 
 
 def tolerating_hooks(model: nn.Module) -> AbstractContextManager[Any]:
@@ -71,3 +83,9 @@ class _Plain:
     @staticmethod
     def apply(function: Callable[..., Any], _: bool, *args: Any) -> Any:
         return function(*args)
+
+
+class _Again:
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return checkpointing.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)

@@ -25,11 +25,12 @@ function setTable(note, hint, file) {
 
 const tight = (text) => text.toLowerCase().replace(/:\s*([<>]?)\s*/g, ":$1");
 
-// "participant 3" is a person's way to write participant:3, "round > 20" of round:>20.
+// "participant 3" is a person's way to write participant:3, "participant 3 as source" of source:3, "round > 20" of round:>20.
 const WHO = ["participant", "source", "receiver", "node"];
 function words(text) {
   const columns = [...WHO, ...data.table.columns].map((column) => tight(column).replace(/[^a-z0-9 ]/g, ".")).join("|");
-  return tight(text).replace(new RegExp(`(^|\\s)(${columns})s?\\s+#?([<>]?)\\s*(-?[\\d.]+)(?=\\s|$)`, "g"), "$1$2:$3$4").split(/\s+/).filter(Boolean);
+  const roles = tight(text).replace(/(^|\s)(?:participant|node)s?\s+#?(\d+)\s+as\s+(?:an?\s+|the\s+)?(source|receiver)(?=\s|$)/g, "$1$3:$2");
+  return roles.replace(new RegExp(`(^|\\s)(${columns})s?\\s+#?([<>]?)\\s*(-?[\\d.]+)(?=\\s|$)`, "g"), "$1$2:$3$4").split(/\s+/).filter(Boolean);
 }
 const searchable = (row) => cells(row).map((text, place) => tight(`${data.table.columns[place]}:${text}`)).join(" ");
 
