@@ -142,18 +142,14 @@ def list_for(path: Path) -> ChecksumList | None:
             status = os.stat(f"{folder}/{LIST}")  # noqa: PTH116
         except OSError:
             continue
-        return _read(folder, status)
+        with _lock:
+            known = _lists.pop(folder, None)  # what was half read when somebody interrupts is not kept
+            if known is None or known.inode != status.st_ino or known.offset > status.st_size:
+                known = ChecksumList(Path(folder), status.st_ino)
+            if not known.offset or known.offset != status.st_size:
+                known.refresh()
+            return _lists.setdefault(folder, known)
     return None
-
-
-def _read(folder: str, status: os.stat_result) -> ChecksumList:
-    with _lock:
-        known = _lists.pop(folder, None)  # what was half read when somebody interrupts is not kept
-        if known is None or known.inode != status.st_ino or known.offset > status.st_size:
-            known = ChecksumList(Path(folder), status.st_ino)
-        if not known.offset or known.offset != status.st_size:
-            known.refresh()
-        return _lists.setdefault(folder, known)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ W is drawn before a run begins, and every process knows all of it. What a proces
 written down by that process, in `departures.json` of its folder, and told to the others when they look back together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,24 +45,6 @@ class Departures:
                 self.rows.append((t, k, [(int(j), float(row[j])) for j in row.nonzero().flatten()]))
 
 
-@dataclass(frozen=True)
-class Really:
-    """The schedule of a run as it really happened."""
-
-    planned: Schedule
-    rows: Mapping[int, Sequence[Row]]
-
-    def __call__(self, t: int) -> Float[Tensor, "n n"]:
-        if t not in self.rows:
-            return self.planned(t)
-        W = self.planned(t).to_dense().clone()
-        for _, k, weights in self.rows[t]:
-            W[k] = 0
-            for j, weight in weights:
-                W[k, j] = weight
-        return W
-
-
 def write_departures(folder: files.Folder, departures: Departures) -> None:
     """Write them into the folder of a process; a run that went as planned has no such file."""
     path = Path(folder) / DEPARTURES
@@ -93,4 +75,13 @@ def really(planned: Schedule, told: Sequence[Sequence[Any]]) -> Schedule:
     rows: dict[int, list[Row]] = {}
     for row in (_row(each) for one in told for each in one):
         rows.setdefault(row[0], []).append(row)
-    return Really(planned, rows) if rows else planned
+
+    def schedule(t: int) -> Float[Tensor, "n n"]:
+        W = planned(t).to_dense().clone() if t in rows else planned(t)
+        for _, k, weights in rows.get(t, ()):
+            W[k] = 0
+            for j, weight in weights:
+                W[k, j] = weight
+        return W
+
+    return schedule if rows else planned

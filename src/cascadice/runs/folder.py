@@ -96,15 +96,12 @@ def writing(*folders: Path) -> Iterator[None]:
         ...     ...
     """
     with ExitStack() as stack:
-        for home in dict.fromkeys(folder.parent if _is_run(folder.parent) else folder for folder in folders):
+        in_run = {each: all((each.parent / name).exists() for name in (CONFIG, MANIFEST)) for each in folders}
+        for home in dict.fromkeys(folder.parent if of_run else folder for folder, of_run in in_run.items()):
             check_writable(home)
             stack.enter_context(locks.locked(home))
             files.remove_drafts(home, *BELOW)
         yield
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / CONFIG).exists() and (folder / MANIFEST).exists()
 
 
 def status_of(folder: files.Folder, manifest: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,6 @@ from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import BELOW, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds
 from cascadice.runs.processes import ONE_PROCESS, World
-from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 
@@ -39,7 +38,10 @@ def open_journal(
             raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
         journal.t = journal.checkpointed = checkpoint.t
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
-        journal.metrics = _earlier_metrics(folder, checkpoint.t, rounds)
+        metrics = store.metrics_so_far(folder)  # if no list says that there were any, going on may make some
+        if not metrics and checkpoint.t == rounds:
+            raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
+        journal.metrics = [m for m in metrics if m.t < checkpoint.t]
         journal.departures = read_departures(folder).before(checkpoint.t)
         manifest = read_manifest(folder)
         journal.earlier_seconds = manifest.get("seconds", 0.0)
@@ -56,17 +58,8 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
     there = [store.load_checkpoint(journal.folder, **journal.identity, name=name) for name in names]
     if journal.world.alone or journal.world.carries_on:
         return there[0] if there else None
-    known = journal.world.tell([checkpoint.t for checkpoint in there])
-    common = set(known[0]).intersection(*known[1:])
-    return next((checkpoint for checkpoint in there if checkpoint.t == max(common)), None) if common else None
-
-
-def _earlier_metrics(folder: Path, t: int, rounds: int) -> list[RoundMetrics]:
-    """The metrics before round t; where no list says that there were any, training continues if it will make some."""
-    metrics = store.metrics_so_far(folder)
-    if not metrics and t == rounds:
-        raise ValueError(f"{folder} is finished and its metrics are lost. Ask for more rounds, or use --overwrite.")
-    return [m for m in metrics if m.t < t]
+    common = journal.world.common([checkpoint.t for checkpoint in there])
+    return next((checkpoint for checkpoint in there if checkpoint.t == common[-1]), None) if common else None
 
 
 def _check_earlier_rounds(journal: Journal) -> None:

@@ -84,7 +84,9 @@ def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, consol
     _begin(folder, whole_run_note(question, played), console)
     evaluation, sweeps = played.evaluation(question.eval_samples), _open_sweeps(played, question, folder)
     to_score = sum(_to_score(played, scores) for scores in sweeps.values())
-    to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items()) + _to_train(played, question)
+    to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items())
+    if "whole-run-shares" in question.kinds and played.recorded is None and 1.0 not in question.weights:
+        to_play += played.rounds  # for the loss of the final models of the run itself
     say(console, forecast(played, question, to_play, to_score))
     with counting(to_play + to_score, console, "playing and scoring rounds") as count:
         count_one = partial(count, lambda: "played and scored rounds")
@@ -151,12 +153,6 @@ def _sweep(
         finally:
             scores.save()
     return scores.result()
-
-
-def _to_train(played: Playable, question: WholeRunQuestion) -> int:
-    """How many rounds to play for the loss of the final models of the run itself, which shares need."""
-    known = "whole-run-shares" not in question.kinds or played.recorded is not None or 1.0 in question.weights
-    return 0 if known else played.rounds
 
 
 def _length(played: Playable) -> int:

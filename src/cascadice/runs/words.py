@@ -47,7 +47,7 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
     found, bounds = sides(summary, kind), summary.bounds[kind]
     both = {"helped": found.helped, "harmed": found.harmed}
     rows = (
-        (f"{verb}  {_name(k, summary)}", f"{value:+.4f}", f"{bounds.low[k]:+.4f} to {bounds.high[k]:+.4f}")
+        (f"{verb}  {with_faults(k, summary)}", f"{value:+.4f}", f"{bounds.low[k]:+.4f} to {bounds.high[k]:+.4f}")
         for verb, side in both.items()
         for k, value in side[:MOST]
     )
@@ -57,10 +57,10 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
     )
     if more := [f"{len(side) - MOST} more {verb}" for verb, side in both.items() if len(side) > MOST]:
         say(console, f"{' and '.join(more)}{where}")
-    if noise := [f"{_name(k, summary)} {value:+.4f}" for k, value in found.within_noise]:
+    if noise := [f"{with_faults(k, summary)} {value:+.4f}" for k, value in found.within_noise]:
         rest = f" and {len(noise) - MOST} more" if len(noise) > MOST else ""
         say(console, f"within noise (the interval includes 0): {', '.join(noise[:MOST])}{rest}")
-    if idle := [_name(node, summary) for node in found.idle]:
+    if idle := [with_faults(node, summary) for node in found.idle]:
         say(console, f"no influence: {', '.join(idle)}")
 
 
@@ -150,8 +150,10 @@ def _print_table(
         console.print_table(names, shown, right=len(names), padding=padding)
 
 
-def _name(node: int, summary: InfluenceSummary) -> str:
-    return f"participant {node}" + (f" ({summary.injected[node]})" if node in summary.injected else "")
+def with_faults(node: int, summary: InfluenceSummary, value: str = "") -> str:
+    """A participant with the faults it was given, and a value if there is one."""
+    details = [text for text in (summary.injected.get(node), value) if text]
+    return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
 
 
 def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
@@ -168,4 +170,4 @@ def _sample_rows(
         for one in side[:MOST]:
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
             value = f"{one.value:+.4f}" + (f" ± {one.high - one.value:.4f}" if one.uses > 1 else "")
-            yield f"{verb}  {_name(one.node, summary)}", str(one.sample), label, str(one.uses), value
+            yield f"{verb}  {with_faults(one.node, summary)}", str(one.sample), label, str(one.uses), value

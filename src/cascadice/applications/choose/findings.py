@@ -1,7 +1,7 @@
 """What `cascadice choose` computes, writes and says."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,18 +91,13 @@ def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     network, rounds = recording.network, recording.load_rounds()
     (evaluation, samples), every = own_samples(network, None, world), -(-len(recording.round_numbers) // TIMES)
     options: dict[str, Any] = {"samples": samples, "every": every}
-    if heard or not world.alone:
-        options["hears"] = torch.stack([neighbours(W) for W in _mixing_of(recording)]).any(0)
+    if heard or not world.alone:  # of several processes, W in everybody's rows as it really was
+        W = network.mixing if network.members else lambda t: store.load_draw(recording.folder, t).W
+        options["hears"] = torch.stack([neighbours(W(t)) for t in recording.round_numbers]).any(0)
     if world.alone:
         return observe(network, rounds, evaluation, **options)
     with world.exchange(network) as exchange:
         return observe_here(network, rounds, evaluation, world, exchange, **options)
-
-
-def _mixing_of(recording: Recording) -> Iterator[Tensor]:
-    """W of every recorded round; of several processes, in everybody's rows as it really was."""
-    for t in recording.round_numbers:
-        yield recording.network.mixing(t) if recording.network.members else store.load_draw(recording.folder, t).W
 
 
 def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:

@@ -152,7 +152,10 @@ def _measure(
     network, began = recording.network, perf_counter()
     operator = Operator(network, exchange)
     corrected = forget(network, recording.load_rounds(numbers), removal, args.level, args.points, operator=operator)
-    corrected = _everywhere(corrected, world, removal, numbers)
+    updates, *uses = (int(number) for number in world.total(corrected.updates, *corrected.uses.tolist()))
+    if not updates and not sum(uses):
+        raise nothing_to_forget(removal, numbers)
+    corrected = corrected._replace(updates=updates, uses=torch.tensor(uses, dtype=torch.int64))
     seconds = perf_counter() - began
     (last,) = recording.load_rounds([numbers[-1]])
     models = {TRAINED: last.after}
@@ -170,14 +173,6 @@ def _measure(
         never = models.get(NEVER, models[FORGOTTEN])
         left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=world.total)
     return corrected, _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
-
-
-def _everywhere(corrected: Corrected, world: World, removal: Removal, numbers: range) -> Corrected:
-    """With what was left out in all processes, which must be something."""
-    updates, *uses = (int(number) for number in world.total(corrected.updates, *corrected.uses.tolist()))
-    if not updates and not sum(uses):
-        raise nothing_to_forget(removal, numbers)
-    return corrected._replace(updates=updates, uses=torch.tensor(uses, dtype=torch.int64))
 
 
 def _mean(values: Tensor) -> float:

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from cascadice.applications.plain import Json
-from cascadice.applications.reward.ledger import CHAIN, Ledger, by_round, read_ledger
+from cascadice.applications.reward.ledger import Ledger, by_round, read_ledger
 from cascadice.applications.reward.payouts import pay
+from cascadice.runs.folder import CHAIN
 
 TERMS = ("budget", "floor", "clawback", "payout", "payments", "rounds", "seal", "ledger")
 TOLERANCE = 1e-5  # of the budget; the table has six digits after the point

@@ -17,16 +17,7 @@ from cascadice.applications.reward import picture
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
-from cascadice.applications.reward.ledger import (
-    CHAIN,
-    Ledger,
-    by_round,
-    check_free,
-    enter,
-    ledger_note,
-    read_ledger,
-    totals,
-)
+from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
 from cascadice.applications.reward.payouts import PAYOUT_RULES, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.reward.sentences import Paid, gap_in_words
@@ -39,6 +30,7 @@ from cascadice.names import lookup
 from cascadice.runs import together
 from cascadice.runs.ask import Question, start_rounds
 from cascadice.runs.flags import open_from
+from cascadice.runs.folder import CHAIN
 from cascadice.runs.playing import Playable, playable
 from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording

@@ -26,11 +26,9 @@ from cascadice.files import jsonl
 from cascadice.files.digests import check_ordinary
 from cascadice.files.locks import LOCK
 from cascadice.names import lookup
-from cascadice.runs import folder as run_folder
-from cascadice.runs.folder import writing
+from cascadice.runs.folder import CHAIN, writing
 
 FORMAT = "cascadice-ledger-1"
-CHAIN = run_folder.CHAIN
 NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
 """Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
 

@@ -4,8 +4,9 @@ import hmac
 import os
 from pathlib import Path
 
-from cascadice.applications.reward.ledger import CHAIN, Ledger
+from cascadice.applications.reward.ledger import Ledger
 from cascadice.files.digests import check_ordinary
+from cascadice.runs.folder import CHAIN
 
 FEWEST_BYTES = 16
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"

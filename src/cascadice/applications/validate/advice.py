@@ -25,10 +25,11 @@ def advise(
     measure, values = quality
     low, high = float(retrained.min()), float(retrained.max())
     spread = f"{float(values.min()):.3f} to {float(values.max()):.3f}"
+    useless = [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]
     return [
         trust(checked),
         *_comparable(checked),
-        *_useless(checked),
+        *([f"No better than guessing, as far as these subsets show: {_listed(useless)}."] if useless else []),
         f"LDS is the rank correlation of predicted and retrained test loss over {len(retrained)} random subsets, each "
         f"with {setting.in_words}; the 95 % interval is over these subsets of this run. "
         "Cost is in trainings of the run, by time.",
@@ -68,11 +69,6 @@ def _comparable(checked: Sequence[Checked]) -> list[str]:
     if cheapest.trainings < best.trainings:
         sentence += f" {cheapest.name} is cheaper: {cheapest.trainings:.1f} trainings, not {best.trainings:.1f}."
     return [sentence]
-
-
-def _useless(checked: Sequence[Checked]) -> list[str]:
-    useless = [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]
-    return [f"No better than guessing, as far as these subsets show: {_listed(useless)}."] if useless else []
 
 
 def _listed(checked: Sequence[Checked]) -> str:

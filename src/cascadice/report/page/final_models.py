@@ -10,9 +10,9 @@ from cascadice.applications.plain import Json, plain
 from cascadice.influence.uncertainty import signs
 from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
+from cascadice.runs.scores import VERDICTS
 from cascadice.runs.words import headline
 
-VERDICTS = {-1: "helped", 0: "within noise", 1: "harmed"}
 LEAD = (
     "What the test loss of the final models owes to each participant's data, over all rounds together. Shares divide "
     "what training changed among the participants. Whole-run influence at a weight is a derivative: how the loss "

@@ -7,7 +7,7 @@ from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
 from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.runs.summary import InfluenceSummary, clear_samples, sides
-from cascadice.runs.words import adding_up, caution, meaning
+from cascadice.runs.words import adding_up, caution, meaning, with_faults
 
 NAMED = 3  # participants named on each side
 TOP = 20  # samples
@@ -48,11 +48,6 @@ def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMe
     return f"{start} {whose} test {name} is {float(values.mean()):.3f} on average, {spread}."
 
 
-def _name(node: int, summary: InfluenceSummary, value: str = "") -> str:
-    details = [text for text in (summary.injected.get(node), value) if text]
-    return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
-
-
 def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     kind = next(iter(summary.updates), None)
     if kind is None:
@@ -60,12 +55,12 @@ def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     found, bounds, texts = sides(summary, kind), summary.bounds[kind], []
     for verb, side in (("helped", found.helped), ("harmed", found.harmed)):
         if side:
-            named = [_name(node, summary, _value(value, bounds, node)) for node, value in side[:NAMED]]
-            texts.append(f"{_listed(named)} {verb}{whom} most.")
-    if noise := [_name(node, summary) for node, _ in found.within_noise]:
+            most = [with_faults(node, summary, _value(value, bounds, node)) for node, value in side[:NAMED]]
+            texts.append(f"{_listed(most)} {verb}{whom} most.")
+    if noise := [with_faults(node, summary) for node, _ in found.within_noise]:
         few = _listed(noise) if len(noise) <= NAMED else f"{len(noise)} participants"
         texts.append(f"Within noise (the interval includes 0): {few}.")
-    if idle := [_name(node, summary) for node in found.idle]:
+    if idle := [with_faults(node, summary) for node in found.idle]:
         texts.append(f"{_listed(idle[:NAMED])} had no influence.")
     if texts and len(summary.rounds) > 1:
         texts.append(INTERVALS)
@@ -100,7 +95,7 @@ def _samples(summary: InfluenceSummary) -> list[str]:
         worst = [score.node for score in clear_samples(scores)[1][:TOP]]
         if worst:
             (node, count), *_ = Counter(worst).most_common(1)
-            owner, which = _name(node, summary), f"samples with the largest clear harm ({kind})"
+            owner, which = with_faults(node, summary), f"samples with the largest clear harm ({kind})"
             return [f"Of the {len(worst)} {which}, {count} belong to {owner}."]
     return []
 
