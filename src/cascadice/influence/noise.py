@@ -1,4 +1,4 @@
-"""How noisy participants or samples are, and how noisy rounds are: a score's spread is the product of both.
+"""How noisy samples are, and how noisy rounds are: the spread of a score is the product of both.
 
     v[i, t] = m_i + a_i b_t ε          ε: mean 0, variance 1; b_t² is 1 on average over rows
 
@@ -76,18 +76,3 @@ def noise(values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int
         if np.all(np.abs(variance - before) <= CLOSE * before):
             break
     return Noise(mean, np.sqrt(spread * level), variance, float(level))
-
-
-def noise_of_totals(updates: Float[Array, "rounds n"]) -> Noise:
-    """The same of everybody's influence in every round; NaN of those with a round that is not known.
-
-    Example:
-        >>> noise_of_totals(np.array([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).spread.round(1)
-        array([0.1, 0.5])
-    """
-    rounds, nodes = updates.shape
-    known = np.flatnonzero(np.isfinite(updates).all(0))
-    fitted = noise(updates[:, known].ravel(), np.tile(known, rounds), np.repeat(np.arange(rounds), len(known)))
-    mean, spread = np.full(nodes, np.nan), np.full(nodes, np.nan)
-    mean[known], spread[known] = fitted.mean[known], fitted.spread[known]
-    return Noise(mean, spread, fitted.by_round if len(known) else np.ones(rounds), fitted.level)

@@ -1,6 +1,6 @@
 """How sure a total over rounds is: its 95 % interval, from how much it varies between rounds.
 
-    total ± t · a · √R        a: spread of its R rounds (`noise`), t: Student's, R − 1 degrees of freedom
+    total ± t · s · √R        s: standard deviation of its R rounds, t: Student's, R − 1 degrees of freedom
 
 Rounds differ by the batches drawn and by how far training has come. The second is no noise, so the interval is wide
 rather than narrow. It says nothing of another test set or another network.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from cascadice.influence.noise import noise, noise_of_totals
+from cascadice.influence.noise import noise
 
 Array = np.ndarray
 NORMAL = 1.96  # standard deviations from the mean of a normal distribution to the ends of its 95 % interval
@@ -67,7 +67,8 @@ def bounds_of_totals(updates: Float[Array, "rounds n"]) -> Bounds:
         >>> bounds_of_totals(np.array([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).high.round(1)
         array([-2.6,  4. ])
     """
-    total, half = updates.sum(0), half_width(len(updates)) * noise_of_totals(updates).spread
+    total, scale = updates.sum(0), half_width(len(updates))
+    half = updates.std(0, ddof=1) * scale if len(updates) > 1 else np.full(updates.shape[1], np.nan)
     return Bounds(total - half, total + half)
 
 

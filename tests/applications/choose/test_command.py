@@ -10,7 +10,7 @@ import torch
 from cascadice import topology
 from cascadice.cli import main
 from cascadice.engine import evaluate_on
-from cascadice.influence.uncertainty import bounds_of_totals, half_width
+from cascadice.influence.uncertainty import bounds_of_totals
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs import store
 from cascadice.runs.folder import read_config
@@ -98,10 +98,9 @@ def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn)
     rounds = [proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.load_rounds()]
     values = torch.stack(rounds).numpy()
     for j, k in ((0, 1), (4, 2), (3, 3)):
-        link = values[:, j, k]
-        half = half_width(len(link)) * link.std(ddof=1)
+        wanted = bounds_of_totals(values[:, [j], k])
         low, high = (end[j][k] for end in found["intervals"]["given"])
-        assert (low, high) == pytest.approx((link.sum() - half, link.sum() + half), rel=1e-6)
+        assert (low, high) == pytest.approx((float(wanted.low[0]), float(wanted.high[0])), rel=1e-6)
     others = values * (1 - torch.eye(6).numpy())
     for name, sums in {
         "gave": others.sum(2),

@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from cascadice import seeds
-from cascadice.influence.noise import noise_of_totals
 from cascadice.influence.uncertainty import NORMAL, Bounds, bounds_of_totals, half_width
 from cascadice.names import lookup
 
@@ -120,11 +118,11 @@ def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.
 def payment_bounds(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -> Bounds:
     """The 95 % intervals of payments, by how much everyone's credit varies between rounds; NaN of one round.
 
-        credit* = credit + half / 1.96 · Σ_t ε_t z_t / √Σ_t z_t²,      z_t = (credit_t − m) / b_t,  ε_t ~ N(0, 1)
+        credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
 
     Who is paid more leaves less for others, so credits are drawn together, 1,000 times, each as widely as its own
-    interval says (`credit_bounds`), with the noise z that they share (`influence.noise`). Every draw is paid; the
-    interval holds 95 % of the payments. Draws are the same each time. Cost: 1,000 × R × n multiplications.
+    interval says (`credit_bounds`), and every draw is paid; the interval holds 95 % of the payments. Draws are the same
+    each time. Cost: 1,000 × R × n multiplications.
 
     Args:
         **terms: As for `pay`.
@@ -139,10 +137,9 @@ def payment_bounds(contributions: Float[Tensor, "rounds n"], budget: float, **te
     rounds, nodes = by_round.shape
     if rounds < 2:
         return Bounds(np.full(nodes, np.nan), np.full(nodes, np.nan))
-    mean, spread, noisy = map(torch.from_numpy, noise_of_totals(by_round.numpy())[:3])
-    shared = normalize((by_round - mean) / noisy.sqrt()[:, None], dim=0)
-    drawn = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64) @ shared
-    drawn = by_round.sum(0) + drawn * spread * half_width(rounds) / NORMAL
+    noise = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64)
+    scale = half_width(rounds) / NORMAL / (rounds - 1) ** 0.5
+    drawn = by_round.sum(0) + scale * noise @ (by_round - by_round.mean(0))
     rest, weights, everybody = given.shares(drawn)
     payments = given.floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
     low, high = payments.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), 0).numpy()

@@ -18,18 +18,17 @@ function totals(key) {
     if (round === state.round) one.value += value;
     else one.rounds.set(round, (one.rounds.get(round) ?? 0) + value);
   }
-  for (const one of found.values()) one.half = halfWidth(one.rounds);
+  for (const one of found.values()) one.half = halfWidth([...one.rounds.values()]);
   return found;
 }
 
-// Half of the 95 % interval of a total over all rounds; null of one round. A round without a row has no influence, and
-// noisy rounds count less for the spread.
+// Half of the 95 % interval of a total over all rounds; null of one round. A round without a row has no influence.
 function halfWidth(values) {
-  const { rounds, noise, "half width": factor } = scored();
+  const { rounds, "half width": factor } = scored();
   if (state.round !== ALL || factor === null) return null;
-  const sum = (term) => rounds.reduce((total, round, i) => total + term(values.get(round) ?? 0) / noise[i], 0);
-  const mean = sum((value) => value) / sum(() => 1);
-  return factor * Math.sqrt(sum((value) => (value - mean) ** 2) / (rounds.length - 1));
+  const mean = values.reduce((sum, value) => sum + value, 0) / rounds.length;
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) + (rounds.length - values.length) * mean ** 2;
+  return factor * Math.sqrt(squares / (rounds.length - 1));
 }
 
 const nothing = { value: 0, half: null };

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascadice.applications.plain import Json, evenly, in_order, plain, short
-from cascadice.influence.noise import noise_of_totals
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.influence.uncertainty import half_width
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
@@ -67,8 +66,8 @@ def shown(read: Sequence[Influences], nodes: int) -> list[int]:
 def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
     """What the first table says: totals, cascades, decay by hop, estimates beside the truth; and whole-run totals.
 
-    `scored` says of each kind with cascades which `rounds` can be shown, over how many hops, how noisy these rounds are
-    (`influence.noise`), and by how many spreads the 95 % interval of a total extends to either side; None of one round.
+    `scored` says of each kind with cascades which `rounds` can be shown, over how many hops, and by how many standard
+    deviations of a round the 95 % interval of a total extends to either side (None of one round).
     """
     if not read:
         return None
@@ -98,13 +97,8 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
 
 
 def _scored(summary: InfluenceSummary, kind: str, rounds: Sequence[int]) -> Json:
-    noise = noise_of_totals(summary.updates[kind])
-    factor, hops = (
-        half_width(len(summary.rounds), len(rounds)) * noise.level**0.5,
-        len(summary.by_hop.get(kind, [0])) - 1,
-    )
-    of_rounds = short(noise.by_round[np.isin(summary.rounds, rounds)])
-    return {"rounds": rounds, "hops": hops, "half width": plain(factor), "noise": of_rounds}
+    factor = half_width(len(summary.rounds), len(rounds))
+    return {"rounds": rounds, "hops": len(summary.by_hop.get(kind, [0])) - 1, "half width": plain(factor)}
 
 
 def _cascades(
