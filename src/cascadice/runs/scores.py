@@ -1,6 +1,6 @@
 """One call to numbers: who helped, from a network and its rounds, as tables to look at, plot and take away."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
