@@ -5,10 +5,13 @@ import io
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from cascadice.applications.writer import Writer, open_writer
+from cascadice.applications.charts import interval_text, noted_bounds
+from cascadice.applications.writer import Writer, open_writer, plus_minus
 from cascadice.console import Console
+from cascadice.influence.uncertainty import Bounds
 
 
 @pytest.fixture
@@ -62,3 +65,13 @@ def test_results_are_not_replaced_unasked(tmp_path):
     assert open_writer(args, recording, "choose").folder == tmp_path / "choose"
     with pytest.raises(ValueError, match=r"mixing\.csv already exists\. Replace it with --overwrite"):
         open_writer(args, recording, "choose", "mixing.csv")
+
+
+def test_intervals_in_words():
+    bounds = Bounds(np.array([-0.25, np.nan]), np.array([0.123456, np.nan]))
+    assert interval_text(bounds, 0) == "−0.2500 to 0.1235"
+    assert interval_text(bounds, 0, digits=2) == "−0.25 to 0.12"
+    assert interval_text(bounds, 1) is None
+    assert [plus_minus(*pair, 3) for pair in ((-0.0, 0.25), (1.5, float("nan")))] == ["+0.000 ± 0.250", "+1.500"]
+    assert noted_bounds([[-1, 2], [0, 3]]).high.tolist() == [2, 3]
+    assert noted_bounds(None) is noted_bounds([[None, None]]) is None

@@ -47,6 +47,7 @@ def test_a_cascade_has_a_row_for_each_hop(ax):
 
 def test_a_network_shows_influence_by_size_and_colour(ax):
     pictures.network(topology.build("ring", 4)(0).numpy(), [-1.0, 0.25, 0.0, -0.5], ax=ax)
+    assert ax.get_title() == "who sends to whom (blue helped, orange harmed; totals have no intervals)"
     circles = ax.collections[-1]
     assert [to_hex(colour).upper() for colour in circles.get_facecolors()] == [HELPED, HARMED, UNCLEAR, HELPED]
     assert np.argsort(circles.get_sizes()).tolist() == [2, 1, 3, 0]

@@ -131,8 +131,8 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
 
     Args:
         W: The mixing matrix; `W[k, j]` is the weight that k gives to j.
-        influence: [n], each participant's total, or [rounds, n], of each of its updates: then those within noise are
-            grey. Without, circles show the weight that others give.
+        influence: [rounds, n], of each update, such as `scores.updates`: participants within noise are grey. Or [n],
+            totals, from which nobody can tell noise. Without, circles show the weight that others give.
         ax: Where to draw; a new figure if there is none.
 
     Returns:
@@ -141,7 +141,7 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
     Example:
         >>> from cascadice import topology
         >>> network(topology.build("ring", 8)(0), [-1.0] * 7 + [0.5]).get_title()
-        'who sends to whom (blue helped, orange harmed)'
+        'who sends to whom (blue helped, orange harmed; totals have no intervals)'
     """
     axes, found = axes_or_new(ax, (6.0, 6.0)), links(torch.as_tensor(W).detach().cpu())
     if influence is None:
@@ -153,7 +153,7 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
     totals = values.sum(0) if values.ndim == 2 else values
     sign = signs(totals, bounds_of_totals(values)) if values.ndim == 2 else np.sign(values)
     plot_network(axes, len(W), found, np.abs(totals), [SIGNED[int(one)] for one in sign])
-    unsure = ", grey within noise" * (values.ndim == 2)
+    unsure = ", grey within noise" if values.ndim == 2 else "; totals have no intervals"
     axes.set_title(f"who sends to whom (blue helped, orange harmed{unsure})")
     return axes
 
