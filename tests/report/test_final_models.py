@@ -33,7 +33,7 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     )
     section = data["final"]
     assert section["title"] == "Who helped the final models, and who harmed them"
-    assert section["columns"] == ["participant", "injected", "whole-run shares", "whole-run at 1", "95 % interval", ""]
+    assert section["columns"] == ["participant", "whole-run shares", "whole-run at 1", "95 % interval", "", "injected"]
     assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
     (drawn,) = section["charts"]
     assert drawn["traces"][0]["x"] == pytest.approx(shares, rel=1e-4)

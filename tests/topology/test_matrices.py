@@ -86,7 +86,7 @@ BAD = [
     ([[1.5, -0.5], [0.0, 1.0]], r"W must not be negative; W\[0, 1\] is -0\.5\."),
     (
         [[1.0, 0.0], [0.5, 1 / 3]],
-        r"^W must have rows summing to 1; row 1 sums to 0\.8333\. Use topology\.metropolis\(graph\), or normalise them",
+        r"^W must have rows summing to 1; row 1 sums to 0\.8333\. Use topology\.metropolis\(graph\), or divide rows by",
     ),
     ([[1.0, 0.0], [0.5, 0.50001]], r"row 1 sums to 1\.00001000\."),
 ]

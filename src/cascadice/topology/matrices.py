@@ -181,7 +181,8 @@ def _check_rows(nodes: int, entries: Links) -> None:
         value = f"{rows[row]:.4g}" if abs(rows[row] - 1) > 1e-3 else f"{rows[row]:.8f}"
         raise ValueError(
             f"W must have rows summing to 1; row {row} sums to {value}. "
-            "Use topology.metropolis(graph), or normalise them (normalize=True, --normalize)."
+            "Use topology.metropolis(graph), or divide rows by their sums: topology.matrix(W, normalize=True), "
+            "topology.from_graph(graph, normalize=True), or --normalize for a CSV file."
         )
 
 

@@ -31,17 +31,16 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     known = np.flatnonzero(np.isfinite(kinds[first])).tolist()  # the folder of a process has its own participants
     order, bounds = sorted(known, key=lambda k: kinds[first][k]), whole.summary.bounds[first]
     sign = signs(kinds[first], bounds)
-    faults = {k: [injected.get(k, "")] if injected else [] for k in order}
     rows = [
-        [k, *faults[k], *(plain(float(values[k])) for values in kinds.values()), interval_text(bounds, k)]
+        [k, *(plain(float(values[k])) for values in kinds.values()), interval_text(bounds, k),
+         VERDICTS[int(sign[k])] if kinds[first][k] else "no influence", *([injected.get(k, "")] if injected else [])]
         for k in order
-    ]
-    rows = [[*row, VERDICTS[int(sign[row[0]])] if kinds[first][row[0]] else "no influence"] for row in rows]
-    named = ["participant", *(["injected"] if injected else [])]
+    ]  # fmt: skip
+    columns = ["participant", *kinds, "95 % interval", "", *(["injected"] if injected else [])]
     results = {
         "title": headline(whole.summary),
         "findings": [],  # the page has said them above
-        "table": {"columns": [*named, *kinds, "95 % interval", ""], "rows": rows},
+        "table": {"columns": columns, "rows": rows},
     }
     drawn = contributions(updates[:, known], injected, "Who helped, who harmed", first, known)
     section = build_section(results, folder / whole.name)
