@@ -175,6 +175,16 @@ def test_an_unreachable_rendezvous_ends_in_time(monkeypatch):
         pass
 
 
+def test_a_server_that_is_no_store_is_not_waited_for_long(monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started(monkeypatch, RANK="1", MASTER_PORT=str(silent.getsockname()[1]))
+        late = r"within 0.3 s: something listens there, but is no store of torchrun"
+        with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
+            pass
+
+
 @pytest.mark.parametrize("variables", [{"RANK": "two"}, {"RANK": "2"}])
 def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
     started(monkeypatch, **variables)
