@@ -171,8 +171,8 @@ def threads(world: World, case: Case, rounds: int = 60) -> dict[str, float]:
     spent = {thread: used - before.get(thread, 0.0) for thread, used in after.items()}
     gloo = sum(used for (_, name), used in spent.items() if "gloo" in name)
     seconds_of = {
-        "training and mixing": main,
-        "sending, receiving and checking": sum(spent.values()) - gloo - main,
+        "training, checking and mixing": main,
+        "sending and receiving": sum(spent.values()) - gloo - main,
         "gloo": gloo,
     }
     return {what: 1e3 * used / rounds for what, used in seconds_of.items()}

@@ -22,9 +22,10 @@ from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
 from cascadice.runs import processes, rendezvous, store, train
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.processes import folder_name, joined
+from cascadice.runs.processes import World, folder_name, joined
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
+from cascadice.runs.together import point_to_all
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 assert fit_for_threads  # a fixture
@@ -103,7 +104,7 @@ def test_processes_that_were_told_different_things_say_what_and_who(tmp_path):
 
 
 def test_a_folder_of_other_processes_is_refused(runs, tmp_path):
-    with pytest.raises(ValueError, match=r"rank-000 must be of process 0 of 3; it is of process 0 of 2"):
+    with pytest.raises(ValueError, match=r"rank-000 must be of process 0 of 3; it is of process 0 of 2. Start 2 "):
         trained(runs / "two", replace(CONFIG, rounds=8), count=3, resume=True)
     with pytest.raises(ValueError, match=r"one of 2 processes, which compute together. Use: torchrun --nproc-per-node"):
         train.run(replace(CONFIG, rounds=8), runs / "two" / "rank-000", quiet=True, resume=True)
@@ -116,6 +117,18 @@ def test_what_needs_everybody_in_one_place_is_refused_by_name(tmp_path):
         trained(tmp_path / "run", replace(CONFIG, rule="krum", record="none"))
     with pytest.raises(ValueError, match=r"found 6 processes for 5. Start at most 5"):
         trained(tmp_path / "run", count=6)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_process_says_where_the_others_wrote(capsys):
+    for rank in (0, 1):
+        point_to_all(World(rank, 2, None, None), "runs/two", None, quiet=False)
+    page = "all on one page: cascadice report runs/two"
+    assert capsys.readouterr().out == (
+        f"each of the 2 processes wrote about its own participants, into rank-000 to rank-001; {page}\n"
+    )
+    point_to_all(World(0, 2, None, None), "runs/two", "elsewhere", quiet=False)
+    assert "report" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -173,6 +186,16 @@ def test_an_unreachable_rendezvous_ends_in_time(monkeypatch):
     late = r"process 1 could not reach the others at 127.0.0.1:1 within 0.3 s"
     with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
         pass
+
+
+def test_a_server_that_is_no_store_is_not_waited_for_long(monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started(monkeypatch, RANK="1", MASTER_PORT=str(silent.getsockname()[1]))
+        late = r"within 0.3 s: something listens there, but is no store of torchrun"
+        with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
+            pass
 
 
 @pytest.mark.parametrize("variables", [{"RANK": "two"}, {"RANK": "2"}])

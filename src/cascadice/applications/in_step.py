@@ -24,7 +24,8 @@ def run_in_step(args: argparse.Namespace, name: str, work: Work) -> None:
         folder, out = together.places(world, args.run, args.out, name)
         asked: dict[str, Any] = {each: value for each, value in vars(args).items() if each not in NOT_COMPARED}
         together.agree(world, name, asked, args.overwrite)
-        args.out, args.quiet = out, args.quiet or world.rank > 0
+        given, args.out, args.quiet = args.out, out, args.quiet or world.rank > 0
         read_run_config(folder)
         with writing(out):
             work(args, world)
+        together.point_to_all(world, args.run, given, args.quiet)

@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs import train
+    from cascadice.runs import together, train
     from cascadice.runs.processes import ONE_PROCESS, joined
 
     recipe = args.recipe or "default"
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         try:
             if args.live is None:
                 train.run(config, out, **options)
+                together.point_to_all(world, out, None, args.quiet)
             else:
                 somebody = sys.stdout.isatty() and world.alone  # scripts go on when the run has ended
                 opened = view.browse if somebody and not args.no_browser else None

@@ -63,7 +63,10 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
         return
     if then is None or (then["rank"], then["of"]) != (world.rank, world.size):
         found = "the run of a single process" if then is None else f"of process {then['rank']} of {then['of']}"
-        raise ValueError(f"{folder} must be of process {world.rank} of {world.size}; it is {found}.")
+        remedy = (
+            "Ask without torchrun" if then is None else f"Start {then['of']} processes, in the order of their folders"
+        )
+        raise ValueError(f"{folder} must be of process {world.rank} of {world.size}; it is {found}. {remedy}.")
     if network is not None and then["members"] != list(network.members):
         raise ValueError(f"{folder} holds participants {then['members']}; this process has {list(network.members)}.")
 

@@ -2,8 +2,11 @@
 
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from queue import Empty, Queue
 from typing import Any, NamedTuple
 
 import torch.distributed
@@ -81,7 +84,7 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
     while True:
         try:
             socket.create_connection((host, port), max(0.1, end - time.monotonic())).close()
-            return dist.TCPStore(host, port, size, False, wait, wait_for_workers=False)
+            return _in_time(lambda: dist.TCPStore(host, port, size, False, wait, wait_for_workers=False), end)
         except (OSError, dist.DistError) as error:
             if time.monotonic() >= end:
                 raise ConnectionError(
@@ -89,6 +92,26 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
                     f"{first_line(error)}. Is process 0 running, and MASTER_ADDR its address?"
                 ) from None
             time.sleep(10 * PAUSE)
+
+
+def _in_time(make: Callable[[], Any], end: float) -> Any:
+    """What this makes, if it is made before the clock says `end`: a store waits for good for a server that is none."""
+    made: Queue[Any] = Queue()
+
+    def work() -> None:
+        try:
+            made.put(make())
+        except Exception as error:
+            made.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        found = made.get(timeout=max(0.1, end - time.monotonic()))
+    except Empty:
+        raise ConnectionError("something listens there, but is no store of torchrun") from None
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _listening(host: str, port: int) -> int:

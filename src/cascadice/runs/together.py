@@ -8,14 +8,16 @@ from typing import Any
 import torch
 
 from cascadice import files
+from cascadice.console import Console, say
 from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
+from cascadice.engine.parts import split
 from cascadice.files import locks
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
@@ -40,6 +42,8 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
+    if config.nodes is not None:
+        split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
     facts = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
     content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
     world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
@@ -80,6 +84,15 @@ def in_step(world: World, played: Playable) -> Playable:
             "--resume."
         )
     return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths), world=world)
+
+
+def point_to_all(world: World, run: files.Folder, out: files.Folder | None, quiet: bool) -> None:
+    """Say once, of several processes, that each wrote about its own participants, and how to see all of them."""
+    if not world.alone:
+        folders = f"{folder_name(0)} to {folder_name(world.size - 1)}"
+        page = f"; all on one page: cascadice report {run}" if out is None else ""
+        console = Console(quiet=quiet or world.rank > 0)
+        say(console, f"each of the {world.size} processes wrote about its own participants, into {folders}{page}")
 
 
 def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
