@@ -282,7 +282,8 @@ class Operator:
         network, remembered = self.network, self._scratch.of(evaluation)
         if t is not None and t in remembered:
             return remembered[t]
-        nodes, out = range(network.nodes), None if t is None else self._scratch.take()
+        nodes, free = range(network.nodes), self._scratch.free
+        out = free.pop() if t is not None and free else None
         check_rows(network, here.theta, nodes)
         gradients = row_gradients(network.learner, network.strategy, evaluation, here, nodes, network.weights, out)[1]
         if t is not None:

@@ -98,7 +98,8 @@ def simulate(
             unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
             if len(unseen) >= LOOK_EVERY[network.device.type]:
                 _check_finite(network, unseen, sizes)
-            if _differ(network, round_):
+            # one participant may blow up the others: what each sends is measured, a pass over theta
+            if network.behaviours or network.corruptions or network.groups or isinstance(round_.draw.lr, Tensor):
                 sizes[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
             tell(round_.t, partial(_metrics, network, round_))
             yield round_
@@ -123,11 +124,6 @@ LOOK_EVERY = {"cpu": 1, "cuda": 16}
 
 
 OUTLIER = 100  # times the median size of what is sent
-
-
-def _differ(network: Network, round_: Round) -> bool:
-    """Whether one participant may blow up the others: what each sends is then measured, a pass over theta."""
-    return bool(network.behaviours or network.corruptions or network.groups or isinstance(round_.draw.lr, Tensor))
 
 
 def _check_finite(network: Network, unseen: list[tuple[int, Tensor]], sizes: dict[int, Tensor]) -> None:

@@ -140,10 +140,13 @@ def of_training(network: Network, rounds: int, window: int = 0, recorded: bool =
     theta = network.initial.theta
     once, everybody = bytes_of(network.initial), theta.nbytes
     saved = once + (once + everybody if recorded else 0)
-    work, evaluated = _local_work(network), _evaluation(network)
+    samples = min(CHUNK, len(network.data.test))
+    together = min(_rows(network, network.nodes), max(1, 2**17 // samples))
+    evaluated = together * samples * _activations(network).most * theta.element_size()
+    either = (_local_work(network), Need("evaluation", evaluated, FEWER), Need("copies to be saved", saved, FEWER))
     return [
         Need(f"{window + 2} rounds in memory", (window + 2) * (once + everybody), FEWER),
-        max(work, evaluated, Need("copies to be saved", saved, FEWER), key=lambda part: part.bytes),
+        max(either, key=lambda part: part.bytes),
         Need("metrics", rounds * (ROUND + 8 * network.nodes), "Use fewer rounds (--rounds)"),
     ]
 
@@ -175,12 +178,6 @@ def _local_work(network: Network, rows: int | None = None) -> Need:
     inputs = steps * batch * sum(prod(part.shape[1:]) * (size + part.element_size()) for part in parts)
     each = per_parameter * network.learner.size * size + BACKWARD * batch * _activations(network).all * size + inputs
     return Need("local work", int(together * each), SHORTER)
-
-
-def _evaluation(network: Network) -> Need:
-    samples, size = min(CHUNK, len(network.data.test)), network.initial.theta.element_size()
-    together = min(_rows(network, network.nodes), max(1, 2**17 // samples))
-    return Need("evaluation", together * samples * _activations(network).most * size, FEWER)
 
 
 def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Need]:

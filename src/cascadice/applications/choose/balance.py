@@ -40,12 +40,12 @@ class Balance(NamedTuple):
     @property
     def gave(self) -> Float[Tensor, "times n"]:
         """How much j has lowered its neighbours' losses so far; negative if it raised them."""
-        return -self._between.sum(2)
+        return -_between(self.given).sum(2)
 
     @property
     def took(self) -> Float[Tensor, "times n"]:
         """How much j's neighbours have lowered j's loss so far."""
-        return -self._between.sum(1)
+        return -_between(self.given).sum(1)
 
     @property
     def half_widths(self) -> Float[Tensor, "3 n"]:
@@ -61,10 +61,6 @@ class Balance(NamedTuple):
         variance = (self.squares - total.square() / rounds).clamp(min=0) / max(rounds - 1, 1)
         half = half_width(rounds) * variance.sqrt()
         return Bounds((total - half).numpy(), (total + half).numpy())
-
-    @property
-    def _between(self) -> Float[Tensor, "times n n"]:
-        return _between(self.given)
 
 
 def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balance:

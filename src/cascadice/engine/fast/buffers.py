@@ -59,10 +59,6 @@ class Scratch:
             self.evaluation = evaluation
         return self.gradients
 
-    def take(self) -> Tensor | None:
-        """Memory for a gradient, if any is free."""
-        return self.free.pop() if self.free else None
-
     def forget(self, t: int | None) -> None:
         """Gradients before round t, or all of them, will not be asked for again."""
         for old in [known for known in self.gradients if t is None or known < t]:
