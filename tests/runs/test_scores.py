@@ -93,6 +93,11 @@ def test_they_are_short_in_print(network, rounds):
     assert len(repr(network)) < 200
     assert len(repr(rounds[0])) < 200
     assert "data: tensors" in network._repr_html_()
+    small = ScoreTable("", {"influence": np.array([-1.234e-6, 0.0]), "low": np.array([np.nan, -2e-7])})
+    assert [line.split() for line in repr(small).splitlines()[1:]] == [
+        ["-0.00000123", "none"],
+        ["+0.00000000", "-0.00000020"],
+    ]
     table = ScoreTable("a < b", {"influence": np.array([1.0])})
     assert "<p>a &lt; b</p>" in table._repr_html_()
 

@@ -222,6 +222,14 @@ def test_what_is_within_noise_is_not_called_harm():
     assert "(truth, summed over rounds)\nwithin noise" in told(summarise(unclear, 2))  # no table without rows
 
 
+def test_small_numbers_show_three_digits():
+    rows = [table_of_participants("truth", t, torch.tensor([-1.5e-6, 2e-7 * (t - 0.4)]).double()) for t in (0, 1, 2)]
+    text = told(summarise(concatenate(rows), 2))
+    assert "helped  participant 0   -0.00000450   -0.00000450 to -0.00000450" in text
+    assert "participant 1 +0.00000036" in text
+    assert "-0.00000300 ± 0.00000000" in told(summarise(used([-1e-6, 0.0], [-1e-6, 0.0], [-1e-6, 0.0]), 2))
+
+
 def test_a_derivative_is_not_called_a_change():
     scores = torch.tensor([-0.5, 0.25, 0.0], dtype=torch.float64)
     text = told(summarise(table_of_participants("whole-run at 0.5", 0, scores), 3))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cascadice.applications.plain import Json, plain, short
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, signs
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, signs
 
 COLOURS = ("--harmed", "--two", "--three", "--four", "--one")
 SIGNED = {-1: "--helped", 0: "--grey", 1: "--harmed"}
@@ -103,7 +103,8 @@ def noted_bounds(intervals: Any) -> Bounds | None:
     return Bounds(*ends.T) if np.isfinite(ends).any() else None
 
 
-def interval_text(bounds: Bounds, node: int, digits: int = 4) -> str | None:
+def interval_text(bounds: Bounds, node: int, digits: int | None = None) -> str | None:
     """The interval of a participant's total, for a table; None if there is none."""
     low, high = float(bounds.low[node]), float(bounds.high[node])
+    digits = decimals(*bounds) if digits is None else digits
     return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−") if low == low else None

@@ -14,7 +14,8 @@ of n among these samples:
 How often intervals hold the mean over seeds is in docs/report.md.
 """
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -131,3 +132,15 @@ def signs(totals: Float[Array, " n"], bounds: Bounds) -> Int[Array, " n"]:
     """
     noise = (bounds.low <= 0) & (bounds.high >= 0)
     return np.where(noise | ~np.isfinite(totals), 0, np.sign(totals)).astype(int)
+
+
+def decimals(*values: Any) -> int:
+    """How many decimals show three digits of the largest number; at least 4.
+
+    Example:
+        >>> decimals([-0.25, 0.1]), decimals(0.000123, float("nan"))
+        (4, 6)
+    """
+    sizes = np.abs(np.concatenate([np.ravel(np.asarray(each, dtype=float)) for each in values]))
+    largest = sizes[np.isfinite(sizes)].max(initial=0.0)
+    return max(4, 2 - math.floor(math.log10(largest))) if largest > 0 else 4

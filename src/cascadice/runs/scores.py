@@ -15,7 +15,7 @@ from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
 from cascadice.influence import whole_run, whole_run_shares
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, score_rounds, table
 from cascadice.influence.tables import Table, as_frame, concatenate
-from cascadice.influence.uncertainty import bounds_of_totals, signs
+from cascadice.influence.uncertainty import bounds_of_totals, decimals, signs
 from cascadice.names import lookup
 from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
 from cascadice.runs.whole_run import rows_by_round
@@ -36,10 +36,10 @@ QUESTIONS = {
 FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 
 
-def _text(cell: Any) -> str:
+def _text(cell: Any, digits: int) -> str:
     if not isinstance(cell, float):
         return str(cell)
-    return "none" if np.isnan(cell) else f"{cell:+.4f}"
+    return "none" if np.isnan(cell) else f"{cell:+.{digits}f}"
 
 
 def _span(rounds: Sequence[int]) -> str:
@@ -73,7 +73,8 @@ class ScoreTable:
         """The cells of the first and the last rows, as text; all of them, if they are few."""
         few = len(self) <= 2 * SHOWN
         places = [*range(len(self))] if few else [*range(SHOWN), *range(len(self) - SHOWN, len(self))]
-        rows = [[_text(column[place]) for column in self.columns.values()] for place in places]
+        digits = decimals(self.columns["influence"])
+        rows = [[_text(column[place], digits) for column in self.columns.values()] for place in places]
         between = [] if few else [["…"] * len(self.columns)]
         return [*rows[:SHOWN], *between, *rows[SHOWN:]]
 

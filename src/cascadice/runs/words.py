@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from cascadice.console import Console, say
+from cascadice.influence.uncertainty import decimals
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
 
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
@@ -45,9 +46,9 @@ def print_summary(
 def _print_participants(console: Console, summary: InfluenceSummary, kind: str, where: str) -> None:
     """Print who helped and harmed most, how many more did, and who did neither."""
     found, bounds = sides(summary, kind), summary.bounds[kind]
-    both = {"helped": found.helped, "harmed": found.harmed}
+    both, form = {"helped": found.helped, "harmed": found.harmed}, f"+.{decimals(summary.participants[kind])}f"
     rows = (
-        (f"{verb}  {with_faults(k, summary)}", f"{value:+.4f}", f"{bounds.low[k]:+.4f} to {bounds.high[k]:+.4f}")
+        (f"{verb}  {with_faults(k, summary)}", f"{value:{form}}", f"{bounds.low[k]:{form}} to {bounds.high[k]:{form}}")
         for verb, side in both.items()
         for k, value in side[:MOST]
     )
@@ -57,7 +58,7 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
     )
     if more := [f"{len(side) - MOST} more {verb}" for verb, side in both.items() if len(side) > MOST]:
         say(console, f"{' and '.join(more)}{where}")
-    if noise := [f"{with_faults(k, summary)} {value:+.4f}" for k, value in found.within_noise]:
+    if noise := [f"{with_faults(k, summary)} {value:{form}}" for k, value in found.within_noise]:
         rest = f" and {len(noise) - MOST} more" if len(noise) > MOST else ""
         say(console, f"within noise (the interval includes 0): {', '.join(noise[:MOST])}{rest}")
     if idle := [with_faults(node, summary) for node in found.idle]:
@@ -166,8 +167,9 @@ def _sample_rows(
     sides: Mapping[str, Sequence[SampleScore]], summary: InfluenceSummary, classes: Sequence[str],
     labels: Tensor | None,
 ) -> Iterator[tuple[str, ...]]:  # fmt: skip
+    form = f".{decimals([one.value for side in sides.values() for one in side[:MOST]])}f"
     for verb, side in sides.items():
         for one in side[:MOST]:
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            value = f"{one.value:+.4f}" + (f" ± {one.high - one.value:.4f}" if one.uses > 1 else "")
+            value = f"{one.value:+{form}}" + (f" ± {one.high - one.value:{form}}" if one.uses > 1 else "")
             yield f"{verb}  {with_faults(one.node, summary)}", str(one.sample), label, str(one.uses), value
