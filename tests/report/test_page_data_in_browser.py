@@ -144,3 +144,13 @@ def test_who_helped_the_final_models_stands_above_the_network(chromium, shown, t
     assert "helped the final models most" in chromium.text("#findings")
     assert chromium.js("document.querySelectorAll('#result-contributions tbody tr').length") == 6
     assert chromium.errors == []
+
+
+def test_losses_that_are_not_known_have_no_name_in_the_legend(tab):
+    names = "document.getElementById('loss').data.map(trace => trace.name)"
+    assert {"training batches", "test data"} <= set(tab.js(names))
+    tab.js(
+        "window.fresh = JSON.parse(document.getElementById('data').textContent);"
+        "fresh.training.loss.mean.fill(null); cascadice.render(fresh)"
+    )
+    assert tab.js(names) == ["test data"]

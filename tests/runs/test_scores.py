@@ -88,6 +88,8 @@ def test_they_are_short_in_print(network, rounds):
     assert repr(scores).count("\n") == 6
     assert "negative helped" in repr(scores)
     assert " over 8 rounds: " in repr(scores)
+    assert "used once" not in repr(scores).partition("\n")[0]
+    assert ".samples, each used once and so without an interval\n" in repr(cd.score(network, rounds[:1], samples=True))
     assert repr(scores.samples).count("\n") == 9  # four of each end
     assert "<td>mirror-labels</td>" in scores._repr_html_()
     assert len(repr(network)) < 200

@@ -141,7 +141,8 @@ class Scores:
         nodes = self.updates.shape[1]
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
-        more = f"; {samples:,} samples in .samples" if samples else ""
+        once = ", each used once and so without an interval" * bool(samples and (self.samples["uses"] == 1).all())
+        more = f"; {samples:,} samples in .samples{once}" if samples else ""
         about = f"Scores by {self.kind} of {nodes} participants over {_span(self.rounds)}: {told}{more}"
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}"
 

@@ -63,7 +63,8 @@ function trainingCurves() {
   }
   const test = curves["test loss"];
   const means = test ? [{ x: test.rounds, y: test.mean, mode: "lines", line: { color: colour("two"), width: 2.6, dash: "dash" }, name: "test data", hovertemplate: "test %{y:.3f}, round %{x}<extra></extra>" }] : [];
-  chart("loss", [...curve(curves.loss, "harmed", "training batches"), ...means], { xaxis: round, yaxis: { rangemode: "tozero" } }, "Mean training and test loss by round.");
+  const trained = curves.loss.mean.some((value) => value !== null) ? curve(curves.loss, "harmed", "training batches") : []; // a recorder knows none
+  chart("loss", [...trained, ...means], { xaxis: round, yaxis: { rangemode: "tozero" } }, "Mean training and test loss by round.");
   show("consensus-card", curves.consensus !== null);
   if (curves.consensus) chart("consensus", curve(curves.consensus, "grey", "distance"), { xaxis: round, yaxis: { rangemode: "tozero" }, showlegend: false }, "Distance of the participants' parameters from their mean, by round.");
 }
