@@ -206,4 +206,4 @@ def noise_by_loops(values, group, rounds, steps=200, prior=10):
         b2 = [up / down for up, down in zip(above, below, strict=True)]
         average = sum(b2[t] for *_, t in rows) / len(rows)
         b2 = [one / average for one in b2]
-    return [mean[k] for k in sorted(mean)], [(level * a2[k]) ** 0.5 for k in sorted(a2)], b2, level
+    return [mean[k] for k in sorted(mean)], [(level * a2[k]) ** 0.5 for k in sorted(a2)], b2

@@ -35,13 +35,11 @@ class Noise(NamedTuple):
         mean: m_i of each group.
         spread: a_i of each group; NaN of a single row.
         by_round: b_t² of each round.
-        level: What all a_i² were multiplied by.
     """
 
     mean: Float[Array, " groups"]
     spread: Float[Array, " groups"]
     by_round: Float[Array, " rounds"]
-    level: float = 1.0
 
 
 def noise(values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int[Array, " rows"]) -> Noise:
@@ -75,4 +73,4 @@ def noise(values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int
         variance = np.maximum(variance / np.average(variance, weights=rows), LEAST)
         if np.all(np.abs(variance - before) <= CLOSE * before):
             break
-    return Noise(mean, np.sqrt(spread * level), variance, float(level))
+    return Noise(mean, np.sqrt(spread * level), variance)
