@@ -258,6 +258,15 @@ def test_what_cannot_be_saved_is_refused(data, tmp_path):
     cd.save(network, rounds[:1], tmp_path / "twice")
     with pytest.raises(ValueError, match=r"already holds a run\. Replace it with overwrite=True, or choose"):
         cd.save(network, rounds[:1], tmp_path / "twice")
+    (tmp_path / "file").touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    for place, why in (
+        ("file", "is a file; a run needs a folder"),
+        ("mine", "holds files that do not belong to a run"),
+    ):
+        with pytest.raises(ValueError, match=rf"{why}\. Choose another( folder)?\.$"):  # without flags
+            cd.save(network, rounds, tmp_path / place)
 
 
 def told_by(page):
