@@ -206,6 +206,9 @@ def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
 
 
 def test_an_unknown_interface_is_said(monkeypatch):
+    started(monkeypatch)
+    with pytest.raises(ValueError, match=r"unknown network interface 'nowhere0'\. Known: .*lo"), joined("nowhere0"):
+        pass
     with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
         rendezvous.make_group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
 
