@@ -122,12 +122,12 @@ def test_what_needs_everybody_in_one_place_is_refused_by_name(tmp_path):
 
 def test_one_process_says_where_the_others_wrote(capsys):
     for rank in (0, 1):
-        point_to_all(World(rank, 2, None, None), "runs/two", None, quiet=False)
+        point_to_all(World(rank, 2, None, dist.HashStore()), "runs/two", None, quiet=False)
     page = "all on one page: cascadice report runs/two"
     assert capsys.readouterr().out == (
         f"each of the 2 processes wrote about its own participants, into rank-000 to rank-001; {page}\n"
     )
-    point_to_all(World(0, 2, None, None), "runs/two", "elsewhere", quiet=False)
+    point_to_all(World(0, 2, None, dist.HashStore()), "runs/two", "elsewhere", quiet=False)
     assert "report" not in capsys.readouterr().out
 
 
@@ -147,7 +147,7 @@ def test_a_process_that_fails_is_named_by_those_that_wait(said, shown):
 
 
 def test_one_process_that_never_speaks_is_not_waited_for_long():
-    _, (waited, _) = together(2, lambda world: world.tell(1) if world.rank == 0 else None, timeout=0.2)
+    _, (waited, _) = together(2, lambda world: None if world.rank else replace(world, timeout=0.2).tell(1))
     assert "process 1 said nothing for 0.2 s" in str(waited)
 
 
@@ -206,6 +206,9 @@ def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
 
 
 def test_an_unknown_interface_is_said(monkeypatch):
+    started(monkeypatch)
+    with pytest.raises(ValueError, match=r"unknown network interface 'nowhere0'\. Known: .*lo"), joined("nowhere0"):
+        pass
     with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
         rendezvous.make_group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
 

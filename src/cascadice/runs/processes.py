@@ -7,6 +7,7 @@ JSON; parameters and adjoints go from process to process, by gloo. Nothing is un
 import json
 import os
 import platform
+import socket
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,6 +244,8 @@ def joined(
 
 def _joined(interface: str | None, timeout: float, policy: str, patience: float | None) -> World:
     lookup(POLICIES, policy, "policy")
+    name = interface or os.environ.get("GLOO_SOCKET_IFNAME") or LOOPBACK
+    lookup(dict.fromkeys(known for _, known in socket.if_nameindex()), name, "network interface")
     try:
         rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     except ValueError:
@@ -259,7 +262,6 @@ def _joined(interface: str | None, timeout: float, policy: str, patience: float 
             "processes were started again, and the policy is to stop. Use --policy restart to go on from the last "
             "checkpoint, or leave out --max-restarts."
         )
-    name = interface or os.environ.get("GLOO_SOCKET_IFNAME") or LOOPBACK
     # a process that is started again must not find the addresses of those that died
     home = dist.PrefixStore(f"cascadice/{arrival.name}", store)
     group = None if policy == CARRY_ON else make_group(home, rank, size, name, timeout)
