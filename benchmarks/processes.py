@@ -218,8 +218,10 @@ def main(only: str = "", number: str = "") -> None:
         rows = {name: times(world, CASES[name]) for name in cases} if only != "bytes" else {}
         sizes = traffic(world) if only != "time" else {}
         if not world.rank:
-            print_times(rows)
-            print_bytes(sizes)
+            if rows:
+                print_times(rows)
+            if sizes:
+                print_bytes(sizes)
 
 
 if __name__ == "__main__":
