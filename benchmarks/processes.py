@@ -207,7 +207,7 @@ def print_bytes(sizes: Mapping[str, float]) -> None:
 def main(only: str = "", number: str = "") -> None:
     cases = [list(CASES)[int(number)]] if number else CASES
     with joined() as world:
-        if world is None:
+        if world.alone:
             raise SystemExit("start it with torchrun --nproc-per-node 4 benchmarks/processes.py")
         if only == "threads":
             for name in cases:

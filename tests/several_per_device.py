@@ -45,7 +45,7 @@ def gap(some, others, members):
 def main(device):
     expected = looked_at(built(device))
     with joined() as world:
-        if world is None:
+        if world.alone:
             dist.init_process_group(
                 "nccl" if device == "cuda" else "gloo", rank=0, world_size=1, store=dist.HashStore()
             )

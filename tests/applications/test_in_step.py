@@ -24,7 +24,7 @@ from cascadice.applications.reward.ledger import read_ledger
 from cascadice.cli import _parser, main
 from cascadice.engine import Operator
 from cascadice.runs import store, train
-from cascadice.runs.processes import folder_name
+from cascadice.runs.processes import ONE_PROCESS, folder_name
 
 assert fit_for_threads  # a fixture
 OWN = ([0, 1, 2], [3, 4])
@@ -41,7 +41,7 @@ def runs(tmp_path_factory, fit_for_threads):
 
     @contextmanager
     def joined(interface, timeout):
-        yield getattr(here, "world", None)
+        yield here.world
 
     def push_rows(*given):
         with LOCK:  # torch has one dual number for all threads
@@ -61,10 +61,10 @@ def runs(tmp_path_factory, fit_for_threads):
 
             def work(world):
                 here.world = world
-                name = "one" if world is None else "two"
+                name = "one" if world.alone else "two"
                 COMMANDS[command](_parser().parse_args([command, str(home / name), "--quiet", *flags]))
 
-            work(None)
+            work(ONE_PROCESS)
             _, errors = together(2, work)
             assert errors == [None, None], errors
             places = [home / "one", *(home / "two" / folder_name(rank) for rank in (0, 1))]

@@ -69,6 +69,7 @@ def test_of_some_participants_only_their_own_are_drawn(monkeypatch: pytest.Monke
     some = batches.of_some(whole, rows)
     assert all(some(t).equal(batch) for t, batch in enumerate(expected))
     assert set(drawn) == {1, 4}
+    assert all(batches.of_some(some, torch.tensor([1]))(t).equal(batch[1:]) for t, batch in enumerate(expected))
 
 
 def test_one_number_is_that_number_for_everyone() -> None:

@@ -279,6 +279,13 @@ def test_results_of_another_run_are_noted_and_not_shown(run):
     ]
 
 
+def test_results_that_do_not_hold_are_noted_and_not_shown(bare):
+    write_section(bare, "forget", models="../models.bin", models_digest="0" * 64)
+    data = collect(bare)
+    assert data["sections"] == []
+    assert data["notes"][0].startswith("The results of `cascadice forget` are not shown: ")
+
+
 @pytest.mark.parametrize("content", ["no JSON", '{"run": "RUN", "table": {"columns": 3}}', "[1]"])
 def test_sections_that_cannot_be_read_are_noted(bare, content):
     (bare / "detect").mkdir()

@@ -22,7 +22,7 @@ from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
 from cascadice.runs import processes, rendezvous, store, train
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.processes import World, folder_name, joined
+from cascadice.runs.processes import ONE_PROCESS, World, folder_name, joined
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
 from cascadice.runs.together import point_to_all
@@ -158,12 +158,14 @@ def started(monkeypatch, **variables):
         monkeypatch.setenv(name, value)
 
 
-def test_without_torchrun_there_is_no_world(monkeypatch):
+def test_without_torchrun_there_is_one_process(monkeypatch):
     with joined() as world:
-        assert world is None
+        assert world is ONE_PROCESS
+        assert world.members(4) == ()
     started(monkeypatch, WORLD_SIZE="1")
     with joined() as world:
-        assert world is None
+        assert world is ONE_PROCESS
+        assert world.members(4) == ()
     with pytest.raises(ValueError, match="--interface, --policy: only for processes"), joined("lo", policy="stop"):
         pass
 

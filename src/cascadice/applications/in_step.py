@@ -6,7 +6,7 @@ from typing import Any
 
 from cascadice.runs import together
 from cascadice.runs.folder import read_run_config, writing
-from cascadice.runs.processes import ONE_PROCESS, World, joined
+from cascadice.runs.processes import World, joined
 
 # what may differ from process to process, or is agreed on elsewhere
 NOT_COMPARED = (
@@ -19,8 +19,7 @@ Work = Callable[[argparse.Namespace, World], None]
 
 def run_in_step(args: argparse.Namespace, name: str, work: Work) -> None:
     """Do what a command asks for; of several processes, each in its own folder of the run, and all asked the same."""
-    with joined(args.interface, args.timeout) as started:
-        world = started or ONE_PROCESS
+    with joined(args.interface, args.timeout) as world:
         folder, out = together.places(world, args.run, args.out, name)
         asked: dict[str, Any] = {each: value for each, value in vars(args).items() if each not in NOT_COMPARED}
         together.agree(world, name, asked, args.overwrite)

@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from cascadice.runs import ask, together, whole_run
-    from cascadice.runs.processes import ONE_PROCESS, joined
+    from cascadice.runs.processes import joined
 
     with joined(args.interface, args.timeout) as world:
         question, settings = flags.question_from(args), flags.settings_from(args)
@@ -25,6 +25,6 @@ def run(args: argparse.Namespace) -> None:
                 whole_run.ask_whole_run(args.run, question, args.out, **more)
             else:
                 ask.ask(args.run, question, args.out, **more)
-            together.point_to_all(world or ONE_PROCESS, args.run, args.out, args.quiet)
+            together.point_to_all(world, args.run, args.out, args.quiet)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("stopped. Repeat the command without --overwrite to continue.") from None

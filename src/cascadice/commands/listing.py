@@ -59,7 +59,9 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
     "rules": partial(_entries, "influence.trust", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
-    "kinds": lambda: _entries("influence.estimators", "WHOLE_RUN") | _entries("influence.estimators", "ESTIMATORS"),
+    "kinds": lambda: (
+        _entries("influence.estimators", "WHOLE_RUN_KINDS") | _entries("influence.estimators", "ESTIMATORS")
+    ),
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),

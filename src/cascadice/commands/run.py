@@ -46,13 +46,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from cascadice.runs import together, train
-    from cascadice.runs.processes import ONE_PROCESS, joined
+    from cascadice.runs.processes import joined
 
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
-    with joined(args.interface, args.timeout, args.policy, args.patience) as started:
-        world = started or ONE_PROCESS
+    with joined(args.interface, args.timeout, args.policy, args.patience) as world:
         place = world.folder(out)
         config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
         options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}

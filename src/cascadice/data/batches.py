@@ -41,7 +41,7 @@ def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerPartic
 
 
 def of_some(batches: Batches, rows: Int[Tensor, " some"]) -> Batches:
-    """The batches of these participants alone: those of others are not drawn, where they were to be drawn here.
+    """The batches of these participants alone; `epochs` then does not draw those of the others.
 
     Example:
         >>> from cascadice.data import partition
@@ -49,7 +49,7 @@ def of_some(batches: Batches, rows: Int[Tensor, " some"]) -> Batches:
         tensor([[[65, 67, 61, 50]]])
     """
     if isinstance(batches, _Epochs):
-        return _Epochs(batches.partition, batches.batch_sizes, batches.steps, batches.seed, rows.numpy())
+        return _Epochs(batches.partition, batches.batch_sizes, batches.steps, batches.seed, batches.some[rows.numpy()])
     return lambda t: batches(t)[rows]
 
 

@@ -29,7 +29,7 @@ def at(inputs: Inputs, index: Any) -> Any:
 
 
 def stacked(rows: Any) -> Any:
-    """Inputs of one form as one, stacked on a new leading axis."""
+    """Equal structures of tensors as one, stacked on a new leading axis."""
     return tree_map(lambda *tensors: torch.stack(tensors), *rows)
 
 

@@ -223,7 +223,7 @@ def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
 
 
 def rows_for(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
-    """Those of these participants; another tensor, as rates are remembered by tensor, and may be overwritten here."""
+    """The values of these participants, always in a new tensor: rates are cached, and `values` may be overwritten."""
     pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
     return values[pick].to(network.initial.theta)
 

@@ -150,7 +150,7 @@ def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = 
         raise ValueError("between processes, everybody is scored at once. Leave out the sources.")
 
 
-WHOLE_RUN: dict[str, str] = {
+WHOLE_RUN_KINDS: dict[str, str] = {
     "whole-run": "how the final models' loss changes with the weight of each participant's data, at weight --at",
     "whole-run-shares": "each participant's share of what training did to the final models; shares add up",
 }

@@ -9,7 +9,8 @@ A sample's interval is of the same form, over the n rounds it was used in, of wh
 scores of its participant's samples say. How often it is used depends on the batches drawn, too, which adds the variance
 of n among these samples:
 
-    total ± √(t² a² Σ_t b_t² + 1.96² Var(n) m²)        b_t: how noisy round t is, m: the sample's mean score in a use
+    total ± √(t² a² Σ_s b_s² + 1.96² Var(n) m²)        a: the sample's own spread, b_s: how noisy round s is,
+                                                       m: the sample's mean score in a use
 
 How often intervals hold the mean over seeds is in docs/report.md.
 """

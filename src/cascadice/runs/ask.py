@@ -159,7 +159,7 @@ def ask(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
-    world: World | None = None,
+    world: World = ONE_PROCESS,
 ) -> InfluenceSummary:
     """Ask a recorded run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
 
@@ -177,7 +177,6 @@ def ask(
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
     """
-    world = world or ONE_PROCESS
     folder, place = together.places(world, run, out, INFLUENCE)
     together.agree(world, question, settings, overwrite)
     if not world.alone:

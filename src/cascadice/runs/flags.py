@@ -110,13 +110,13 @@ def given_question(args: argparse.Namespace) -> dict[str, Any]:
 
 def question_from(args: argparse.Namespace) -> "Question | WholeRunQuestion":
     """The question that was given as flags."""
-    from cascadice.influence.estimators import WHOLE_RUN
+    from cascadice.influence.estimators import WHOLE_RUN_KINDS
     from cascadice.runs.ask import Question
 
     given = given_question(args)
     if "kinds" in given:
         given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
-    if any(kind in WHOLE_RUN for kind in given.get("kinds", ())):
+    if any(kind in WHOLE_RUN_KINDS for kind in given.get("kinds", ())):
         return _whole_run_question(given)
     for name in ("at", "on"):
         if name in given:
@@ -130,11 +130,11 @@ def question_from(args: argparse.Namespace) -> "Question | WholeRunQuestion":
 
 
 def _whole_run_question(given: dict[str, Any]) -> "WholeRunQuestion":
-    from cascadice.influence.estimators import WHOLE_RUN
+    from cascadice.influence.estimators import WHOLE_RUN_KINDS
     from cascadice.runs.whole_run import WholeRunQuestion
 
     for kind in given["kinds"]:
-        if kind not in WHOLE_RUN:
+        if kind not in WHOLE_RUN_KINDS:
             raise ValueError(
                 f"--kind {kind} is about rounds, whole-run kinds about the final models. Ask for one at a time."
             )

@@ -70,7 +70,7 @@ class Playable:
 
 
 def open_playable(
-    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World | None = None
+    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World = ONE_PROCESS
 ) -> Playable:
     """Open a run to play it again; its rounds need not have been recorded, unless a rule chose W.
 
@@ -86,7 +86,7 @@ def open_playable(
         >>> run = open_playable("runs/demo")  # doctest: +SKIP
         >>> whole_run(run.network, run.rounds_at(0.5), evaluate_on(run.network), at=0.5)  # doctest: +SKIP
     """
-    folder, world = Path(run), world or ONE_PROCESS
+    folder = Path(run)
     config = read_run_config(folder)
     network = build_recorded(folder, config, settings, quiet=quiet, world=world)
     return playable(Recording(folder, config, network, ()))

@@ -91,8 +91,8 @@ class World:
         return Path(run) if self.alone else Path(run) / folder_name(self.rank)
 
     def members(self, nodes: int) -> tuple[int, ...]:
-        """The participants of this process."""
-        return split(nodes, self.size)[self.rank]
+        """The participants of this process, to make its part of a network; () if it has all of them."""
+        return () if self.alone else split(nodes, self.size)[self.rank]
 
     @contextmanager
     def exchange(self, network: Network) -> Iterator[Any]:
@@ -203,8 +203,8 @@ def started() -> bool:
 @contextmanager
 def joined(
     interface: str | None = None, timeout: float | None = None, policy: str | None = None, patience: float | None = None
-) -> Iterator[World | None]:
-    """Be one of the processes that torchrun started, inside this block; None if it did not start this one.
+) -> Iterator[World]:
+    """Be one of the processes that torchrun started, inside this block, or `ONE_PROCESS` if it did not start this one.
 
     Args:
         interface: The network interface to talk over (None: $GLOO_SOCKET_IFNAME, or the loopback interface).
@@ -218,14 +218,14 @@ def joined(
 
     Example:
         >>> with joined() as world:
-        ...     print("one process" if world is None else f"process {world.rank} of {world.size}")
-        one process
+        ...     print(f"process {world.rank} of {world.size}")
+        process 0 of 1
     """
     if not started():
         given = {"interface": interface, "timeout": timeout, "policy": policy, "patience": patience}
         if flags := [f"--{name}" for name, value in given.items() if value is not None]:
             raise ValueError(f"{', '.join(flags)}: only for processes that torchrun started. Leave it out.")
-        yield None
+        yield ONE_PROCESS
         return
     world = _joined(interface, TIMEOUT if timeout is None else timeout, policy or "stop", patience)
     shown = warnings.formatwarning

@@ -109,7 +109,7 @@ def spans(starts: Sequence[int], length: int) -> list[range]:
 
 
 def open_recording(
-    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World | None = None
+    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World = ONE_PROCESS
 ) -> Recording:
     """Open the recorded run in a folder.
 
@@ -122,7 +122,7 @@ def open_recording(
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
         >>> rounds = list(recording.load_rounds())  # doctest: +SKIP
     """
-    folder, world = Path(run), world or ONE_PROCESS
+    folder = Path(run)
     config, numbers = read_run_config(folder), tuple(world.common(store.saved_rounds(folder)))
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")

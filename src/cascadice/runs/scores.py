@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cascadice.console import Console, counting
 from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
 from cascadice.influence import whole_run, whole_run_shares
-from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN, score_rounds, table
+from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS, score_rounds, table
 from cascadice.influence.tables import Table, as_frame, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, decimals, signs
 from cascadice.names import lookup
@@ -107,15 +107,15 @@ class Scores:
     question: str
     participants: ScoreTable
     updates: NDArray[np.float64]
+    rounds: tuple[int, ...]
     of_samples: ScoreTable | None = None
-    rounds: tuple[int, ...] = ()
 
     @property
     def samples(self) -> ScoreTable:
         """`participant`, `sample` (its number in the training data), `uses`, `influence`; the lowest first.
 
-        Then the `low` and `high` end of its 95 % interval (by how much it varies between uses) and a `verdict`:
-        helped, harmed, within noise, or used once, which has no interval.
+        Then the `low` and `high` end of its 95 % interval (by how much scores vary between uses and rounds) and a
+        `verdict`: helped, harmed, within noise, or used once, which has no interval.
 
         Raises:
             ValueError: If samples were not asked for.
@@ -192,9 +192,9 @@ def score(
         >>> scores = score(network, cd.simulate(network, 100))
         >>> scores.participants["verdict"]
     """
-    kinds = WHOLE_RUN if hops is None else ESTIMATORS
+    kinds = WHOLE_RUN_KINDS if hops is None else ESTIMATORS
     kind = (FINAL if hops is None else ROUND) if kind is None else kind
-    if kind not in kinds and kind in (*WHOLE_RUN, *ESTIMATORS):
+    if kind not in kinds and kind in (*WHOLE_RUN_KINDS, *ESTIMATORS):
         told = "is about rounds: give hops" if hops is None else "is about the final models: leave out hops"
         raise ValueError(f"kind {kind!r} {told}.")
     lookup(kinds, kind, "kind")
@@ -275,16 +275,18 @@ def _scores(summary: InfluenceSummary, kind: str, hops: str, network: Network) -
     if summary.injected:
         columns["injected"] = np.array([summary.injected.get(k, "") for k in range(len(totals))], dtype=object)
     participants = ScoreTable(question, {name: column[order] for name, column in columns.items()})
-    return Scores(kind, question, participants, updates, _samples(summary, question, network), summary.rounds)
+    return Scores(kind, question, participants, updates, summary.rounds, _samples(summary, question, network))
 
 
 def _samples(summary: InfluenceSummary, question: str, network: Network) -> ScoreTable | None:
     if not summary.samples:
         return None
     (scores,) = summary.samples.values()
-    names = {"participant": int, "sample": int, "uses": int, "influence": float, "low": float, "high": float}
+    whole = {"participant": "node", "sample": "sample", "uses": "uses"}
+    real = {"influence": "value", "low": "low", "high": "high"}
     found: dict[str, NDArray[Any]] = {
-        name: np.array([one[place] for one in scores], dtype=kind) for place, (name, kind) in enumerate(names.items())
+        name: np.array([getattr(one, field) for one in scores], dtype=int if name in whole else float)
+        for name, field in (whole | real).items()
     }
     found["verdict"] = np.array([one.verdict for one in scores], dtype=object)
     data = network.data

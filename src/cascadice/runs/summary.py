@@ -43,7 +43,7 @@ class SampleScore(NamedTuple):
     uses: int
     value: float
     low: float = float("nan")
-    """the 95 % interval, by how much it varies between uses; NaN if it was used once"""
+    """the 95 % interval, by how much scores vary between uses and rounds; NaN if it was used once"""
     high: float = float("nan")
 
     @property

@@ -10,7 +10,7 @@ from cascadice import files
 from cascadice.console import Console, counting, say
 from cascadice.engine.backwards import bytes_kept, segment
 from cascadice.engine.evaluation import Evaluation
-from cascadice.influence.estimators import WHOLE_RUN
+from cascadice.influence.estimators import WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
@@ -51,7 +51,7 @@ class WholeRunQuestion:
         return list(dict.fromkeys([*([self.at] if "whole-run" in self.kinds else []), *of_shares]))
 
     def __post_init__(self) -> None:
-        check_question(self, WHOLE_RUN, points=1, eval_samples=1)
+        check_question(self, WHOLE_RUN_KINDS, points=1, eval_samples=1)
         if not 0 < self.at <= 1:
             raise ValueError(f"at must be above 0 and at most 1; found {self.at:g}.")
 

@@ -1,6 +1,5 @@
 """What is different where several processes train one network together."""
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
-from cascadice.runs.processes import ONE_PROCESS, World, folder_name
+from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
@@ -52,11 +51,6 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
             with locks.locked(path):
                 clear(path)
                 files.remove(path / MANIFEST)
-
-
-def exchange(world: World | None, network: Network) -> AbstractContextManager[Any]:
-    """The exchange with other processes, if there are any."""
-    return (world or ONE_PROCESS).exchange(network)
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:

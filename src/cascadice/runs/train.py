@@ -51,7 +51,7 @@ def run(
     download: bool = False,
     question: Question | None = None,
     live: LiveView | None = None,
-    world: World | None = None,
+    world: World = ONE_PROCESS,
     callbacks: Sequence[loggers.Callback] = (),
 ) -> Summary:
     """Train the network that `config` describes and write everything into a folder.
@@ -74,7 +74,6 @@ def run(
         >>> run(Config(rounds=10, epochs=None), "runs/mine", quiet=True).rounds  # doctest: +SKIP
         10
     """
-    world = world or ONE_PROCESS
     folder = world.folder(out)
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)

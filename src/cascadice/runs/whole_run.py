@@ -29,7 +29,7 @@ def ask_whole_run(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
-    world: World | None = None,
+    world: World = ONE_PROCESS,
 ) -> InfluenceSummary:
     """Ask a run who helped its final models. An interrupted call continues where it stopped when it is repeated.
 
@@ -53,7 +53,6 @@ def ask_whole_run(
     Example:
         >>> summary = ask_whole_run("runs/demo", WholeRunQuestion(samples=True))  # doctest: +SKIP
     """
-    world = world or ONE_PROCESS
     console = Console(quiet=quiet or world.rank > 0)
     folder, place = together.places(world, run, out, WHOLE_RUN)
     together.agree(world, question, settings, overwrite)

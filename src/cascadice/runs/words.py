@@ -116,8 +116,8 @@ def counted_samples(scores: Sequence[SampleScore]) -> str:
     once, several = count["used once"], len(scores) - count["used once"]
     return (
         f"Of {several:,} samples used more than once, {count['helped']:,} clearly helped and {count['harmed']:,} "
-        "clearly harmed: their 95 % intervals, from how much a score varies between uses, exclude 0. If none had any "
-        f"influence, about {several / 40:.0f} would appear on each side."
+        "clearly harmed: their 95 % intervals exclude 0. If none had any influence, at most about "
+        f"{several / 40:.0f} would appear on each side."
         + (f" {once:,} more were used once and have no interval." if once else "")
     )
 

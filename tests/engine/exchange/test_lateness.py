@@ -35,10 +35,10 @@ class ByHand:
     def __init__(self, sent=lambda peer, data: None):
         self.sent, self.came = sent, {peer: Queue() for peer in range(1, RANKS)}
 
-    def put(self, exchange, peer, step, t=None):
+    def put(self, exchange, peer, step, t=None, value=0.0):
         """Let the message of a peer with this number come, and wait until it is there."""
         nodes = torch.tensor(PARTS[peer])
-        rows = torch.zeros(len(nodes), COLUMNS, dtype=torch.float64)
+        rows = torch.full((len(nodes), COLUMNS), value, dtype=torch.float64)
         self.came[peer].put(pack(Frame(MODEL, step, step if t is None else t, nodes, rows)))
         while exchange.post.last(peer) != step:
             sleep(0.001)
@@ -85,6 +85,16 @@ def test_who_is_overtaken_twice_leaves_rounds_out(mine):
         for peer in (1, 2):
             group.put(exchange, peer, round_.t + 2)
     assert found == [0, 2]  # it would be the next one's turn, and comes two before the others
+
+
+def test_one_peer_is_believed_if_the_other_sends_nothing_that_can_be_used(mine):
+    group, exchange = by_hand(mine)
+    for step in (0, 4):
+        group.put(exchange, 1, step)
+    for step in (0, 1):
+        group.put(exchange, 2, step, value=float("nan"))
+    next(simulate(mine, 1, operator=Operator(mine, exchange)))
+    assert exchange.behind() > 0
 
 
 def test_a_newcomer_does_not_believe_a_message_that_lies_about_its_round(mine):

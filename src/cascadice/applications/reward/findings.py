@@ -18,7 +18,7 @@ from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
-from cascadice.applications.reward.payouts import PAYOUT_RULES, check_terms, credit_bounds, pay, payment_bounds
+from cascadice.applications.reward.payouts import Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.reward.sentences import Paid, gap_in_words
 from cascadice.applications.reward.sentences import sentences as sentences_about
@@ -95,12 +95,14 @@ class Among(NamedTuple):
 
 
 def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> Paid:
-    terms: dict[str, Any] = {"floor": args.floor, "clawback": args.clawback, "rule": args.payout}
-    terms |= {"others": network.whole - network.nodes, "total": lambda own: among.world.total(*own)}
+    terms = Terms(
+        args.budget, args.floor, args.clawback, args.payout, others=network.whole - network.nodes,
+        total=lambda own: among.world.total(*own),
+    )  # fmt: skip
     contributed = by_round(ledger)
-    payout, payments = pay(contributed, args.budget, **terms), payment_bounds(contributed, args.budget, **terms)
-    own = float(PAYOUT_RULES[args.payout].weights(payout.credit).sum())
-    return Paid(payout, payments, credit_bounds(contributed, args.clawback), among.world.total(own)[0] - own)
+    payout, payments = pay(contributed, **terms._asdict()), payment_bounds(contributed, **terms._asdict())
+    _, weights, everybody = terms.weigh(payout.credit)
+    return Paid(payout, payments, credit_bounds(contributed, args.clawback), float(everybody - weights.sum()))
 
 
 def _check_kind(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import lgamma
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,15 @@ class Payout(NamedTuple):
     lost: Float[Tensor, " n"]
 
 
+Total = Callable[[Sequence[float]], Sequence[float]]
+"""From sums of the weights here to those of everybody."""
+
+
+def itself(sums: Sequence[float]) -> Sequence[float]:
+    """The total where everybody is here."""
+    return sums
+
+
 class Terms(NamedTuple):
     """On which terms a budget is shared.
 
@@ -61,16 +70,25 @@ class Terms(NamedTuple):
     clawback: float = 1.0
     rule: str = "proportional"
     others: int = 0
-    total: Callable[[Sequence[float]], Sequence[float]] = lambda own: own
+    total: Total = itself
 
-    def shares(self, credit: Float[Tensor, "*draws n"]) -> tuple[float, Tensor, Tensor]:
+    def weigh(self, credit: Float[Tensor, "*draws n"]) -> tuple[float, Tensor, Tensor]:
         """What is left above the floors, everyone's weight in it by this credit, and the sum of all weights."""
         weights, people = PAYOUT_RULES[self.rule].weights(credit), credit.shape[-1] + self.others
         everybody = torch.tensor(self.total(weights.sum(-1).reshape(-1).tolist()), dtype=torch.float64)
         return max(self.budget - people * self.floor, 0.0), weights, everybody.view(*credit.shape[:-1], 1)
 
 
-def pay(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -> Payout:
+def pay(
+    contributions: Float[Tensor, "rounds n"],
+    budget: float,
+    *,
+    floor: float = 0.0,
+    clawback: float = 1.0,
+    rule: str = "proportional",
+    others: int = 0,
+    total: Total = itself,
+) -> Payout:
     """Share a budget: the floor for everyone, the rest by a payout rule.
 
         credit_j = Σ_t max(−c[t, j], 0) − clawback · Σ_t max(c[t, j], 0)
@@ -79,7 +97,7 @@ def pay(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -
     Harm reduces what was earned, never the floor.
 
     Args:
-        **terms: floor, clawback, rule and others; see `Terms`.
+        floor: This and what follows is explained at `Terms`.
 
     Example:
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
@@ -92,17 +110,16 @@ def pay(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -
     if len(wrong := (~values.isfinite()).nonzero()):
         t, node = wrong[0].tolist()
         raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
-    given = Terms(budget, **terms)
-    people = nodes + given.others
-    check_terms(people, *given[:4])
+    people = nodes + others
+    check_terms(people, budget, floor, clawback, rule)
     earned, lost = values.clamp(max=0).sum(0).neg() + 0.0, values.clamp(min=0).sum(0)
-    credit = earned - given.clawback * lost
-    rest, weights, everybody = given.shares(credit)
+    credit = earned - clawback * lost
+    rest, weights, everybody = Terms(budget, floor, clawback, rule, others, total).weigh(credit)
     if rest > 0 and not everybody:
         remedy = f"Pay everyone the same with a floor of {budget / people:g}, or lower the clawback."
         raise ValueError(f"nobody helped, so {rest:g} of the budget cannot be paid for help. {remedy}")
     above = rest * weights / everybody if rest > 0 else torch.zeros_like(weights)
-    return Payout(given.floor + above, credit, earned, lost)
+    return Payout(floor + above, credit, earned, lost)
 
 
 def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.0) -> Bounds:
@@ -115,7 +132,16 @@ def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.
     return bounds_of_totals(_credit_by_round(contributions, clawback).numpy())
 
 
-def payment_bounds(contributions: Float[Tensor, "rounds n"], budget: float, **terms: Any) -> Bounds:
+def payment_bounds(
+    contributions: Float[Tensor, "rounds n"],
+    budget: float,
+    *,
+    floor: float = 0.0,
+    clawback: float = 1.0,
+    rule: str = "proportional",
+    others: int = 0,
+    total: Total = itself,
+) -> Bounds:
     """The 95 % intervals of payments, by how much everyone's credit varies between rounds; NaN of one round.
 
         credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
@@ -125,23 +151,22 @@ def payment_bounds(contributions: Float[Tensor, "rounds n"], budget: float, **te
     each time. Cost: 1,000 × R × n multiplications.
 
     Args:
-        **terms: As for `pay`.
+        floor: This and what follows is explained at `Terms`.
 
     Example:
         >>> low, high = payment_bounds(torch.tensor([[-3.0, -1.0], [-3.1, -0.8], [-2.9, -1.1]]), 100.0)
         >>> bool(low[0] < 75.6 < high[0] < 85)
         True
     """
-    given = Terms(budget, **terms)
-    by_round = _credit_by_round(contributions, given.clawback)
+    by_round = _credit_by_round(contributions, clawback)
     rounds, nodes = by_round.shape
     if rounds < 2:
         return Bounds(np.full(nodes, np.nan), np.full(nodes, np.nan))
     noise = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64)
     scale = half_width(rounds) / NORMAL / (rounds - 1) ** 0.5
     drawn = by_round.sum(0) + scale * noise @ (by_round - by_round.mean(0))
-    rest, weights, everybody = given.shares(drawn)
-    payments = given.floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
+    rest, weights, everybody = Terms(budget, floor, clawback, rule, others, total).weigh(drawn)
+    payments = floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
     low, high = payments.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), 0).numpy()
     return Bounds(low, high)
 

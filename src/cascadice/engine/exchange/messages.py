@@ -115,7 +115,7 @@ class Messages:
         for frame in self._frames(MODEL, round_.t, ways.awaited):
             _add_product(mixed, mine[:, frame.nodes], frame.rows)
             came.update(frame.nodes.tolist())
-        self._mixed, self.incomplete = round_.W, not ways.heard <= came
+        self._mixed, self.incomplete = round_.W, not ways.sources <= came
         if self.incomplete:
             self._check_complete(round_.t)
             there = _flags(torch.tensor(sorted(came)), len(ways.W))
@@ -213,14 +213,14 @@ class Messages:
         W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
         return Joined(t, t + EARLY, W, from_rows(rescaled(mixed, rows, mine, heard), here, None))
 
-    def _is_overtaken(self, routes: Routes) -> bool:
+    def _is_overtaken(self, ways: Routes) -> bool:
         """Whether those who hear this process have finished, without it, the exchange that it is about to begin."""
-        hearing = [peer for peers in routes.sends.values() for peer in peers]
+        hearing = [peer for peers in ways.sends.values() for peer in peers]
         return not self._stops and sum(self.post.passed(p, self._step) for p in hearing) >= self._enough(hearing)
 
     def _enough(self, peers: Sequence[int]) -> int:
         """How many of these peers must say the same to be believed: two, or one if not even two are waited for."""
-        sending = {p for p in peers if self.post.received[p] and not self.post.gone(p)}
+        sending = {p for p in peers if p in self.post.usable and not self.post.gone(p)}
         return 2 if len(sending - self.attendance.late) > 1 else 1
 
     def _newest(self) -> dict[int, Frame]:

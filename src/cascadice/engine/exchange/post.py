@@ -47,6 +47,7 @@ class Post:
 
     Attributes:
         sent, received: Bytes, for each peer; of messages received, as many as they say they have.
+        usable: The peers of which a message could be read.
         refused: What was wrong with messages that were not used, and how often.
     """
 
@@ -55,6 +56,7 @@ class Post:
     ) -> None:
         self._group, self._read, self._lossy, self._closing = group, read, lossy, False
         self.sent, self.received, self.refused = Counter[int](), Counter[int](), Counter[str]()
+        self.usable = set[int]()
         self._changed = threading.Condition()
         self._came: dict[int, dict[tuple[int, int], Tensor | Frame | str]] = {peer: {} for peer in peers}
         self._gone: dict[int, str] = {}
@@ -128,10 +130,12 @@ class Post:
         if not isinstance(what, Tensor):
             return what
         try:
-            return self._read(peer, what)
+            frame = self._read(peer, what)
         except FrameError as error:
             self.refused[f"process {peer} sent {error}"] += 1
             return f"it sent {error}"
+        self.usable.add(peer)
+        return frame
 
     def newest(self, peer: int, near: int) -> Frame | None:
         """The message with the highest number that came of a peer and was not asked for.
@@ -227,7 +231,7 @@ class Post:
             else:
                 self._accept(peer, (kind, step), buffer)
 
-    def _accept(self, peer: int, key: tuple[int, int], what: Tensor | Frame) -> None:
+    def _accept(self, peer: int, key: tuple[int, int], what: Tensor) -> None:
         with self._changed:
             came = self._came[peer]
             self._heard[peer] = monotonic(), key[1]

@@ -14,14 +14,14 @@ class Routes(NamedTuple):
         W, mine: The matrix, and the rows of own participants.
         sends: The processes that hear the same own participants, by these.
         awaited: The processes that own participants hear.
-        heard: Everybody whom own participants hear.
+        sources: Everybody whom own participants hear.
     """
 
     W: Float[Tensor, "n n"]
     mine: Float[Tensor, "m n"]
     sends: dict[tuple[int, ...], list[int]]
     awaited: list[int]
-    heard: frozenset[int]
+    sources: frozenset[int]
 
 
 def routes(W: Float[Tensor, "n n"], parts: Sequence[Tensor], rank: int) -> Routes:
@@ -29,9 +29,9 @@ def routes(W: Float[Tensor, "n n"], parts: Sequence[Tensor], rank: int) -> Route
     own, mine, sends = parts[rank], W[parts[rank]], dict[tuple[int, ...], list[int]]()
     peers = [peer for peer in range(len(parts)) if peer != rank]
     for peer in peers:
-        hearing = own[(W[parts[peer]][:, own] != 0).any(0)]
-        if len(hearing):
-            sends.setdefault(tuple(hearing.tolist()), []).append(peer)
+        heard = own[(W[parts[peer]][:, own] != 0).any(0)]
+        if len(heard):
+            sends.setdefault(tuple(heard.tolist()), []).append(peer)
     awaited = [peer for peer in peers if any_weight(mine[:, parts[peer]])]
     return Routes(W, mine, sends, awaited, frozenset((mine != 0).any(0).nonzero().flatten().tolist()))
 

@@ -52,9 +52,10 @@ def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[J
             results = files.read_json(path)
             if results.get("run") != run:
                 raise ValueError("it belongs to another run.")
-            sections.append(build_section(results, path.parent))
-            sections[-1]["title"] += f": {path.parent.parent.name}" if len(folders) > 1 else ""
-            sections[-1]["findings"] += audited(results, path.parent)
+            section = build_section(results, path.parent)
+            section["title"] += f": {path.parent.parent.name}" if len(folders) > 1 else ""
+            section["findings"] += audited(results, path.parent)
+            sections.append(section)
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
     return sections
