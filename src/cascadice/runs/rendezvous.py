@@ -88,7 +88,7 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
         except (OSError, dist.DistError) as error:
             if time.monotonic() >= end:
                 raise ConnectionError(
-                    f"process {rank} could not reach the others at {host}:{port} within {timeout:g} s: "
+                    f"the others could not be reached at {host}:{port} within {timeout:g} s: "
                     f"{first_line(error)}. Is process 0 running, and MASTER_ADDR its address?"
                 ) from None
             time.sleep(10 * PAUSE)
