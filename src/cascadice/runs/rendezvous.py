@@ -134,7 +134,7 @@ def make_group(store: Any, rank: int, size: int, interface: str, timeout: float)
         return dist.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         raise ConnectionError(
-            f"process {rank} could not connect with the others over the interface {interface!r}: {first_line(error)}. "
+            f"no connection with the others over the interface {interface!r}: {first_line(error)}. "
             "Processes on several machines need --interface, e.g. eth0."
         ) from None
 
