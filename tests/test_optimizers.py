@@ -351,3 +351,8 @@ def test_a_name_and_an_optimizer_are_resolved():
 def test_what_is_no_optimizer_is_refused(given, message):
     with pytest.raises(TypeError, match="optimizer must be a name or an optimizers.Optimizer; " + message):
         resolve(given)
+
+
+def test_options_given_as_lists_are_known_again():
+    check_differentiable(build("adam", betas=[0.9, 0.99]))
+    assert build("adam", betas=[0.9, 0.99]).settings == adam(betas=(0.9, 0.99)).settings

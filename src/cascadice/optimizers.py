@@ -54,7 +54,9 @@ def _named(make: Callable[Options, Optimizer]) -> Callable[Options, Optimizer]:
     def named(*given: Options.args, **options: Options.kwargs) -> Optimizer:
         told = signature(make).bind(*given, **options)
         told.apply_defaults()
-        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *told.arguments.items()))
+        # hashable: what is known of an optimizer is kept
+        how = ((name, tuple(value) if isinstance(value, list) else value) for name, value in told.arguments.items())
+        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *how))
 
     return named
 
@@ -145,7 +147,7 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
         unbias = _bias(beta2, count).sqrt()
         # √ has no derivative at 0, where coordinates that never had a gradient lie: 0 · ∞ would make tangents NaN
         root = (v + torch.finfo(v.dtype).tiny).sqrt()
-        delta = _scale(m / (root + _column(eps * unbias, root)), -lr * unbias / _bias(beta1, count))
+        delta = _scale(m / (root + (eps * _column(unbias, unbias)).to(root.dtype)), -lr * unbias / _bias(beta1, count))
         return delta, {"m": m, "v": v, "count": count}
 
     return Optimizer(init, update)
@@ -237,7 +239,8 @@ def resolve(optimizer: Any) -> Optimizer:
 
 def _bias(beta: float, count: Tensor) -> Tensor:
     """1 − beta^count, without the cancellation that costs float32 four digits at beta = 0.999."""
-    return -torch.expm1(count * log(max(beta, 1e-300)))
+    # in a column, because forward mode makes float64 of a float32 scalar times a number
+    return -torch.expm1((_column(count, count) * log(max(beta, 1e-300)))[..., 0])
 
 
 def _decayed(gradient: Tensor, theta: Tensor, weight_decay: float) -> Tensor:

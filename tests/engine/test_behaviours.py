@@ -1,7 +1,5 @@
 """Misbehaving and absent participants, and corrupted data: what they do, in which rounds, and to nobody else."""
 
-from functools import partial
-
 import pytest
 import torch
 from engine.cases import CLOSE, equal, last, make
@@ -11,8 +9,8 @@ from torch.utils._pytree import tree_map
 from cascadice import topology
 from cascadice.data.corruption import Corruption
 from cascadice.engine.behaviours import BEHAVIOURS, Behaviour, conduct
-from cascadice.engine.fast.rows import local_work
 from cascadice.engine.networks import draw, load
+from cascadice.engine.operator import Operator
 from cascadice.engine.simulation import simulate
 
 WIDE = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.Linear(100, 4))
@@ -121,21 +119,26 @@ def test_only_in_the_rounds_named(kind):
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adam"])
 def test_honest_conduct_is_no_conduct(optimizer, steps, strategy):
     net = make(optimizer=optimizer, local_steps=steps, strategy=strategy)
-    work = local_work(strategy, net.learner)
-    before = last(net, 2).after
-    drawn = draw(net, 2)
+    operator, before, drawn = Operator(net), last(net, 2).after, draw(net, 2)
     honest = drawn._replace(conduct=(torch.ones(4), torch.ones(4)))
-    assert equal(work(before, partial(load, net, drawn), None)[:2], work(before, partial(load, net, honest), None)[:2])
+    assert equal(operator.work(drawn, before)[:2], operator.work(honest, before)[:2])
 
 
 @STRATEGIES
 def test_half_a_step_is_half_the_update_and_half_the_change_of_state(strategy):
     net = make(optimizer="adam", strategy=strategy)
-    work = local_work(strategy, net.learner)
-    drawn, one = draw(net, 0), torch.ones(4)
-    whole, *_ = work(net.initial, partial(load, net, drawn), None)
-    half, *_ = work(net.initial, partial(load, net, drawn._replace(conduct=(0.5 * one, one))), None)
+    operator, drawn, one = Operator(net), draw(net, 0), torch.ones(4)
+    whole, *_ = operator.work(drawn, net.initial)
+    half, *_ = operator.work(drawn._replace(conduct=(0.5 * one, one)), net.initial)
     torch.testing.assert_close(half, tree_map(lambda a, b: (a + b) / 2, net.initial, whole), **CLOSE)
+
+
+@STRATEGIES
+def test_the_state_of_a_free_rider_stays_in_the_memory_of_its_round(strategy):
+    """Captured graphs are found by addresses: those of a ring must come again and again."""
+    net = make(optimizer="momentum", strategy=strategy, behaviours=[Behaviour("free-rider", (2,), rounds=range(3, 9))])
+    places = [round_.half.state["momentum"].data_ptr() for round_ in simulate(net, 12, window=1)]
+    assert places == 4 * places[:3]
 
 
 def test_behaviours_combine():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engine.cases import equal, last, make
+from torch import nn
 
 from cascadice import optimizers, topology
 from cascadice.data.corruption import Corruption
@@ -108,9 +109,17 @@ def test_networks_must_be_of_one_size():
 
 
 def test_networks_must_work_alike():
-    for other in (make(optimizer="adam"), make(compression="top-k")):
-        with pytest.raises(ValueError, match="one optimizer, loss and compression"):
-            fleet([make(), other])
+    first = make(optimizer="momentum")
+    others = {
+        "optimizer": make(optimizer=optimizers.momentum(beta=0.5)),
+        "loss": replace(first, learner=replace(first.learner, loss=lambda outputs, targets: outputs.sum())),
+        "model": replace(first, learner=replace(first.learner, training=nn.Linear(2, 2))),
+        "data": replace(first, data=replace(first.data, classes=("a",))),
+        "compression": make(optimizer="momentum", compression="top-k"),
+    }
+    for what, other in others.items():
+        with pytest.raises(ValueError, match=f"the same {what}; these differ"):
+            fleet([first, other])
 
 
 def test_a_rule_must_not_mix_networks():

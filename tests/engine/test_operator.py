@@ -132,9 +132,10 @@ def test_the_exchange_is_an_argument_of_training_and_of_every_estimator():
         {},
         {"optimizer": "adam", "lr": 0.05, "local_steps": 2},
         {"behaviours": [Behaviour("sign-flipper", (1,), strength=1.5)], "optimizer": "momentum", "lr": 0.1},
+        {"behaviours": [Behaviour("free-rider", (2,))], "optimizer": "adam", "lr": 0.05, "compression": "8-bit"},
         {"optimizer": ["sgd", "adam", "momentum", "sgd"], "lr": [0.3, 0.02, 0.1, 0.2], "batch_size": [4, 3, 2, 4]},
     ],
-    ids=["sgd", "adam", "flipped", "different"],
+    ids=["sgd", "adam", "flipped", "free-riding", "different"],
 )
 def test_pull_of_some_rows_with_weights_is_push_transposed(options, strategy):
     """⟨push(δ), λ⟩ = ⟨δ, pull(λ)⟩ for any rows, one of them twice, and any weights on updates and samples."""

@@ -31,6 +31,17 @@ def test_first_order_is_the_sum_over_all_paths(mixing):
     torch.testing.assert_close(swept(network, rounds), expected.sum((0, 2)), **TIGHT)
 
 
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("rule", ["adam", "adamw"])
+def test_several_steps_of_adam_are_followed_in_single_precision(rule, strategy):
+    single, double = (
+        small(optimizer=rule, lr=0.01, local_steps=2, strategy=strategy, dtype=dtype)
+        for dtype in ("float32", "float64")
+    )
+    found, expected = (first_order(each, window(each, 2), evaluate_on(each)).value for each in (single, double))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("rule", ["sgd", "momentum"])
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU])
 def test_halving_the_rate_quarters_the_error(rule, activation):

@@ -34,8 +34,8 @@ def test_proximal_scores_are_inner_products_with_the_receivers_gradient(one_thre
     heard = neighbours(net.mixing(0))
     for k, j in heard.nonzero().tolist():
         shared = gradient[k].norm() * done.update[heard[k]].norm(dim=1).median()
-        assert float(rule.trust.influence[k, j]) == pytest.approx(float(gradient[k] @ done.update[j] / shared))
-    assert not rule.trust.influence[~heard].any()
+        assert float(rule.trust.score[k, j]) == pytest.approx(float(gradient[k] @ done.update[j] / shared))
+    assert not rule.trust.score[~heard].any()
 
 
 def test_whole_run_scores_are_those_of_the_rounds_so_far(one_thread):
@@ -46,8 +46,8 @@ def test_whole_run_scores_are_those_of_the_rounds_so_far(one_thread):
     for k in range(NODES):
         expected = whole_run(net, rounds[:4], own, on=k, samples=False).participants
         expected[k] = 0
-        assert_close(rule.trust.influence[k], expected)
-    assert torch.equal(rule.trust.trusted, (rule.trust.influence < 0) | torch.eye(NODES, dtype=torch.bool))
+        assert_close(rule.trust.score[k], expected)
+    assert torch.equal(rule.trust.trusted, (rule.trust.score < 0) | torch.eye(NODES, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(

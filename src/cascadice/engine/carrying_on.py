@@ -22,7 +22,7 @@ def carry_on(
     Args:
         network: The part of this process.
         rounds: Where to stop.
-        exchange: Its exchange, with the policy "carry on".
+        exchange: Its exchange, with the policy "carry-on".
         start: The number of the first round.
         participants: What they carry before it; the initial parameters if None.
         how: Further arguments of `simulate`.

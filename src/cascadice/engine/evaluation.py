@@ -135,7 +135,7 @@ def check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
         )
 
 
-def check_differentiable(loss: Tensor) -> None:
+def check_measure_differentiable(loss: Tensor) -> None:
     """A measure must depend on the outputs by operations with derivatives; torch would call its gradient 0."""
     if not loss.requires_grad:
         raise ValueError(

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from cascadice.data.samples import content_digest
+from cascadice.engine.learner import frozen_of
 from cascadice.engine.networks import Network
 from cascadice.engine.parts import Attack
+from cascadice.optimizers import Optimizer
 
 
 def fleet(networks: Sequence[Network]) -> Network:
@@ -25,7 +28,7 @@ def fleet(networks: Sequence[Network]) -> Network:
         networks: They must be alike in everything but seed, partition, attackers, W, rates and weights of samples.
 
     Raises:
-        ValueError: If the networks differ in their number of participants, or their participants work in several ways.
+        ValueError: If the networks differ in anything else, or their participants work in several ways.
 
     Example:
         >>> import cascadice as cd
@@ -41,8 +44,8 @@ def fleet(networks: Sequence[Network]) -> Network:
     first, nodes = networks[0], networks[0].nodes
     if len({network.nodes for network in networks}) > 1:
         raise ValueError(f"networks must be of one size; found {sorted({network.nodes for network in networks})}.")
-    if len({_way(network) for network in networks}) > 1:
-        raise ValueError("networks side by side must have one optimizer, loss and compression; found several.")
+    for what in (what for network in networks for what in _differences(first, network)):
+        raise ValueError(f"networks in a fleet must have the same {what}; these differ. Run them one after another.")
     if any(network.groups or network.uneven for network in networks):
         raise ValueError("networks whose participants work in several ways cannot run side by side; run them in turn.")
     return replace(
@@ -60,10 +63,23 @@ def fleet(networks: Sequence[Network]) -> Network:
     )  # fmt: skip
 
 
-def _way(network: Network) -> tuple[Any, ...]:
-    learner = network.learner
-    kinds = (learner.optimizer.update, learner.loss)
-    return (*(getattr(kind, "__qualname__", kind) for kind in kinds), network.compression, *network.initial.state)
+def _differences(first: Network, other: Network) -> list[str]:
+    """What a fleet has once, and two networks have differently. A loss must be the same object: closures may differ."""
+    one, two = first.learner, other.learner
+    frozen = zip(frozen_of(one.training), frozen_of(two.training), strict=False)
+    same = {
+        "optimizer": _way(one.optimizer) == _way(two.optimizer),
+        "loss": one.loss is two.loss,
+        "model": repr(one.training) == repr(two.training) and all(a is b or torch.equal(a, b) for a, b in frozen),
+        "precision": (one.compute, one.autocast) == (two.compute, two.autocast),
+        "data": first.data is other.data or content_digest(first.data) == content_digest(other.data),
+        "compression": first.compression == other.compression,
+    }
+    return [what for what, alike in same.items() if not alike]
+
+
+def _way(optimizer: Optimizer) -> Any:
+    return optimizer.settings or optimizer.update
 
 
 def _each(t: int, schedules: Iterable[Callable[[int], Any]]) -> list[Any]:

@@ -18,7 +18,7 @@ from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
 Buffers = dict[str, Tensor]
-Optional = tuple[()] | tuple[Tensor]
+Maybe = tuple[()] | tuple[Tensor]
 """A tensor that may be left out: () where it is, as pytrees and vmap like it."""
 
 
@@ -163,7 +163,7 @@ def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
 
 
 def gradient(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional = ()
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe = ()
 ) -> tuple[Tensor, Tensor, Buffers]:
     """The gradient by torch.func, the loss and the buffers afterwards: can be vmapped, compiled, differentiated again.
 
@@ -196,7 +196,7 @@ buffers, and the loss before it."""
 
 def pure_step(
     learner: Learner, theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor,
-    samples: Optional = (), out: Tensor | None = None,
+    samples: Maybe = (), out: Tensor | None = None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
     """One step by torch.func: can be vmapped, compiled and differentiated again."""
     by_theta, loss, buffers = gradient(learner, theta, buffers, x, y, samples)
@@ -210,15 +210,12 @@ def local_steps(
     x: Inputs,
     y: Tensor,
     lr: Float[Tensor, ""],
-    alpha: Optional = (),
-    samples: Optional = (),
+    samples: Maybe = (),
     *,
     step: Step | None = None,
     out: Tensor | None = None,
 ) -> tuple[Participants, Float[Tensor, ""]]:
     """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step for each of its batches.
-
-        (θ, state)^{t+½} = (θ, state)^t + α Δ        α = 1: the step as it is, bit for bit; α = 0: no step at all
 
     `samples` [steps, batch] weights the terms of single samples in each gradient. `step` is another way to make a
     step; `out` receives θ^{t+½}.
@@ -227,21 +224,12 @@ def local_steps(
     make = partial(pure_step, learner) if step is None else step
     losses = []
     for i in range(len(y)):
-        target = out if i == len(y) - 1 and not alpha else None
+        target = out if i == len(y) - 1 else None
         weights: Any = (samples[0][i],) if samples else ()
         learner.masks.step(i)
         theta, state, buffers, loss = make(theta, state, buffers, at(x, i), y[i], lr, weights, target)
         losses.append(loss)
-    after = Participants(theta, state, buffers)
-    return (_partly(before, after, alpha[0], out) if alpha else after), torch.stack(losses).mean()
-
-
-def _partly(before: Participants, after: Participants, alpha: Tensor, out: Tensor | None) -> Participants:
-    theta = before.theta + alpha.to(before.theta.dtype) * (after.theta - before.theta)
-    theta = torch.where(alpha == 1, after.theta, theta)
-    state = {name: torch.lerp(before.state[name], value, alpha.to(value.dtype)) for name, value in after.state.items()}
-    buffers = {name: torch.where(alpha > 0, value, before.buffers[name]) for name, value in after.buffers.items()}
-    return Participants(theta if out is None else out.copy_(theta), state, buffers)
+    return Participants(theta, state, buffers), torch.stack(losses).mean()
 
 
 def measure_all(

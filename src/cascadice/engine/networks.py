@@ -21,7 +21,7 @@ from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.compression import Compression
 from cascadice.engine.dropout import GeneratorState, Start
-from cascadice.engine.learner import Learner, Optional, Participants, trained, unflatten
+from cascadice.engine.learner import Learner, Maybe, Participants, trained, unflatten
 from cascadice.engine.rounds import Draw
 
 Nodes = Sequence[int] | None
@@ -48,8 +48,8 @@ class Weights(NamedTuple):
     sample's term in its gradient.
     """
 
-    updates: Optional = ()
-    samples: Optional = ()
+    updates: Maybe = ()
+    samples: Maybe = ()
 
 
 ALL = Weights()
@@ -61,8 +61,7 @@ class LocalInputs(NamedTuple):
     x: Any  # Inputs
     y: Tensor
     lr: Float[Tensor, " rows"]
-    alpha: Optional
-    samples: Optional
+    samples: Maybe
     starts: tuple[Start, ...]
 
 
@@ -168,7 +167,7 @@ def draw(network: Network, t: int) -> Draw:
 
 
 def load(
-    network: Network, drawn: Draw, nodes: Nodes = None, samples: Optional = (), group: Group | None = None
+    network: Network, drawn: Draw, nodes: Nodes = None, samples: Maybe = (), group: Group | None = None
 ) -> LocalInputs:
     """The inputs of the local work of these participants (all, unless said), one row each, in the round that was drawn.
 
@@ -190,8 +189,7 @@ def load(
         held = network.sample_weights if nodes is None else network.sample_weights[rows]
         own = held.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
         samples = (own * samples[0],) if samples else (own,)
-    part, begin = taken(network, drawn, nodes), starts(network, drawn, nodes)
-    return LocalInputs(x, y, rates(network, drawn, nodes), part, samples, begin)
+    return LocalInputs(x, y, rates(network, drawn, nodes), samples, starts(network, drawn, nodes))
 
 
 def starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Start, ...]:
@@ -215,11 +213,6 @@ def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, "
 @lru_cache(maxsize=16)
 def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((rows,), lr, dtype=dtype, device=device)
-
-
-def taken(network: Network, drawn: Draw, nodes: Nodes = None) -> Optional:
-    """The part of its local work that each row does, by its behaviour; () where all do all of it."""
-    return (rows_for(network, drawn.conduct[0], nodes),) if drawn.conduct else ()
 
 
 def rows_for(network: Network, values: Tensor, nodes: Nodes) -> Tensor:

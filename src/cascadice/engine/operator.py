@@ -1,10 +1,11 @@
 """What a round is: local work, send, exchange. Each part is applied, pushed through and pulled back through.
 
-                 apply                             push (jvp)                    pull (vjp)
-    work         θ^t -> θ^{t+½} = θ^t + α Δ        δ ← (I − η H) δ               λ ← (I − η H) λ
-    send         sent = θ^{t+½}; or compressed, altered, with noise
-    exchange     θ^{t+1} = W sent                  δ ← W δ                       λ ← Wᵀ λ
+                 apply                        push (jvp)                         pull (vjp)
+    work         θ^t -> θ^{t+½} = θ^t + Δ     δ^{t+½} = (I − η H) δ^t            λ^t = (I − η H) λ^{t+½} + past
+    send         sent = θ^t + α C(Δ)          δ = δ^t + α C′ (δ^{t+½} − δ^t)     λ^{t+½} = α C′ λ; past = λ − λ^{t+½}
+    exchange     θ^{t+1} = W sent             δ^{t+1} = W δ                      λ = Wᵀ λ^{t+1}
 
+C is what misbehaviour, compression and noise make of an update (see `send`); elsewhere C(Δ) = Δ, and nothing goes past.
 Derivatives are of the pair (θ, optimizer state). Work is done for any rows: all participants, some, or one several
 times; weights α say how much of each update and of each sample counts. Truth replays rounds without an update, first
 order pushes a change forwards, reverse gossip pulls adjoints back: all through the functions of this file.
@@ -28,7 +29,7 @@ from cascadice.engine.exchange.by_rule import ByRule, apply_rule
 from cascadice.engine.exchange.protocol import Exchange
 from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.fast import captured_rounds
-from cascadice.engine.fast.buffers import RoundBuffers, Scratch, ring
+from cascadice.engine.fast.buffers import RoundBuffers, Scratch, copy_into, ring
 from cascadice.engine.fast.measure import row_gradients, row_losses, row_measures
 from cascadice.engine.fast.pull import dots
 from cascadice.engine.fast.rows import STRATEGIES, choose
@@ -85,6 +86,8 @@ class Operator:
         """What rows that stand for these participants send after their local work, their losses and their tapes."""
         half, loss, tape = self._runner.work(drawn, before, nodes, weights.samples, **how)
         half = send.apply(self.network, drawn, before, half, nodes)
+        if drawn.conduct and (buffers := how.get("buffers")) is not None:  # graphs read what they read before
+            half, loss = copy_into((half, loss), buffers.half, buffers.loss)
         return (send.part(before, half, weights.updates[0]) if weights.updates else half), loss, tape
 
     def train(
@@ -160,8 +163,7 @@ class Operator:
         d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
         half, change = self._runner.push(drawn, before, tangent, nodes, weights.samples, d_samples)
         half = send.apply(self.network, drawn, before, half, nodes)
-        sent = send.push(self.network, drawn, tangent.theta, change.theta, half.theta - before.theta, nodes)
-        change = change._replace(theta=sent)
+        change = send.push(self.network, drawn, before, half, tangent, change, nodes)
         if not weights.updates:
             return half, change
         alpha = weights.updates[0]
@@ -199,22 +201,12 @@ class Operator:
     ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
         """`push_rows`, transposed: from the adjoint of what these rows `sent` to that of what they had before."""
         self._check_differentiable()
-        reaching = send.pull_part(adjoint, weights.updates[0]) if weights.updates else adjoint
-        of_half, past = self._pull_send(drawn, before, sent, reaching, nodes)
+        of_half, past = send.pull(self.network, drawn, before, sent, adjoint, nodes, weights.updates)
         pulled, inner, samples = self._runner.pull(drawn, before, of_half, nodes, weights.samples, scores, through, out)
-        pulled = pulled if past is None else pulled._replace(theta=pulled.theta + past)
-        if weights.updates:  # what of the adjoint goes past an update of which only a part was made
-            state = {name: value + adjoint.state[name] - reaching.state[name] for name, value in pulled.state.items()}
-            pulled = Adjoint(pulled.theta + adjoint.theta - reaching.theta, state)
+        if past is not None:
+            state = {name: value + past.state[name] for name, value in pulled.state.items()}
+            pulled = Adjoint(pulled.theta + past.theta, state)
         return pulled, inner, samples
-
-    def _pull_send(
-        self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None
-    ) -> tuple[Adjoint, Tensor | None]:
-        if not drawn.conduct and self.network.compression is None:
-            return adjoint, None
-        theta, past = send.pull(self.network, drawn, adjoint.theta, sent.theta - before.theta, nodes)
-        return adjoint._replace(theta=theta), past
 
     def pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:
         """`pull`, with the scores of participants and samples; a CUDA graph where that pays. λ^{t+1} is overwritten.
@@ -231,9 +223,9 @@ class Operator:
     def _pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:
         half = self.pull_exchange(round_, adjoint)
         before, inner, parts = self.pull_work(round_, half, scores=samples, out=adjoint.theta)
-        moved = self.scores_of_updates(round_, half._replace(state={}))
-        whole = self.scores_of_updates(round_, half) if half.state else moved
-        return Pulled(before, whole, moved + inner, parts)
+        of_theta = self.scores_of_updates(round_, half._replace(state={}))
+        whole = self.scores_of_updates(round_, half) if half.state else of_theta
+        return Pulled(before, whole, of_theta + inner, parts)
 
     @staticmethod
     def scores_of_updates(round_: Round, half: Adjoint) -> Float[Tensor, " n"]:
@@ -243,9 +235,8 @@ class Operator:
     def scores_of_samples(self, round_: Round, half: Adjoint) -> Float[Tensor, "n samples"]:
         """The part of every sample in that. Cost: as much as a training pass, a third of one if the round was taped."""
         if self._runner.readable(round_.draw, round_.tape):
-            return self._runner.read(
-                round_.draw, round_.tape, self._pull_send(round_.draw, round_.before, round_.half, half)[0]
-            )
+            of_work, _ = send.pull(self.network, round_.draw, round_.before, round_.half, half)
+            return self._runner.read(round_.draw, round_.tape, of_work)
         return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[2]
 
     def scores_of_both(self, round_: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
@@ -254,8 +245,8 @@ class Operator:
         if not (self._captures and runner.readable(drawn, round_.tape)):
             return self.scores_of_updates(round_, half), self.scores_of_samples(round_, half)
         run = captured_rounds.captured_scores(self.network, runner.layers(drawn))
-        tape = runner.tape(drawn, round_.tape, self._pull_send(round_.draw, round_.before, round_.half, half)[0])
-        participants, samples = run(round_.before, round_.half, half, *tape)
+        of_work, _ = send.pull(self.network, drawn, round_.before, round_.half, half)
+        participants, samples = run(round_.before, round_.half, half, *runner.tape(drawn, round_.tape, of_work))
         return participants.clone(), samples.clone()
 
     def _check_differentiable(self) -> None:

@@ -40,6 +40,20 @@ def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
     return [tuple(range(start, end)) for start, end in pairwise(ends)]
 
 
+def numbered(members: Sequence[int]) -> str:
+    """Participants in words: "participant 3", "participants 4–7", "participants 1, 5".
+
+    Example:
+        >>> numbered((4, 5, 6, 7))
+        'participants 4–7'
+    """
+    if len(members) == 1:
+        return f"participant {members[0]}"
+    first, last = members[0], members[-1]
+    each = f"{first}–{last}" if list(members) == list(range(first, last + 1)) else ", ".join(map(str, members))
+    return f"participants {each}"
+
+
 def part_of(network: Network, members: Sequence[int]) -> Network:
     """The network with these participants' rows alone.
 

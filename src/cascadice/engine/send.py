@@ -1,28 +1,27 @@
 """What participants send: their parameters after local work, altered by misbehaviour, compression or noise.
 
-    sent = θ^t + α (C(factor · (θ^{t+½} − θ^t)) + noise)
+    sent = θ^t + α (C(taken · factor · (θ^{t+½} − θ^t)) + noise)        state^t + α taken (state^{t+½} − state^t)
 
 Where nobody misbehaves and nothing is compressed, what is sent is what local work made: the same tensor.
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import behaviours
-from cascadice.engine.learner import Participants, broadcast
+from cascadice.engine.learner import Maybe, Participants, broadcast
 from cascadice.engine.networks import Network, Nodes, rows_for
 from cascadice.engine.rounds import Adjoint, Draw
-
-Rows = Float[Tensor, "rows d"]
+from cascadice.optimizers import State
 
 
 def apply(network: Network, drawn: Draw, before: Participants, half: Participants, nodes: Nodes = None) -> Participants:
-    """What these rows send; written over `half` where it differs from that."""
-    factor = _factor(network, drawn, nodes)
-    if factor is not None:
+    """What these rows send; its parameters are written over those of `half` where they differ."""
+    if drawn.conduct:
+        taken, factor = conduct(network, drawn, nodes)
         sent = before.theta + factor * (half.theta - before.theta)
         half.theta.copy_(torch.where(factor == 1, half.theta, sent))
+        half = _part_of_rest(before, half, taken)
     if network.compression is not None:
         half.theta.copy_(before.theta + network.compression.apply(half.theta - before.theta))
     if network.behaviours:
@@ -33,36 +32,57 @@ def apply(network: Network, drawn: Draw, before: Participants, half: Participant
     return half
 
 
-def push(network: Network, drawn: Draw, before: Rows, half: Rows, sent_update: Rows, nodes: Nodes = None) -> Rows:
-    """The change of what is sent along changes of θ^t (`before`) and θ^{t+½} (`half`)."""
-    factor, code = _factor(network, drawn, nodes), network.compression
-    if factor is None and code is None:
-        return half
-    change = half - before if factor is None else factor * (half - before)
-    return before + (change if code is None else code.derivative(change, sent_update))
+def push(
+    network: Network, drawn: Draw, before: Participants, sent: Participants, start: Adjoint, end: Adjoint,
+    nodes: Nodes = None,
+) -> Adjoint:  # fmt: skip
+    """The change of what is sent along changes at the `start` of local work and at its `end`."""
+    code = network.compression
+    if not drawn.conduct and code is None:
+        return end
+    change, state = end.theta - start.theta, end.state
+    if drawn.conduct:
+        taken, factor = conduct(network, drawn, nodes)
+        change = factor * change
+        state = {name: torch.lerp(start.state[name], value, broadcast(taken, value)) for name, value in state.items()}
+    if code is not None:
+        change = code.derivative(change, sent.theta - before.theta)
+    return Adjoint(start.theta + change, state)
 
 
 def pull(
-    network: Network, drawn: Draw, adjoint: Rows, sent_update: Rows, nodes: Nodes = None
-) -> tuple[Rows, Rows | None]:
-    """`push`, transposed: the adjoint of θ^{t+½} and, where what was sent was altered, the one past it to θ^t."""
-    factor, code = _factor(network, drawn, nodes), network.compression
-    if factor is None and code is None:
+    network: Network, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,
+    updates: Maybe = (),
+) -> tuple[Adjoint, Adjoint | None]:  # fmt: skip
+    """`push` and `push_part`, transposed: what of the adjoint reaches local work, and what, if any, goes past it."""
+    code = network.compression
+    if not drawn.conduct and not updates and code is None:
         return adjoint, None
-    of_half = adjoint if code is None else code.derivative(adjoint, sent_update)
-    of_half = of_half if factor is None else factor * of_half
-    return of_half, adjoint - of_half
+    theta, state = adjoint
+    if updates:
+        theta, state = broadcast(updates[0], theta) * theta, _scaled(state, updates[0])
+    if code is not None:
+        theta = code.derivative(theta, sent.theta - before.theta)
+    if drawn.conduct:
+        taken, factor = conduct(network, drawn, nodes)
+        theta, state = factor * theta, _scaled(state, taken)
+    past = {name: adjoint.state[name] - value for name, value in state.items()}
+    return Adjoint(theta, state), Adjoint(adjoint.theta - theta, past)
 
 
 def part(before: Participants, half: Participants, alpha: Tensor) -> Participants:
-    """(θ, state)^t + α Δ: of each row's update, the part α."""
+    """(θ, state)^t + α Δ: of each row's update, the part α; all of it, bit for bit, where α is 1."""
+    theta = torch.lerp(before.theta, half.theta, broadcast(alpha, half.theta))
+    return _part_of_rest(before, half, alpha)._replace(theta=theta)
 
-    def between(old: Tensor, new: Tensor) -> Tensor:
-        return torch.lerp(old, new, broadcast(alpha, new))
 
-    state = {name: between(before.state[name], value) for name, value in half.state.items()}
-    buffers = {name: torch.where(broadcast(alpha, b) > 0, b, before.buffers[name]) for name, b in half.buffers.items()}
-    return Participants(between(before.theta, half.theta), state, buffers)
+def _part_of_rest(before: Participants, half: Participants, alpha: Tensor) -> Participants:
+    """`part` of everything but the parameters."""
+    state, buffers = half.state.items(), half.buffers.items()
+    return half._replace(
+        state={name: torch.lerp(before.state[name], value, broadcast(alpha, value)) for name, value in state},
+        buffers={name: torch.where(broadcast(alpha, b) > 0, b, before.buffers[name]) for name, b in buffers},
+    )
 
 
 def push_part(
@@ -78,12 +98,11 @@ def push_part(
     return Adjoint(between(start.theta, end.theta, before.theta, half.theta), state)
 
 
-def pull_part(adjoint: Adjoint, alpha: Tensor) -> Adjoint:
-    """What of the adjoint reaches updates of which the part α was made; the rest goes past them."""
-    state = {name: broadcast(alpha, value) * value for name, value in adjoint.state.items()}
-    return Adjoint(broadcast(alpha, adjoint.theta) * adjoint.theta, state)
+def _scaled(state: State, alpha: Tensor) -> State:
+    return {name: broadcast(alpha, value) * value for name, value in state.items()}
 
 
-def _factor(network: Network, drawn: Draw, nodes: Nodes) -> Tensor | None:
-    """What each row multiplies its update by before it sends it, as a column; None where all send it as it is."""
-    return rows_for(network, drawn.conduct[1], nodes)[:, None] if drawn.conduct else None
+def conduct(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Tensor, Tensor]:
+    """The part of its local work that each row does; and, as a column, by what the update of its θ is multiplied."""
+    taken, factor = (rows_for(network, values, nodes) for values in drawn.conduct)
+    return taken, (taken * factor)[:, None]

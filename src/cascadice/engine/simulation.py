@@ -63,7 +63,7 @@ def simulate(
         start: The number of the first round.
         participants: What they carry before it, e.g. `round.after` of an earlier run; the initial parameters if None.
         window: If None, rounds are yours to keep. With a number, memory is reused: a round stays intact while the next
-            `window` rounds are yielded, which on CPU saves allocations as dear as the training of a small model.
+            `window` rounds are yielded, which on CPU saves allocations that can cost as much as training a small model.
         taped: Let rounds carry what it takes to score their samples for a third of a training pass. Memory: the
             activations of everybody's batch.
         rule: Chooses the mixing matrix of each round from what is sent in it.

@@ -100,8 +100,8 @@ def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
     steady = bool(((missed - operator.replay(round_, nothing).theta).norm(dim=1) <= allowed).all())
     unsteady = "The model draws at random, and not from torch's generator: let it draw from there, or not at all."
     raise ValueError(
-        f"the local work of participant {int(nodes[astray][0])} in round {round_.t}, made again, must end where it "
-        f"did; it does not. {SAME_NETWORK if steady else unsteady}"
+        f"replaying the local steps of participant {int(nodes[astray][0])} in round {round_.t} gives other parameters. "
+        f"{SAME_NETWORK if steady else unsteady}"
     )
 
 

@@ -54,20 +54,26 @@ class Estimator(NamedTuple):
 
     estimate: Callable[[Request], RoundInfluence]
     description: str
+    question: str = "what its updates did to everyone's test loss {hops} later"
+    """What it answers about a round."""
+    by_adjoints: bool = False
+    """Whether it needs nothing but adjoints, which neighbours pass on: then processes can answer together."""
 
 
 def _truth(request: Request) -> RoundInfluence:
-    cascade = truth(*request.window, request.sources)
+    cascade = truth(*request.window, request.sources, operator=request.operator)
     scores = {}
     if request.samples:
-        scores["truth"] = _padded(request, [truth_of_samples(*request.window, j).total for j in request.sources])
+        each = [truth_of_samples(*request.window, j, operator=request.operator) for j in request.sources]
+        scores["truth"] = _padded(request, [one.total for one in each])
     return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
 
 
 def _first_order(request: Request) -> RoundInfluence:
     first = request.rounds[0]
     if not request.samples and not request.operator.network.members:
-        return RoundInfluence(first, (first_order(*request.window, request.sources),), {}, {})
+        cascade = first_order(*request.window, request.sources, operator=request.operator)
+        return RoundInfluence(first, (cascade,), {}, {})
     adjoint = reverse_gossip(*request.window, operator=request.operator)
     if not request.samples:
         scores = _of_sources(request, by_participant(first, adjoint))
@@ -77,17 +83,18 @@ def _first_order(request: Request) -> RoundInfluence:
 
 
 def _path_integrated(request: Request) -> RoundInfluence:
-    cascade = path_integrated(*request.window, request.sources, request.points)
+    operator = request.operator
+    cascade = path_integrated(*request.window, request.sources, request.points, operator=operator)
     scores = {}
     if request.samples:
-        each = [path_integrated_samples(*request.window, j, request.points) for j in request.sources]
+        each = [path_integrated_samples(*request.window, j, request.points, operator=operator) for j in request.sources]
         scores[cascade.kind] = _padded(request, each)
     return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
 
 
 def _shares(request: Request) -> RoundInfluence:
     kind = f"shares, {request.points} points"
-    more: dict[str, Any] = {"points": request.points, "operator": request.operator.fresh()}
+    more: dict[str, Any] = {"points": request.points, "operator": request.operator}
     participants = {kind: _of_sources(request, shares(*request.window, **more))}
     samples = {}
     if request.samples:
@@ -121,28 +128,33 @@ def _padded(request: Request, each: list[Tensor]) -> Tensor:
 
 
 ESTIMATORS: dict[str, Estimator] = {
-    "truth": Estimator(_truth, "replay without the update: exact, a light cone for each source"),
+    "truth": Estimator(
+        _truth, "replay without the update: exact, a light cone for each source",
+        "what its updates did to everyone's test loss {hops} later, by replay without them",
+    ),
     "first-order": Estimator(
-        _first_order, "DICE-E; with samples, all sources and samples in one sweep of reverse gossip"
+        _first_order, "DICE-E; with samples, all sources and samples in one sweep of reverse gossip",
+        "what its updates did to everyone's test loss {hops} later, to first order", by_adjoints=True,
     ),
     "path-integrated": Estimator(
-        _path_integrated, "integrated along each source's update: follows the truth where networks learn"
+        _path_integrated, "integrated along each source's update: follows the truth where networks learn",
+        "what its updates did to everyone's test loss {hops} later, integrated",
     ),
-    "shares": Estimator(_shares, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point"),
-}
-
-
-BY_ADJOINTS = ("first-order", "shares")
-"""Kinds that need nothing but adjoints, which neighbours pass on."""
+    "shares": Estimator(
+        _shares, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point",
+        "each participant's share of what it did to everyone's test loss {hops} later", by_adjoints=True,
+    ),
+}  # fmt: skip
 
 
 def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = None) -> None:
     """Raise ValueError unless processes that have a part of the network each can answer this."""
     for kind in kinds:
-        if kind not in BY_ADJOINTS:
+        if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
+            known = ", ".join(name for name, estimator in ESTIMATORS.items() if estimator.by_adjoints)
             raise ValueError(
-                f"{kind} follows each update through everybody's models, which no process has. Between processes, use "
-                f"{', '.join(BY_ADJOINTS)}, or whole-run kinds."
+                f"{kind} needs every participant's model, and no single process has them all. Between processes, use "
+                f"{known}, or whole-run kinds."
             )
     if not hops:
         raise ValueError("between processes, influence is summed over hops, from 1 on; found 0 hops.")
@@ -183,7 +195,7 @@ def score_rounds(
         points: Points of the quadrature of estimators that integrate.
         sources: Whose updates; everybody's unless given.
         exchange: How what was sent was exchanged; in memory unless given. Of a part of a network, only what adjoints
-            tell is known: the kinds in `BY_ADJOINTS`, summed over hops and receivers.
+            tell is known: kinds that go `by_adjoints`, summed over hops and receivers.
 
     Yields:
         One result for each scored round that has `hops` rounds to follow it.

@@ -27,8 +27,9 @@ class HorizonScores(NamedTuple):
 
 
 def full_horizon(
-    network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, operator: Operator | None = None
-) -> Iterator[HorizonScores]:
+    network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, samples: bool = True,
+    operator: Operator | None = None,
+) -> Iterator[HorizonScores]:  # fmt: skip
     """The influence of every participant, sample and round on the models after the last round, in one sweep.
 
     Scores and Hessian-vector products share one pass. Cost: about two training passes a round, whatever the number of
@@ -36,6 +37,7 @@ def full_horizon(
 
     Args:
         backwards: The rounds from the last to the first, e.g. read one by one from a recording.
+        samples: Score samples too; without, their scores are empty.
         operator: The operator to use, where its exchange is not the one in memory.
 
     Yields:
@@ -49,7 +51,7 @@ def full_horizon(
         ...     print(scores.t, scores.participants)
     """
     op = operator or Operator(network)
-    for round_, pulled in pull_back(op, backwards, partial(final_adjoint, op, evaluation)):
+    for round_, pulled in pull_back(op, backwards, partial(final_adjoint, op, evaluation), samples=samples):
         yield HorizonScores(round_.t, pulled.participants, pulled.samples)
 
 
@@ -69,12 +71,23 @@ def pull_back(
         check_form(network, round_)
         if adjoint is None:
             check_recording(network, [round_], many=1)  # a sweep may be short, and each step is as long as its round
+            _check_buffers(round_)
             if samples:
                 check_samples_are_separate(network, round_.draw, round_.before)
             adjoint = final(round_)
         pulled = operator.pull_scored(round_, adjoint, samples)
         adjoint = pulled.before
         yield round_, pulled
+
+
+def _check_buffers(round_: Round) -> None:
+    """Running statistics (BatchNorm) move without any learning rate, so α does not weigh what data does to them."""
+    for name, value in round_.half.buffers.items():
+        if value.is_floating_point() and not torch.equal(value, round_.before.buffers[name]):
+            raise ValueError(
+                f"whole-run influence does not follow what data does to running statistics; {name!r} has moved. Use "
+                "GroupNorm or LayerNorm, or retrain without the data."
+            )
 
 
 def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:

@@ -7,10 +7,12 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Operator, Round
+from cascadice.engine.rounds import Perturbation
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
 from cascadice.influence.checks import check_samples_are_separate, check_sources
 from cascadice.influence.quadrature import weighted_points
@@ -67,6 +69,7 @@ def _along(
                 exchange.push(round_, (before, away), tangent_before, tangent),
                 exchange.replay(round_, before, away),
             )
+            tangent, away = _of_the_same_pairs(tangent, away)
             here, before, tangent_before = round_.after, away, tangent
         if not len(tangent.nodes):  # it reached nobody
             return
@@ -75,9 +78,28 @@ def _along(
         yield hop, tangent, (gradient * tangent.theta).sum(-1)
 
 
+def _of_the_same_pairs(tangent: Perturbation, away: Perturbation) -> tuple[Perturbation, Perturbation]:
+    """Both with a row for each pair of either: a rule that selects may let a change through and not its derivative."""
+    if torch.equal(tangent.nodes, away.nodes) and torch.equal(tangent.sources, away.sources):
+        return tangent, away
+    pairs = [torch.stack([change.sources, change.nodes], 1) for change in (tangent, away)]
+    union, places = torch.unique(torch.cat(pairs), dim=0, return_inverse=True)
+    sources, nodes = union.unbind(1)
+
+    def widened(change: Perturbation, own: Tensor) -> Perturbation:
+        def rows(value: Tensor) -> Tensor:
+            return value.new_zeros(len(union), *value.shape[1:]).index_copy_(0, own, value)
+
+        return Perturbation(nodes, sources, rows(change.theta), {k: rows(v) for k, v in change.state.items()})
+
+    own, others = places.split([len(tangent.nodes), len(away.nodes)])
+    return widened(tangent, own), widened(away, others)
+
+
 def path_integrated_samples(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, points: int = 2
-) -> Float[Tensor, " batch"]:
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, points: int = 2, *,
+    operator: Operator | None = None,
+) -> Float[Tensor, " batch"]:  # fmt: skip
     """Every sample's part of `path_integrated` of its participant: only the source's own update is scaled.
 
     They sum to it as `shares_of_samples` do to `shares`. Cost: as `shares`, for one source.
@@ -86,6 +108,7 @@ def path_integrated_samples(
         rounds: Consecutive rounds, from the one of the update on.
         source: Whose batch.
         points: Points of the quadrature.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         A score for each sample of the source's batches in the first round; negative helped.
@@ -95,4 +118,5 @@ def path_integrated_samples(
     """
     check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
-    return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points, only=source))[source]
+    adjoint = mean_adjoint(network, rounds, evaluation, points, only=source, operator=operator)
+    return by_sample(network, rounds[0], adjoint)[source]

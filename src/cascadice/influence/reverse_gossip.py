@@ -58,7 +58,9 @@ def reverse_gossip(
     check_rounds(rounds)
     for round_ in rounds:
         check_form(network, round_)
-    op = Operator(network) if operator is None or network.initial.buffers else operator
+    op = operator or Operator(network)
+    if operator and network.initial.buffers:  # gradients depend on these too, and are kept by round alone
+        op = operator.fresh()
     first, last = rounds[0], rounds[-1]
     adjoint = Adjoint(op.objective(evaluation, last.after, last.t + 1), tree_map(torch.zeros_like, last.after.state))
     for round_ in reversed(rounds[1:]):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine import Evaluation, Network, Operator, Participants, Round
+from cascadice.engine import Evaluation, Network, Operator, Round, send
 from cascadice.influence.checks import check_recording, check_samples_are_separate
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
@@ -72,7 +72,7 @@ def mean_adjoint(
 
     Without `direct`, the effect of an update on its own participant before gossip is left out.
     """
-    first, operator = rounds[0].half, operator or Operator(network)
+    first, operator = rounds[0].half, operator.fresh() if operator else Operator(network)  # it will know A(α) alone
     theta, state = torch.zeros_like(first.theta), {name: torch.zeros_like(value) for name, value in first.state.items()}
     for alpha, weight in weighted_points(points):
         along = scaled_rounds(operator, rounds, alpha, only)
@@ -90,15 +90,10 @@ def scaled_rounds(operator: Operator, rounds: Sequence[Round], alpha: float, onl
 
     Buffers (running statistics of BatchNorm) are held as they were.
     """
-    first, rows = rounds[0], slice(only, None if only is None else only + 1)
-
-    def part(old: Tensor, new: Tensor) -> Tensor:
-        new = new.clone()
-        new[rows] = torch.lerp(old[rows], new[rows], alpha)
-        return new
-
-    state = {name: part(first.before.state[name], value) for name, value in first.half.state.items()}
-    half = Participants(part(first.before.theta, first.half.theta), state, first.half.buffers)
+    first = rounds[0]
+    weights = torch.ones_like(first.half.theta[:, 0])
+    weights[slice(None) if only is None else only] = alpha
+    half = send.part(first.before, first.half, weights)._replace(buffers=first.half.buffers)
     played = [first._replace(half=half, after=operator.exchange(first).apply(first, half), tape=())]
     for round_ in rounds[1:]:
         before = played[-1].after._replace(buffers=round_.before.buffers)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice.engine import Draw, Evaluation, MixingRule, Network, Operator, Participants, Round, evaluate_on
 from cascadice.engine.exchange import rules
-from cascadice.engine.exchange.cosine_trust import MEMORY, Trust, TrustRule, weigh
+from cascadice.engine.exchange.cosine_trust import EVIDENCE, Trust, TrustRule, weigh
 from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.engine.exchange.rules import NamedRule
 from cascadice.influence.proximity import in_turn, own_data
@@ -29,7 +29,7 @@ def proximal_trust(
     network: Network,
     *,
     samples: int | None = None,
-    memory: float = MEMORY,
+    memory: float = EVIDENCE,
     degree: int | None = None,
     explore: bool = True,
 ) -> TrustRule:

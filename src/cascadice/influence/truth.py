@@ -50,8 +50,9 @@ def truth(
 
 
 def truth_of_samples(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, samples: Sequence[int] | None = None
-) -> Cascade:
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int,
+    samples: Sequence[int] | None = None, *, operator: Operator | None = None,
+) -> Cascade:  # fmt: skip
     """The true influence of single samples: the source's step with one term fewer in its gradient.
 
         g_{∖i} = g − J_iᵀ ∂L/∂output_i        so that to first order the parts add up to the batch's
@@ -63,6 +64,7 @@ def truth_of_samples(
         rounds: Consecutive rounds, from the one of the update on.
         source: Whose batch.
         samples: Places in the batch; all unless given.
+        operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         The cascade `value[hop, sample, receiver]`; negative helped.
@@ -78,13 +80,13 @@ def truth_of_samples(
     steps, size = batches.sizes(rounds[0].draw.batch)[source]
     if steps != 1:
         raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")
-    places, operator = list(range(size)) if samples is None else list(samples), Operator(network)
+    places, op = list(range(size)) if samples is None else list(samples), operator or Operator(network)
     for place in places:
         if not 0 <= place < size:
             raise ValueError(f"samples must be places in a batch of {size}, from 0 to {size - 1}; found {place}.")
 
     def entries(group: list[int]) -> Entries:
-        return _replayed(operator, rounds, evaluation, _without_samples(operator, rounds[0], source, group))
+        return _replayed(op, rounds, evaluation, _without_samples(op, rounds[0], source, group))
 
     value = cascade_values(network, rounds, places, entries)
     return Cascade("truth", rounds[0].t, (source,) * len(places), value, tuple(places))

@@ -208,23 +208,12 @@ def _scored(
 
     def start(last: Round) -> Adjoint:
         nonlocal value
-        _check_buffers(last)
         adjoint, value = final(operator, evaluation, last, on)
         return adjoint
 
     for round_, pulled in pull_back(operator, source, start, adjoint=adjoint, samples=samples):
         drawn = round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
         yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, pulled.before, value))
-
-
-def _check_buffers(round_: Round) -> None:
-    """Running statistics (BatchNorm) move without any learning rate, so α does not weigh what data does to them."""
-    for name, value in round_.half.buffers.items():
-        if value.is_floating_point() and not torch.equal(value, round_.before.buffers[name]):
-            raise ValueError(
-                f"whole-run influence does not follow what data does to running statistics; {name!r} has moved. Use "
-                "GroupNorm or LayerNorm, or retrain without the data."
-            )
 
 
 def final(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:

@@ -99,8 +99,8 @@ def test_for_sgd_it_is_the_influence_on_ones_own_batches():
     _, slope = slopes(net, own, done.before.theta, {}, range(NODES))
     expected = torch.nn.functional.cosine_similarity(slope[:, None], done.update[None], dim=2)
     heard = neighbours(net.mixing(0))
-    assert_close(rule.trust.influence[heard], expected[heard], rtol=1e-9, atol=1e-9)
-    assert_close(rule.given, rule.trust.influence.T)
+    assert_close(rule.trust.score[heard], expected[heard], rtol=1e-9, atol=1e-9)
+    assert_close(rule.given, rule.trust.score.T)
 
 
 @pytest.mark.parametrize(

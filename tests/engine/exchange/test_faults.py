@@ -86,7 +86,7 @@ def effective(results):
 @pytest.mark.parametrize("fault", [*MESSAGE_FAULTS, *OF_SEVERAL])
 def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
     with caplog.at_level(logging.WARNING):
-        results = together(digits, trained, {WHEN: fault}, policy="carry on", patience=10.0)
+        results = together(digits, trained, {WHEN: fault}, policy="carry-on", patience=10.0)
     real = effective(results)
     torch.testing.assert_close(torch.stack([W.sum(1) for W in real]), torch.ones(ROUNDS, NODES, dtype=torch.float64))
     others = [W[:3, 3] for W in real]
@@ -122,7 +122,7 @@ def test_a_silent_peer_is_waited_for_once(digits):
             seconds.append(monotonic())
         return seconds, dict(exchange.attendance.missed)
 
-    seconds, missed = together(digits, work, policy="carry on", patience=0.6)[0]
+    seconds, missed = together(digits, work, policy="carry-on", patience=0.6)[0]
     assert seconds[3] - seconds[0] < 1.2  # not 3 * 0.6
     assert missed == {(2, "nothing came in time"): 4}
 
@@ -136,7 +136,7 @@ def test_adjoints_follow_what_was_really_mixed(digits):
         return rounds, adjoint
 
     missed = set()
-    results = together(digits, work, {1: "NaN"}, policy="carry on", patience=10.0)
+    results = together(digits, work, {1: "NaN"}, policy="carry-on", patience=10.0)
     assert missed == {"it sent numbers that are NaN or infinite"}  # and no adjoint: who was not heard is told so
     rounds = replayed(digits, effective(results))
     expected = reverse_gossip(built(digits), rounds, evaluate_on(built(digits)))
@@ -151,7 +151,7 @@ def test_who_was_held_up_leaves_rounds_out_and_is_heard_again(digits):
             sleep(0.6 if mine.members[0] == 3 and round_.t == 2 else 0.01)
         return rounds
 
-    first, _, last = together(digits, work, policy="carry on", patience=0.1)
+    first, _, last = together(digits, work, policy="carry-on", patience=0.1)
     missed = set(range(60)) - {round_.t for round_ in last}
     assert len(missed) > 5
     assert [round_.t for round_ in first] == list(range(60))
@@ -165,17 +165,17 @@ def test_a_newcomer_starts_from_what_it_hears(digits):
     rounds, joined = {rank: [] for rank in range(RANKS + 1)}, []
 
     def survives(rank):
-        exchange = Messages(nets[rank], PARTS, rank, Pairs(store, rank), policy="carry on", patience=0.5)
+        exchange = Messages(nets[rank], PARTS, rank, Pairs(store, rank), policy="carry-on", patience=0.5)
         for round_ in carry_on(nets[rank], 150, exchange):
             rounds[rank].append(round_)
             sleep(0.01)
         exchange.post.close(timeout=1.0)
 
     def dies_and_returns():
-        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry on", patience=0.5)
+        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry-on", patience=0.5)
         rounds[2] = list(carry_on(nets[2], 5, exchange))
         exchange.post.close(timeout=0.2)
-        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry on", patience=0.5)
+        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry-on", patience=0.5)
         joined.append(heard := exchange.listen(nets[2].initial, timeout=5.0))
         rounds[3] = list(carry_on(nets[2], 150, exchange, start=heard.start, participants=heard.participants))
         exchange.post.close(timeout=1.0)
@@ -195,7 +195,7 @@ def test_a_newcomer_starts_from_what_it_hears(digits):
 
 
 def test_an_unknown_policy_is_refused(digits):
-    with pytest.raises(ValueError, match=r"unknown policy 'go on'\. .*Known: carry on, stop"):
+    with pytest.raises(ValueError, match=r"unknown policy 'go on'\. .*Known: carry-on, stop"):
         Messages(part_of(built(digits), PARTS[0]), PARTS, 0, None, policy="go on")
 
 

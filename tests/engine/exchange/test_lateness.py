@@ -13,7 +13,7 @@ from cascadice.engine import Operator, simulate
 from cascadice.engine.exchange.attendance import Attendance
 from cascadice.engine.exchange.frames import HEADER, MODEL, STILL_WAITING, Frame, notice, pack
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.exchange.post import MissingError, Post
+from cascadice.engine.exchange.post import MissingError, Post, _reason
 from cascadice.engine.parts import part_of, split
 
 NODES, RANKS = 4, 3
@@ -57,7 +57,7 @@ class ByHand:
 
 def by_hand(mine):
     group = ByHand()
-    return group, Messages(mine, PARTS, 0, group, policy="carry on", patience=5.0)
+    return group, Messages(mine, PARTS, 0, group, policy="carry-on", patience=5.0)
 
 
 def test_the_slowest_of_those_who_wait_for_one_another_is_not_late(mine):
@@ -182,3 +182,21 @@ def test_who_has_come_back_is_not_taken_for_gone_by_a_message_to_its_earlier_sel
     assert post.send(1, torch.zeros(1, dtype=torch.uint8))
     assert group.sent.get(timeout=5) == 2
     assert post.gone(1) == ""
+
+
+def test_who_sends_again_is_named_once(caplog):
+    post = SimpleNamespace(gone=lambda peer: "", heard=lambda peer: 0.0, last=lambda peer: 0)
+    attendance = Attendance(post, patience=2.0, stops=False)
+    for _ in range(2):
+        attendance.missing(1, "its parameters", MissingError("nothing came in time", late=True))
+        attendance.came(1)
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "process 1 did not send its parameters",
+        "process 1 is sending again.",
+    ]
+
+
+def test_gloo_s_reasons_are_told_without_its_source_and_addresses():
+    text = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:39212\nmore"
+    assert _reason(RuntimeError(text)) == "Connection closed by peer"
+    assert _reason(RuntimeError("")) == ""

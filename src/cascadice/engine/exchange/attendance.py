@@ -7,7 +7,7 @@ from time import monotonic
 
 from cascadice.engine.exchange.post import MissingError, Post
 
-POLICIES: Mapping[str, float] = {"stop": 60.0, "carry on": 2.0}
+PATIENCE: Mapping[str, float] = {"stop": 60.0, "carry-on": 2.0}
 """What to do about a missing message, and how many seconds to wait for it by default."""
 
 GRACE = 0.1  # of the patience, for who is late by less than a round
@@ -37,6 +37,7 @@ class Attendance:
         self._post, self.patience, self._stops = post, patience, stops
         self.late: set[int] = set()
         self.missed: Counter[tuple[int, str]] = Counter()
+        self._warned: set[int] = set()
 
     def until(self, peer: int, peers: Sequence[int], start: float, step: int) -> float:
         """Until when to wait for a peer, one of several, in the exchange with this number, which began at `start`."""
@@ -49,6 +50,9 @@ class Attendance:
     def came(self, peer: int) -> None:
         """A message was in time."""
         self.late.discard(peer)
+        if peer in self._warned:
+            self._warned.remove(peer)
+            log.warning("process %d is sending again.", peer)
 
     def missing(self, peer: int, what: str, error: MissingError) -> None:
         """Stop, or note that a message is missing; the first of a peer and reason is logged.
@@ -65,6 +69,7 @@ class Attendance:
         key = (peer, why if (peer, why) in self.missed or len(self.missed) < REASONS else "other reasons")
         self.missed[key] += 1
         if self.missed[key] == 1:
+            self._warned.add(peer)
             log.warning("process %d did not send %s: %s. Its neighbours go on without it.", peer, what, key[1])
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from cascadice.engine.rounds import Draw
 
 DROP, READMIT = 0.6, 0.8  # share of the best neighbours' help: below the first k drops j, above the second it returns
 NEAR_BEST = 2 / 3  # of the greatest help: neighbours that help as much count among the best
-MEMORY = 20.0  # weight of evidence that is kept
+EVIDENCE = 20.0  # weight of evidence that is kept
 OVERSIZED = 2.5  # times the usual size: larger updates are not let in
 SETTLED = 0.25  # weight of evidence at which half of the bound for dropping applies
 
@@ -43,8 +43,8 @@ class Trust(NamedTuple):
     trusted: Bool[Tensor, "n n"]
 
     @property
-    def influence(self) -> Float[Tensor, "n n"]:
-        """`[k, j]`: mean influence of j's updates on k, from −1 (helped) to 1 (harmed); 0 if k never heard j."""
+    def score(self) -> Float[Tensor, "n n"]:
+        """`[k, j]`: mean score c of j to k; negative helped, 0 if k never heard j. Of `cosine_trust`, from −1 to 1."""
         return torch.where(self.weight > 0, self.total / self.weight, 0.0)
 
 
@@ -66,7 +66,7 @@ class TrustRule:
     @property
     def given(self) -> Float[Tensor, "n n"]:
         """`[j, k]`: mean score of j to k; negative helped, 0 if k never heard j. Of `cosine_trust`, from −1 to 1."""
-        return self.trust.influence.T
+        return self.trust.score.T
 
     def __call__(self, draw: Draw, before: Participants, half: Participants) -> Float[Tensor, "n n"]:
         """The mixing matrix of this round."""
@@ -75,11 +75,11 @@ class TrustRule:
         received = heard | self._strangers(draw.t, len(W)) if self.explore else heard
         self.trust = self.learn(self.trust, draw, before, half, received)
         welcome = self.trust.trusted & ~oversized(update, heard)
-        kept = most_helpful(welcome & heard, self.trust.influence, self.degree)
+        kept = most_helpful(welcome & heard, self.trust.score, self.degree)
         adopted = None
         if self.explore:  # for those left without neighbours
-            strangers = welcome & ~heard & (self.trust.influence < 0)
-            adopted = most_helpful(strangers, self.trust.influence, 1) & ~kept.any(1, keepdim=True)
+            strangers = welcome & ~heard & (self.trust.score < 0)
+            adopted = most_helpful(strangers, self.trust.score, 1) & ~kept.any(1, keepdim=True)
         self.mixing = reweighted(W, kept, adopted)
         return self.mixing
 
@@ -97,7 +97,7 @@ def cosine_trust(
     network: Network,
     *,
     fading: float | None = None,
-    memory: float = MEMORY,
+    memory: float = EVIDENCE,
     degree: int | None = None,
     explore: bool = True,
 ) -> TrustRule:
@@ -160,7 +160,7 @@ def initial_trust(theta: Float[Tensor, "n d"]) -> Trust:
 
 
 def learn(
-    trust: Trust, update: Float[Tensor, "n d"], received: Bool[Tensor, "n n"], fading: float, memory: float = MEMORY
+    trust: Trust, update: Float[Tensor, "n d"], received: Bool[Tensor, "n n"], fading: float, memory: float = EVIDENCE
 ) -> Trust:
     """Trust after one more round, in which k received j's update where `received[k, j]`."""
     recent = update.add(trust.recent, alpha=fading)
@@ -171,7 +171,7 @@ def learn(
 
 
 def weigh(
-    trust: Trust, influence: Float[Tensor, "n n"], received: Bool[Tensor, "n n"], memory: float = MEMORY
+    trust: Trust, influence: Float[Tensor, "n n"], received: Bool[Tensor, "n n"], memory: float = EVIDENCE
 ) -> Trust:
     """Trust after a round in which j's update scored `influence[k, j]` with k, about 1 at most; negative helped."""
     influence = torch.where(received, influence, 0.0)
@@ -192,7 +192,7 @@ def _agreement(influence: Tensor, trust: Trust, received: Bool[Tensor, "n n"]) -
 
 def close_to_best(trust: Trust) -> Bool[Tensor, "n n"]:
     """The neighbours k trusts after this round: those whose help is close to the best neighbours'."""
-    help_ = -trust.influence
+    help_ = -trust.score
     among_best = (help_ > 0) & (help_ >= NEAR_BEST * help_.amax(1, keepdim=True))
     best = (help_ * among_best).sum(1, keepdim=True) / among_best.sum(1, keepdim=True).clamp(min=1)
     bound = torch.where(trust.trusted, DROP * trust.weight / (trust.weight + SETTLED), READMIT)

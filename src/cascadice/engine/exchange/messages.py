@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cascadice import names
 from cascadice.engine.exchange import frames
-from cascadice.engine.exchange.attendance import POLICIES, Attendance, PeerError
+from cascadice.engine.exchange.attendance import PATIENCE, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
 from cascadice.engine.exchange.renormalise import renormalised, rescaled
@@ -60,7 +60,7 @@ class Messages:
         parts: The participants of every process, in the order of their ranks.
         rank: The number of this process.
         group: A process group that can send and receive; `Pairs`, where processes may come back.
-        policy: What to do without a message that should have come: "stop", or "carry on" without it.
+        policy: What to do without a message that should have come: "stop", or "carry-on" without it.
         patience: Seconds to wait for messages in a round; by default 60 before a stop, 2 where it goes on.
 
     Attributes:
@@ -80,7 +80,7 @@ class Messages:
     ) -> None:  # fmt: skip
         if tuple(parts[rank]) != network.members:
             raise ValueError(f"process {rank} must have participants {tuple(parts[rank])}; found {network.members}.")
-        usual = names.lookup(POLICIES, policy, "policy")
+        usual = names.lookup(PATIENCE, policy, "policy")
         self._parts, self._rank, self._stops = [torch.tensor(part) for part in parts], rank, policy == "stop"
         self._own, self._dtype, self._network = self._parts[rank], network.initial.theta.dtype, network
         self._columns = network.learner.size + sum(width(buffer) for buffer in real_buffers(network.initial).values())
@@ -147,7 +147,7 @@ class Messages:
         theta = _product(W[self._own][:, self._own].T, adjoint.theta)
         hearing = [p for p in self._peers if any_weight(W[self._parts[p]][:, self._own])]
         for frame in self._frames(ADJOINT, round_.t, hearing):
-            theta[torch.isin(self._own, frame.nodes)] += frame.rows[:, : theta.shape[1]].to(theta)
+            theta[torch.searchsorted(self._own, frame.nodes)] += frame.rows[:, : theta.shape[1]].to(theta)
         theta = theta if plus is None else theta.add_(plus)
         return adjoint._replace(theta=theta if out is None else out.copy_(theta))
 
@@ -165,9 +165,9 @@ class Messages:
     def behind(self) -> int:
         """How many exchanges to leave out to be in step with the others; 0 if this process is.
 
-        To be asked after each exchange. Who hears this process, and had sent the next message before this process sent
-        its own, did not wait for it; and who is late twice in a row will stay so. To be the slowest of those who wait
-        for one another is not to be late. One peer alone is not believed if there are others.
+        Call it after each exchange. A peer that had already sent its next message did not wait for this process; two
+        such exchanges in a row mean that it is behind. Being the slowest of those who wait for one another does not
+        count as late. One peer alone is not believed if there are others.
         """
         steps = sorted(frame.step for frame in self._newest().values())
         ahead = steps[-2:][0] - self._step if len(steps) >= self._enough(self._peers) else -1
@@ -247,7 +247,7 @@ class Messages:
                 yield frame
 
     def _receive(self, peer: int, kind: int, step: int, start: float, end: float) -> Frame:
-        """A message. Who waits for long tells its neighbours, who would lose patience with it at the same time."""
+        """A message. A process that has waited long tells its neighbours, or they would time out on it too."""
         half = start + self.attendance.patience / 2
         if self._stops or end <= half:
             return self.post.receive(peer, kind, step, end)

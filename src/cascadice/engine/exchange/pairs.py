@@ -29,7 +29,7 @@ class Pairs:
 
     Example:
         >>> store = dist.TCPStore("127.0.0.1", 29500, is_master=False)
-        >>> exchange = Messages(mine, parts, rank, Pairs(store, rank), policy="carry on")
+        >>> exchange = Messages(mine, parts, rank, Pairs(store, rank), policy="carry-on")
     """
 
     def __init__(self, store: Any, rank: int, interface: str = "lo") -> None:

@@ -6,6 +6,7 @@ apart by their number; the rest is checked by the thread that asks for a message
 more than the checks. A peer that dies makes its own threads stop, nobody else's.
 """
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -215,7 +216,7 @@ class Post:
             try:
                 self._group.recv([buffer], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _first_line(error))
+                self._lose(peer, _reason(error))
                 return
             try:
                 kind, step, count = announced(buffer)
@@ -255,7 +256,7 @@ class Post:
             try:
                 self._group.send([data], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _first_line(error), letters)
+                self._lose(peer, _reason(error), letters)
 
     def _lose(self, peer: int, why: str, letters: "Queue[Tensor | None] | None" = None) -> None:
         """Note that a peer is gone; not if it has come back since, and these letters were for an earlier connection."""
@@ -265,5 +266,7 @@ class Post:
             self._changed.notify_all()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _reason(error: Exception) -> str:
+    """What gloo says, without its source lines and addresses: [..pair.cc:534] Connection closed by peer [::1]:80."""
+    first, *_ = str(error).strip().splitlines() or [""]
+    return re.sub(r" *\[[^]]*\](:\d+)?\.? *", "", first)

@@ -11,7 +11,7 @@ from cascadice.engine.fast.twice import computed_again, plain_checkpoints, toler
 from cascadice.engine.learner import (
     Buffers,
     Learner,
-    Optional,
+    Maybe,
     Step,
     call,
     flatten,
@@ -70,7 +70,7 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     row = flatten(learner.training)  # fresh memory costs more than what fills it
 
     def step(
-        theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Optional,
+        theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Maybe,
         out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
         if samples:

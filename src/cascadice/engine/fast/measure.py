@@ -10,7 +10,7 @@ from torch.func import grad_and_value
 from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at, stacked
-from cascadice.engine.evaluation import Evaluation, check_differentiable, measured
+from cascadice.engine.evaluation import Evaluation, check_measure_differentiable, measured
 from cascadice.engine.fast.eager import channels_last, lend
 from cascadice.engine.fast.rows import each_row, over_rows, twin
 from cascadice.engine.fast.twice import computed_again
@@ -41,7 +41,7 @@ def row_gradients(
 def _gradient_row(learner: Learner, theta: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     def loss_at(theta: Tensor) -> Tensor:
         loss = measured(learner, theta, *rest)
-        check_differentiable(loss)
+        check_measure_differentiable(loss)
         return loss
 
     gradient, loss = grad_and_value(loss_at)(theta)
@@ -91,7 +91,7 @@ def _eager_gradients(
             model = own.evaluating
             outputs = call(model, x) if plain else forward(model, {**parameters, **mine}, x, own.compute)
             loss = evaluation.measure(outputs, y)
-            check_differentiable(loss)
+            check_measure_differentiable(loss)
             pieces = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         for piece, place in zip(pieces, torch.split(gradients[k], sizes), strict=True):
             torch.mul(piece, scale[k], out=place.view(piece.shape))

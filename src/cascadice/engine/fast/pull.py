@@ -19,7 +19,7 @@ from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.rows import Fetch, each_row, over_rows, twin
 from cascadice.engine.fast.tape import Along, Layers, eager_along, eager_read, generic_along, pure_along, read
 from cascadice.engine.fast.twice import twice_differentiable
-from cascadice.engine.learner import Learner, Optional, Participants, gradient, pure_step
+from cascadice.engine.learner import Learner, Maybe, Participants, gradient, pure_step
 from cascadice.engine.rounds import Adjoint
 from cascadice.optimizers import Optimizer, State
 
@@ -37,7 +37,7 @@ def pull_rows(
     """
     acting = learner if layers is None else layers.learner
     to = None if not through else torch.empty_like(adjoint.theta) if out is None else out
-    how: dict[str, Any] = {"steady": True, "out": to, "fetch": lambda rows: fetch(rows)[:5], "starts": starts}
+    how: dict[str, Any] = {"steady": True, "out": to, "fetch": lambda rows: fetch(rows)[:4], "starts": starts}
     rows = over_rows(_steps_back, strategy, acting, _along(strategy, layers), scores, through, **how)
     with twice_differentiable():
         results = rows(before, *adjoint, factors(learner.optimizer, lr))
@@ -58,7 +58,7 @@ def _along(strategy: str, layers: Layers | None) -> Along:
 
 def _steps_back(
     learner: Learner, one: Participants, theta: Tensor, state: State, factors: Factors, x: Inputs, y: Tensor,
-    lr: Tensor, alpha: Optional, samples: Optional, along: Along, score: bool, through: bool,
+    lr: Tensor, samples: Maybe, along: Along, score: bool, through: bool,
 ) -> Any:  # fmt: skip
     """One participant's steps, last to first: through the optimizer to the gradient, through that to the parameters.
 
@@ -66,8 +66,7 @@ def _steps_back(
 
     Each step counts by the λ that reaches it, so λ^{t+½} · Δ and `inner` are what all of them together contribute.
     """
-    whole, reaching = (theta, state), _reaching(theta, state, alpha)
-    theta, state = reaching
+    half = theta
     batches: list[Any] = [(at(x, i), y[i], (samples[0][i],) if samples else ()) for i in range(len(y))]
     carried = [one]
     for i, (x_i, y_i, weights) in enumerate(batches[:-1]):
@@ -77,7 +76,7 @@ def _steps_back(
     for i, here in reversed(list(enumerate(carried))):
         learner.masks.step(i)
         if i + 1 < len(carried):
-            inner = inner + ((theta - reaching[0]) * (carried[i + 1].theta - here.theta)).sum()
+            inner = inner + ((theta - half) * (carried[i + 1].theta - here.theta)).sum()
         x_i, y_i, weights = batches[i]
         batch = (here.theta, here.buffers, x_i, y_i, weights)
         if factors:
@@ -94,17 +93,7 @@ def _steps_back(
         scores.insert(0, theta.new_zeros(0) if parts is None else parts)
     if not through:
         return scores[0]
-    if alpha:
-        theta = theta + (whole[0] - reaching[0])
-        state = {name: value + (whole[1][name] - reaching[1][name]) for name, value in state.items()}
     return theta, state, inner, torch.cat(scores)
-
-
-def _reaching(theta: Tensor, state: State, alpha: Optional) -> tuple[Tensor, State]:
-    """What of λ reaches the work that was done; the rest goes past it, see `local_steps`."""
-    if not alpha:
-        return theta, state
-    return alpha[0] * theta, {name: alpha[0] * adjoint for name, adjoint in state.items()}
 
 
 @lru_cache(maxsize=16)  # to differentiate takes as long as a small model's step, and equal rates are the same tensor
@@ -119,7 +108,7 @@ def factors(optimizer: Optimizer, lr: Float[Tensor, " n"]) -> Factors:
 
 
 def _through_optimizer(
-    learner: Learner, here: Tensor, buffers: Any, x: Inputs, y: Tensor, samples: Optional, old: State, lr: Tensor,
+    learner: Learner, here: Tensor, buffers: Any, x: Inputs, y: Tensor, samples: Maybe, old: State, lr: Tensor,
     theta: Tensor, state: State,
 ) -> tuple[Tensor, State, Tensor]:  # fmt: skip
     """The adjoints of the gradient, the state and the parameters, given those of what the optimizer's step gives."""
@@ -131,11 +120,10 @@ def _through_optimizer(
 
 
 def scores_from_tape(
-    strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors, lr: Float[Tensor, " n"],
-    alpha: Optional,
-) -> Float[Tensor, "n samples"]:  # fmt: skip
+    strategy: str, layers: Layers, tape: Any, adjoint: Adjoint, by_optimizer: Factors, lr: Float[Tensor, " n"]
+) -> Float[Tensor, "n samples"]:
     """The scores of samples from the tape of one step of a linear optimizer. Cost: a forward pass of the layers."""
-    stacked = (*adjoint, by_optimizer, lr, alpha)
+    stacked = (*adjoint, by_optimizer, lr)
     if not isinstance(tape, list):
         scores: Tensor = over_rows(_read_row, strategy, layers.learner, layers, read, steady=True)(tape[0], *stacked)
         return scores
@@ -148,15 +136,14 @@ def scores_from_tape(
 
 
 def _read_row(
-    learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, alpha: Optional,
-    layers: Layers, reading: Callable[..., Tensor],
+    learner: Learner, tape: Tape, theta: Tensor, state: State, factors: Factors, lr: Tensor, layers: Layers,
+    reading: Callable[..., Tensor],
 ) -> Tensor:  # fmt: skip
-    reaching = _reaching(theta, state, alpha)
     if factors:
-        return factors[0] * reading(layers, learner, tape, reaching[0])
+        return factors[0] * reading(layers, learner, tape, theta)
     # the derivative of a step that is linear in the gradient is the same at any gradient, state and parameters
     _, pull = vjp(lambda by_theta: learner.optimizer.update(by_theta, state, theta, lr), theta)
-    return reading(layers, learner, tape, pull(reaching)[0])
+    return reading(layers, learner, tape, pull((theta, state))[0])
 
 
 def dots(before: Participants, half: Participants, adjoint: Adjoint) -> Float[Tensor, " n"]:

@@ -28,7 +28,7 @@ from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.tape import Layers, taped_step
 from cascadice.engine.fast.twice import tolerating_hooks
-from cascadice.engine.learner import Learner, Optional, Participants, Step, local_steps, measure_all
+from cascadice.engine.learner import Learner, Maybe, Participants, Step, local_steps, measure_all
 from cascadice.engine.networks import LocalInputs
 from cascadice.names import lookup
 
@@ -75,17 +75,17 @@ def _vectorises(learner: Learner, before: Participants, inputs: LocalInputs) -> 
 
 
 def _vectorised(learner: Learner, layers: Layers | None, compiled: bool = False) -> Work:
-    def one(before: Participants, x: Inputs, y: Tensor, lr: Tensor, alpha: Optional, samples: Optional) -> Any:
+    def one(before: Participants, x: Inputs, y: Tensor, lr: Tensor, samples: Maybe) -> Any:
         tapes: list[Tape] = []
         step = None if layers is None else partial(taped_step, layers, tapes)
-        return *local_steps(learner, before, x, y, lr, alpha, samples, step=step), tuple(tapes)
+        return *local_steps(learner, before, x, y, lr, samples, step=step), tuple(tapes)
 
     everybody = vmap(one)
 
     def sweep(
         before: Participants, inputs: LocalInputs, buffers: RoundBuffers | None
     ) -> tuple[Participants, Tensor, Any]:
-        half, loss, tapes = everybody(before, *inputs[:5])
+        half, loss, tapes = everybody(before, *inputs[:4])
         return (half, loss, tapes) if buffers is None else (*copy_into((half, loss), buffers.half, buffers.loss), tapes)
 
     run = torch.compile(sweep, dynamic=False) if compiled else sweep
@@ -107,10 +107,10 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
             step, tapes = steps[worker]
             tapes.clear()
             one, to = tree_map(lambda tensor: tensor[k], (before, half))
-            x, y, lr, alpha, samples, seed = fetch([k])
-            weights = (alpha[0][0],) if alpha else (), (samples[0][0],) if samples else ()
+            x, y, lr, samples, seed = fetch([k])
+            weights: Maybe = (samples[0][0],) if samples else ()
             with own.masks.of(seed[0] if seed else None, loss.device):
-                result = local_steps(own, one, at(x, 0), y[0], lr[0], *weights, step=step, out=to.theta)
+                result = local_steps(own, one, at(x, 0), y[0], lr[0], weights, step=step, out=to.theta)
             copy_into(result, to, loss[k])
             return tuple(tapes)
 

@@ -15,8 +15,8 @@ from cascadice.engine.fast.rows import local_work, over_rows
 from cascadice.engine.fast.tape import Layers, layered
 from cascadice.engine.fast.twice import twice_differentiable
 from cascadice.engine.groups import over_groups
-from cascadice.engine.learner import Buffers, Learner, Optional, Participants, local_steps
-from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, starts, taken
+from cascadice.engine.learner import Buffers, Learner, Maybe, Participants, local_steps
+from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, starts
 from cascadice.engine.rounds import Adjoint, Draw, rows_of
 from cascadice.optimizers import State
 
@@ -29,7 +29,7 @@ class Runner:
         self._work = cache(local_work)
 
     def work(
-        self, drawn: Draw, before: Participants, nodes: Nodes, samples: Optional, strategy: str | None = None,
+        self, drawn: Draw, before: Participants, nodes: Nodes, samples: Maybe, strategy: str | None = None,
         layers: Layers | None = None, buffers: RoundBuffers | None = None,
     ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
         """Rows after their local work, their losses and, if `layers` are given, their tapes."""
@@ -37,7 +37,7 @@ class Runner:
         few = self.network.strategy == "loop" or len(before.theta) == 1
         way = strategy or ("loop" if few else "vmap")
 
-        def run(group: Group, members: Nodes, given: tuple[Participants, Optional]) -> Any:
+        def run(group: Group, members: Nodes, given: tuple[Participants, Maybe]) -> Any:
             rows, weights = given
             fetch = partial(self._inputs, drawn, members, weights, group)
             return self._work(way, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
@@ -46,7 +46,7 @@ class Runner:
         return over_groups(self.network, drawn, nodes, (before, samples), like, run)
 
     def push(
-        self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Optional, d_samples: Optional
+        self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Maybe, d_samples: Maybe
     ) -> tuple[Participants, Adjoint]:
         """Rows after their local work, and its derivative along a change of (θ, state) and of the samples' weights."""
 
@@ -56,7 +56,7 @@ class Runner:
             moving = tuple(part[:, : group.steps, : group.size] for part in d_weights)
             sweep = over_rows(_pushed, self.network.strategy, group.learner, workers=1, starts=inputs.starts)
             with twice_differentiable():
-                return sweep(rows, *change, *inputs[:5], moving)
+                return sweep(rows, *change, *inputs[:4], moving)
 
         like: Any = (before[:2], tuple(tangent))
         given = (before, tangent, samples, d_samples)
@@ -64,12 +64,12 @@ class Runner:
         return Participants(theta, state, before.buffers), Adjoint(*change)
 
     def pull(
-        self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Optional, scores: bool,
+        self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Maybe, scores: bool,
         through: bool, out: Tensor | None,
     ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
         """λ^{t+½} -> λ^t of these rows, what inner steps add to λ · Δ and, if asked, the scores of the samples."""
 
-        def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Optional]) -> Any:
+        def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Maybe]) -> Any:
             rows, own, weights = given
             pulled, inner, parts = pull_rows(
                 group.learner, self.network.strategy, self.layers(drawn, group), rows,
@@ -94,7 +94,7 @@ class Runner:
     def tape(self, drawn: Draw, tape: Any, adjoint: Adjoint) -> tuple[Any, ...]:
         """A tape and what it takes to read it: the adjoint, and what the optimizer makes of gradients."""
         lr = rates(self.network, drawn)
-        return tape, adjoint, factors(self.network.learner.optimizer, lr), lr, taken(self.network, drawn)
+        return tape, adjoint, factors(self.network.learner.optimizer, lr), lr
 
     def read(self, drawn: Draw, tape: Any, adjoint: Adjoint) -> Float[Tensor, "n samples"]:
         """The scores of samples from the tape of their training pass."""
@@ -115,9 +115,7 @@ class Runner:
         size = group.size if group and group.size else drawn.batch.shape[-1]
         return layered(learner, network.strategy, size, example)
 
-    def _inputs(
-        self, drawn: Draw, nodes: Nodes, samples: Optional, group: Group, some: list[int] | None
-    ) -> LocalInputs:
+    def _inputs(self, drawn: Draw, nodes: Nodes, samples: Maybe, group: Group, some: list[int] | None) -> LocalInputs:
         if some is None:
             return load(self.network, drawn, nodes, samples, group)
         chosen = some if nodes is None else [nodes[row] for row in some]
@@ -126,10 +124,10 @@ class Runner:
 
 def _pushed(
     learner: Learner, one: Participants, d_theta: Tensor, d_state: State, x: Inputs, y: Tensor, lr: Tensor,
-    alpha: Optional, samples: Optional, d_samples: Optional,
+    samples: Maybe, d_samples: Maybe,
 ) -> Any:  # fmt: skip
     def work(theta, state, samples):  # type: ignore[no-untyped-def]
-        after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, alpha, samples)
+        after, _ = local_steps(learner, Participants(theta, state, one.buffers), x, y, lr, samples)
         return after.theta, after.state
 
     value, change = jvp(work, (one.theta, one.state, samples), (d_theta, d_state, d_samples))

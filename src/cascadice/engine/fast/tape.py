@@ -31,7 +31,7 @@ from cascadice.engine.fast.twice import twice_differentiable
 from cascadice.engine.learner import (
     Buffers,
     Learner,
-    Optional,
+    Maybe,
     broadcast,
     forward,
     gradient,
@@ -156,7 +156,7 @@ def _scores(answers: Sequence[Tensor], tape: Tape) -> Float[Tensor, " batch"]:
 
 
 def pure_tape(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe
 ) -> Tape:
     """The tape of a pass by torch.func: can be vmapped, compiled and differentiated. Cost: a pass less its gradient."""
     probes = _probes(layers, y)
@@ -164,7 +164,7 @@ def pure_tape(
     return _weighted(tuple(zip(inputs, by_outputs, strict=True)), samples)
 
 
-def _weighted(tape: Tape, samples: Optional) -> Tape:
+def _weighted(tape: Tape, samples: Maybe) -> Tape:
     """The tape of a pass in which samples have weights: no sample's output depends on another, so terms just scale."""
     return tuple((given, by * broadcast(samples[0], by)) for given, by in tape) if samples else tape
 
@@ -182,7 +182,7 @@ def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: I
 
 def taped_step(
     layers: Layers, tapes: list[Tape], theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor,
-    samples: Optional, out: Tensor | None,
+    samples: Maybe, out: Tensor | None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
     """`pure_step`, with the tape of its pass added to `tapes`."""
     assert not samples
@@ -194,7 +194,7 @@ def taped_step(
 
 
 def pure_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional,
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe,
     direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """See `Along`; by torch.func, through the tape."""
@@ -210,7 +210,7 @@ def pure_along(
 
 
 def eager_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional,
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe,
     direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The same by plain autograd, for loops; `learner` is a twin of the layers' own, and is lent the parameters."""
@@ -254,7 +254,7 @@ def _gradient_of_sum(answers: Sequence[Tensor], tape: Tape, own: list[nn.Paramet
 
 
 def generic_along(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Optional, direction: Tensor,
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe, direction: Tensor,
     score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """The same for any model: backwards twice, by the parameters, and by the weights α = 1 of the samples.
@@ -262,7 +262,7 @@ def generic_along(
     ∂/∂θ ⟨direction, ∇L⟩ = H · direction        ∂/∂α_i ⟨direction, Σ_i α_i J_iᵀ ∂L/∂output_i⟩ = i's part
     """
 
-    def along(theta: Tensor, samples: Optional) -> Tensor:
+    def along(theta: Tensor, samples: Maybe) -> Tensor:
         return (gradient(learner, theta, buffers, x, y, samples)[0] * direction).sum()
 
     scores = product = None
