@@ -12,7 +12,7 @@ import numpy as np
 
 import cascadice as cd
 from cascadice import influence
-from cascadice.applications.reward.payouts import pay, payment_bounds
+from cascadice.applications.reward.payouts import Terms, pay, payment_bounds
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -41,7 +41,7 @@ def estimates(network: cd.Network, rounds: list[cd.Round]) -> dict[str, tuple[np
     return {
         "participants": (found.participants.numpy(), bounds_of_totals(found.by_round.numpy())),
         "samples": (np.bincount(used, values), bounds_of_sums(values, used, when, owner)),
-        "payments": (pay(found.by_round, 1000).payment.numpy(), payment_bounds(found.by_round, 1000)),
+        "payments": (pay(found.by_round, 1000).payment.numpy(), payment_bounds(found.by_round, Terms(1000))),
     }
 
 

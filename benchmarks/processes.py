@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from cascadice import Network, data, models, network
-from cascadice.applications.detect.between import updates_of_neighbours
 from cascadice.applications.forget.idea import Removal, forget
+from cascadice.applications.neighbours import updates_of_neighbours
 from cascadice.engine import Operator, Participants, Round, evaluate_on, simulate
 from cascadice.engine.exchange.routes import routes
 from cascadice.engine.parts import split

@@ -101,7 +101,8 @@ def per_edge() -> list[list[str]]:
         "the same, with updates beside models (proximal influence)": 2,
         "λ, a hop of reverse gossip": 1,
         "whole-run influence, a round, from a recording": 1,
-        "whole-run influence, a round, replayed from checkpoints": 2,
+        "whole-run influence, a round, replayed in memory": 2,
+        "whole-run influence, a round, replayed from √T checkpoints": 3,
     }
     sizes = [message(parameters) for parameters in MODELS.values()]
     return [

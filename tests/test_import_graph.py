@@ -107,6 +107,12 @@ def test_only_the_operator_imports_the_fast_engine():
     assert complaints(bad) == []
 
 
+def test_no_application_imports_another():
+    inside = re.compile(r"cascadice\.applications\.(\w+)\.\w+")
+    found = {(a, b, inside.match(a), inside.match(b)) for a, b in EDGES}
+    assert complaints({(a, b) for a, b, one, other in found if one and other and one[1] != other[1]}) == []
+
+
 def test_the_library_does_not_import_its_experiments():
     users = [module for module, path in MODULES.items() if any("cascadice_experiments" in n for n in imported(path))]
     assert users == []

@@ -84,7 +84,7 @@ def counting(
             count, now = count + 1, monotonic()
             if not console.is_terminal:
                 if count % every == 0 or count == total:
-                    console.print(f"{done()}, {count}/{total}{state()}", highlight=False)
+                    say(console, f"{done()}, {count}/{total}{state()}")
             elif now - redrawn >= REDRAW or count == total:
                 redrawn, speed = now, f"{(count - start) / max(now - began, 1e-9):.1f} {unit}/s"
                 bar.update(task, completed=count, speed=speed, state=state())

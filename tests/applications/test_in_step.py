@@ -3,6 +3,7 @@
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from cascadice import files
 from cascadice.applications import in_step, writer
 from cascadice.applications.choose.charts import charts as choose_charts
 from cascadice.applications.choose.findings import run as choose
+from cascadice.applications.detect.charts import charts as detect_charts
 from cascadice.applications.detect.findings import run as detect
+from cascadice.applications.detect.idea import MAJORITY
 from cascadice.applications.forget.findings import run as forget
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts as reward_charts
@@ -23,6 +26,7 @@ from cascadice.applications.reward.findings import run as reward
 from cascadice.applications.reward.ledger import read_ledger
 from cascadice.cli import _parser, main
 from cascadice.engine import Operator
+from cascadice.report.page.sections import read_sections
 from cascadice.runs import store, train
 from cascadice.runs.processes import ONE_PROCESS, folder_name
 
@@ -30,6 +34,26 @@ assert fit_for_threads  # a fixture
 OWN = ([0, 1, 2], [3, 4])
 CONFIG = replace(LONGER, rounds=4, eval_every=4, checkpoint_every=4, optimizer="momentum")
 COMMANDS = {"choose": choose, "detect": detect, "reward": reward, "forget": forget}
+
+
+PRINTED: dict[Path, list[str]] = {}
+write = writer.Writer.write
+
+
+def undrawn(own, results, plot, *more):
+    """Drawing takes as long as the rest, and not in threads."""
+    PRINTED.pop(own.folder, None)
+    return write(own, results, lambda results, path: None, *more)
+
+
+def of_all(home, name):
+    """What process 0 printed, and what the page shows of all processes."""
+    folders = [home / "two" / folder_name(rank) for rank in (0, 1)]
+    notes = []
+    run = files.read_json(folders[0] / name / f"{name}.json")["run"]
+    (section,) = (one for one in read_sections(folders, run, notes) if one["name"] == name)
+    assert notes == []
+    return PRINTED[folders[0] / name], section
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +75,8 @@ def runs(tmp_path_factory, fit_for_threads):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Operator, "push_rows", push_rows)
         patched.setattr(in_step, "joined", joined)
-        # drawing takes as long as the rest, and not in threads
-        patched.setattr(
-            writer.Writer, "write", lambda own, results, plot: files.write_json(own.folder / own.files[0], results)
-        )
+        patched.setattr(writer.Writer, "write", undrawn)
+        patched.setattr(writer.Writer, "print", lambda own, *lines: PRINTED.setdefault(own.folder, []).extend(lines))
 
         def asked(command, *flags, folder=None):
             """The results of one process, and of two."""
@@ -74,16 +96,24 @@ def runs(tmp_path_factory, fit_for_threads):
 
 
 def test_how_to_keep_the_rate_of_false_alarms_can_be_done(runs):
-    _, asked = runs
-    one, *parts = (results["findings"][-1] for results in asked("detect", "--allowance", "0"))
+    home, asked = runs
+    results, *of_two = asked("detect", "--allowance", "0")
+    printed, section = of_all(home, "detect")
+    for row, expected in zip(sorted(section["rows"]), sorted(results["table"]["rows"]), strict=True):
+        assert row[:5] == expected[:5]
+    assert section["flagged"] == [k for k, share in enumerate(results["votes"][-1]) if share >= MAJORITY]
+    assert section["charts"] == detect_charts(results)
+    assert printed[:-1] == section["findings"]
+    assert printed[-2].endswith("Votes are counted over all receivers; no participant alone can see them.")
+    one, *parts = (each["findings"][-1] for each in (results, *of_two))
     assert "allowance of 0. Leave out --allowance, or use --unlike, to keep the rate." in one
     assert all("allowance of 0. Use a larger --allowance, or --unlike, to keep the rate." in part for part in parts)
 
 
-@pytest.mark.parametrize("kind", ["whole-run", "shares", "horizon"])
+@pytest.mark.parametrize("kind", ["whole-run-shares", "shares", "horizon"])
 def test_payments_are_those_of_one_process(runs, kind):
     home, asked = runs
-    ledgers = {"whole-run": ("--points=1",), "shares": ("--hops=2",), "horizon": ("--samples",)}[kind]
+    ledgers = {"whole-run-shares": ("--points=1",), "shares": ("--hops=2",), "horizon": ("--samples",)}[kind]
     flags = ["--budget=100", f"--kind={kind}", "--eval-samples=50", "--floor=2", "--overwrite", *ledgers]
     (home / kind).mkdir()
     flags.append(f"--ledger={home / kind / 'ledger'}")
@@ -98,9 +128,15 @@ def test_payments_are_those_of_one_process(runs, kind):
         assert set(read_ledger(part["ledger"]).rows["participant"].tolist()) == set(own)
         assert "Computed again" in audit(part, home / "two" / folder_name(rank) / "reward")[0]
     assert sum(row[1] for part in parts for row in part["table"]["rows"]) == pytest.approx(100, abs=1e-4)
-    if kind == "whole-run":
+    (printed, section), count = of_all(home, "reward"), len(one["findings"]) - 1  # the last is about the ledger
+    assert printed[:count] == one["findings"][:count] == section["findings"][:count]
+    assert [row[0] for row in section["rows"]] == [row[0] for row in one["table"]["rows"]]
+    assert section["charts"][0]["traces"][0]["y"] == [0, 1, 2, 3, 4]
+    assert section["charts"][1]["traces"][0]["x"] == reward_charts(one)[1]["traces"][0]["x"]
+    if kind == "whole-run-shares":
         again = asked("reward", *flags)  # from complete ledgers
         assert [part["gap"] for part in (*parts, *again)] == pytest.approx([one["gap"]] * 5, abs=1e-10)
+        assert all("Highest payment among them" in part["findings"][3] for part in parts)
         changed = parts[0] | {"others_weight": 2 * parts[0]["others_weight"]}
         with pytest.raises(ValueError, match="it pays participant"):
             audit(changed, home / "two" / folder_name(0) / "reward")
@@ -115,6 +151,10 @@ def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):
         for k, *numbers, advice, injected in part["table"]["rows"]:
             assert numbers == pytest.approx(rows[k][:3], abs=1e-10)
             assert [advice, injected] == rows[k][3:]
+        assert part["findings"][0] == f"This is about participants {own[0]}–{own[-1]}."
+    printed, section = of_all(runs[0], "contribution")
+    assert printed[: len(one["findings"])] == one["findings"] == section["findings"]
+    assert section["charts"][0]["traces"][0]["x"] == choose_charts(one)[0]["traces"][0]["x"]
 
 
 def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
@@ -126,6 +166,8 @@ def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
             np.testing.assert_allclose(np.array(part["intervals"][name]), np.array(values), rtol=1e-6, atol=1e-10)
         assert part["groups"] == one["groups"]
         assert part["advice"] == one["advice"]
+    printed, section = of_all(runs[0], "choose")
+    assert printed[: len(section["findings"])] == section["findings"]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +189,14 @@ def test_what_is_forgotten_is_what_one_process_forgets(runs, flags):
     for whole, *of_two in zip(*(tree_flatten(model)[0] for model in models), strict=True):
         torch.testing.assert_close(torch.cat(of_two), whole, rtol=0, atol=1e-10)
     for part, own in zip(parts, OWN, strict=True):
-        np.testing.assert_allclose(part["change"], np.array(one["change"])[own], atol=1e-10)
+        assert part["members"] == own
+        np.testing.assert_allclose(part["change"], one["change"], atol=1e-10)
         assert part["forgotten"]["updates"] == one["forgotten"]["updates"]
         assert part["distance"] == pytest.approx(one["distance"], abs=1e-10)
+        assert [row[:3] for row in part["table"]["rows"]] == [row[:3] for row in one["table"]["rows"]]
+    _, section = of_all(runs[0], "forget")
+    assert section["findings"][:-1] == parts[0]["findings"]
+    assert len(section["charts"][0]["traces"][0]["y"]) == 5
 
 
 def test_samples_are_forgotten_where_they_were_used(runs):
@@ -157,7 +204,7 @@ def test_samples_are_forgotten_where_they_were_used(runs):
     sample = int(drawn[4].flatten()[0])
     one, *parts = runs[1]("forget", f"--samples={sample}", "--overwrite")
     assert [part["forgotten"]["uses"] for part in parts] == [one["forgotten"]["uses"]] * 2
-    assert [part["forgotten"]["distinct_samples"] for part in parts] == [0, 1]
+    assert [part["forgotten"]["distinct_samples"] for part in parts] == [1, 1]
 
 
 def test_commands_that_train_many_networks_are_refused(monkeypatch, runs, capsys):

@@ -98,7 +98,7 @@ def work(job: Job, joining: bool) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     pairs = Pairs(dist.TCPStore(job.host, job.port, is_master=False), job.rank, job.interface)
-    exchange = Messages(mine, PARTS, job.rank, Faulty(pairs, job.plan, note), "carry on", PATIENCE)
+    exchange = Messages(mine, PARTS, job.rank, Faulty(pairs, job.plan, note), "carry-on", PATIENCE)
     try:
         return _train(job, mine, exchange, log, note, joining)
     except OSError as error:

@@ -48,6 +48,19 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     assert data["influence"]["kinds"] == ["whole-run shares", "whole-run at 1"]
 
 
+def test_the_page_says_why_shares_of_other_points_have_another_sum(final, tmp_path):
+    (alone,) = collect(final)["final"]["findings"]
+    assert alone == "Shares were computed with --points 1."
+    folder = shutil.copytree(final, tmp_path / "run")
+    results = {"run": files.read_json(folder / "manifest.json")["fingerprint"], "title": "Who helped", "findings": []}
+    for points in (1, 3):
+        files.write_json(folder / "contribution" / "contribution.json", {**results, "points": points})
+        said = collect(folder)["final"]["findings"]
+        assert said[:1] == [alone]
+        assert len(said) == (1 if points == 1 else 2)
+    assert "different --points: contributions with 1, contribution with 3. More points bring them closer" in said[1]
+
+
 def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):
     folder = shutil.copytree(asked, tmp_path / "run")
     shutil.copytree(final / "whole-run", folder / "whole-run")

@@ -1,5 +1,6 @@
 """The page in a real browser with more, less and newer data; light and dark, on a desk and a phone."""
 
+import json
 import re
 import shutil
 
@@ -22,6 +23,15 @@ def test_newer_data_keep_the_selection(tab):
     assert tab.text("#hop-value") == "hop 0: on itself, before gossip"
     tab.js("fresh.influence = null; fresh.table = null; fresh.samples = null; cascadice.render(fresh)")
     assert tab.text("#network-title") == "Who gossiped with whom"
+
+
+def test_numbers_of_a_column_have_the_same_decimals(tab):
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
+    rows = [[12, 81.14, -1, 0.16861], [3, 0, 2, -0.00001], [7, 9.5, 0, None]]
+    tab.js(f"Object.assign(fresh.sections[0], {{columns: ['who', 'a', 'b', 'c'], rows: {json.dumps(rows)}}})")
+    tab.js("cascadice.render(fresh)")
+    found = tab.js("[...document.querySelectorAll('#sections section:first-child td')].map(c => c.textContent)")
+    assert found == ["12", "81.14", "−1", "0.1686", "3", "0.00", "2", "0.0000", "7", "9.50", "0", "–"]
 
 
 def test_receivers_that_are_not_drawn_count(tab):

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from cascadice import files
+from cascadice.applications.reward.sentences import everybody
 from cascadice.report.page import collect
-from cascadice.report.page.sections import SECTIONS, build_section
+from cascadice.report.page.sections import SECTIONS, build_section, read_sections
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
 
@@ -81,3 +82,61 @@ def test_commands_ask_the_questions_of_the_sections(tmp_path):
         assert offered[name]["what"] == section.question
         assert offered[name]["command"] == section.command.format(run=run)
         assert offered[name]["command"].startswith(f"cascadice {name} ")
+
+
+def contribution(members, on=None, run="abc"):
+    rows = [[k, 0.1 * k, 0.01, 0.1 * k, "keep", ""] for k in reversed(members)]
+    return {
+        "run": run, "title": "Who helped the final models", "findings": [], "table": {"columns": [], "rows": rows},
+        "on": on, "points": 3, "nodes": 4, "total": -0.6, "members": members, "untrained": 2.0, "trained": 1.0,
+        "contributions": [-0.1 * k for k in members], "intervals": [[-0.1 * k - 1, -0.1 * k + 1] for k in members],
+    }  # fmt: skip
+
+
+def processes(tmp_path, *parts):
+    """The sections and notes of a page of processes that wrote these results."""
+    folders, notes = [tmp_path / f"rank-{rank:03d}" for rank in range(len(parts))], []
+    for folder, part in zip(folders, parts, strict=True):
+        (folder / "contribution").mkdir(parents=True)
+        files.write_json(folder / "contribution" / "contribution.json", part)
+    return read_sections(folders, "abc", notes), notes
+
+
+def test_what_processes_wrote_is_one_section(tmp_path):
+    (section,), notes = processes(tmp_path, contribution([0, 1]), contribution([2, 3]))
+    assert section["title"] == "Who helped the final models"
+    assert [row[0] for row in section["rows"]] == [3, 2, 1, 0]
+    assert section["findings"][0].startswith("Clearly helped the final models, the largest share first: 3, 2, 1, 0.")
+    assert len(section["findings"]) == 2
+    assert notes == []
+
+
+def test_processes_whose_results_cannot_be_believed_are_named_and_the_others_shown(tmp_path):
+    parts = contribution([0]), contribution([1, 2], run="other"), contribution([3])
+    (section,), notes = processes(tmp_path, *parts)
+    assert section["findings"][0] == "This is about participants 0, 3."
+    assert notes == [
+        "The results in contribution of rank-001 are not shown: it belongs to another run."
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (contribution([2, 3], on=1), "'on' differs between processes. Ask all of them again, with --overwrite."),
+        ({"run": "abc"}, "'title' differs between processes. Ask all of them again, with --overwrite."),
+        (
+            {k: v for k, v in contribution([2, 3]).items() if k != "members"},
+            "those of all processes cannot be put together: KeyError 'members'. Ask them again, with --overwrite.",
+        ),
+    ],
+)
+def test_results_that_do_not_fit_together_are_not_shown(tmp_path, other, why):
+    sections, (note,) = processes(tmp_path, contribution([0, 1]), other)
+    assert sections == []
+    assert note == f"The results in contribution are not shown: {why}"
+
+
+def test_ledgers_of_different_rounds_are_not_paid_together():
+    with pytest.raises(ValueError, match="hold different rounds"):
+        everybody([{"rounds": [0, 1]}, {"rounds": [0, 2]}])

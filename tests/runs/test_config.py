@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cascadice import learning_rates
 from cascadice.engine import behaviours, simulate
+from cascadice.engine.compression import COMPRESSIONS
 from cascadice.runs import config as configuration
 from cascadice.runs.config import Config, build, from_json, length, override, sees_scale, to_json
 from cascadice.runs.flags import read_setting
@@ -191,3 +192,11 @@ def test_flags_are_read_by_the_type_of_their_field(text):
 )
 def test_which_settings_hide_the_size_of_gradients(settings, expected):
     assert sees_scale(replace(Config(), **settings), 3) == expected
+
+
+def test_compression_is_a_setting_that_keeps_the_fingerprint_of_those_without_it():
+    compressed = replace(SMALL, compression="8-bit")
+    assert build(compressed).compression is COMPRESSIONS["8-bit"]
+    assert fingerprint(compressed) != fingerprint(SMALL)
+    with pytest.raises(ValueError, match="Did you mean '8-bit'"):
+        build(replace(compressed, compression="8bit"))

@@ -16,10 +16,12 @@ from cascadice.influence import own_data, reverse_gossip
 from cascadice.influence.reverse_gossip import by_participant
 from cascadice.influence.tables import read_table
 from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.report.page import collect
 from cascadice.runs import processes, store, train
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.config import build
 from cascadice.runs.departures import Departures, read_departures, really
+from cascadice.runs.gathering import gathered_metrics, places_of
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.recording import open_recording
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
@@ -144,6 +146,17 @@ def test_a_process_that_comes_back_goes_on_with_the_others(tmp_path, monkeypatch
     assert "that of" in str(errors[1])
     assert "rank-001 was away in round 12" in str(errors[1])
     assert "rank-001 was away in round 12" in str(errors[0])
+    gathered = gathered_metrics(places_of(tmp_path), 5)
+    assert [m.t for m in gathered] == one
+    losses = {m.t: m.train_loss for m in store.read_metrics(tmp_path / folder_name(1))}
+    for m in gathered:
+        assert bool(m.train_loss[OWN[1]].isnan().all()) == (m.t in away)
+        if m.t not in away:
+            assert torch.equal(m.train_loss[OWN[1]], losses[m.t].double())
+    page = collect(tmp_path)
+    (note,) = (note for note in page["notes"] if "was away" in note)
+    assert note.startswith(f"rank-001 was away in {len(away)} rounds between 12 and {away[-1]}")
+    assert page["commands"] == []
 
 
 def test_departures_before_a_checkpoint_are_kept():

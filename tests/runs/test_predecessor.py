@@ -123,8 +123,8 @@ def test_missing_settings_have_their_defaults_and_unknown_ones_are_of_a_newer_ve
     settings = read_json(old / "config.json")
     assert "participants" not in settings
     assert folder.read_config(old).participants == ()
-    (old / "config.json").write_text(json.dumps({**settings, "compression": "8-bit"}))
-    with pytest.raises(ValueError, match=r"unknown setting 'compression'.* A version newer than 0\.\d+\.\d+ may have"):
+    (old / "config.json").write_text(json.dumps({**settings, "encryption": "8-bit"}))
+    with pytest.raises(ValueError, match=r"unknown setting 'encryption'.* A version newer than 0\.\d+\.\d+ may have"):
         folder.read_config(old)
 
 

@@ -4,7 +4,6 @@ Processes are threads here; tests/test_torchrun.py starts real ones.
 """
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -15,16 +14,17 @@ import torch.distributed as dist
 from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
 from cascadice.applications.detect.between import receive
-from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.detect.idea import detect
+from cascadice.applications.neighbours import own_samples
 from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
-from cascadice.runs import processes, rendezvous, store, train
+from cascadice.runs import ask as asking
+from cascadice.runs import store, train
 from cascadice.runs.ask import Question, ask
-from cascadice.runs.processes import ONE_PROCESS, World, folder_name, joined
+from cascadice.runs.processes import World, folder_name
 from cascadice.runs.recording import open_recording
-from cascadice.runs.summary import read_training_change
+from cascadice.runs.summary import MOST, read_training_change
 from cascadice.runs.together import point_to_all
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
@@ -151,70 +151,6 @@ def test_one_process_that_never_speaks_is_not_waited_for_long():
     assert "process 1 said nothing for 0.2 s" in str(waited)
 
 
-def started(monkeypatch, **variables):
-    given = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"} | variables
-    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-
-
-def test_without_torchrun_there_is_one_process(monkeypatch):
-    with joined() as world:
-        assert world is ONE_PROCESS
-        assert world.members(4) == ()
-    started(monkeypatch, WORLD_SIZE="1")
-    with joined() as world:
-        assert world is ONE_PROCESS
-        assert world.members(4) == ()
-    with pytest.raises(ValueError, match="--interface, --policy: only for processes"), joined("lo", policy="stop"):
-        pass
-
-
-def test_a_port_that_is_taken_is_said(monkeypatch):
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        started(monkeypatch, MASTER_PORT=str(port))
-        with (
-            pytest.raises(ConnectionError, match=rf"cannot listen at 127.0.0.1:{port}: .*in use.*MASTER_PORT"),
-            joined(),
-        ):
-            pass
-
-
-def test_an_unreachable_rendezvous_ends_in_time(monkeypatch):
-    started(monkeypatch, RANK="1", MASTER_PORT="1")
-    late = r"the others could not be reached at 127.0.0.1:1 within 0.3 s"
-    with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
-        pass
-
-
-def test_a_server_that_is_no_store_is_not_waited_for_long(monkeypatch):
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        started(monkeypatch, RANK="1", MASTER_PORT=str(silent.getsockname()[1]))
-        late = r"within 0.3 s: something listens there, but is no store of torchrun"
-        with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
-            pass
-
-
-@pytest.mark.parametrize("variables", [{"RANK": "two"}, {"RANK": "2"}])
-def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
-    started(monkeypatch, **variables)
-    with pytest.raises(ValueError, match="RANK"), joined():
-        pass
-
-
-def test_an_unknown_interface_is_said(monkeypatch):
-    started(monkeypatch)
-    with pytest.raises(ValueError, match=r"unknown network interface 'nowhere0'\. Known: .*lo"), joined("nowhere0"):
-        pass
-    with pytest.raises(ConnectionError, match="over the interface 'nowhere0'"):
-        rendezvous.make_group(dist.HashStore(), 0, 1, "nowhere0", 1.0)
-
-
 def asked(runs, question, ask, name):
     alone = runs / f"{name}-of-one"
     options = {"quiet": True, "overwrite": True}
@@ -247,9 +183,22 @@ def test_influence_between_processes_is_that_in_one(runs, kind):
     assert np.isnan(totals).tolist() == [True, True, True, False, False]
 
 
-def test_whole_run_influence_between_processes_is_that_in_one(runs):
+def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch):
     question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
+    printed = []
+    monkeypatch.setattr(asking, "print_summary", lambda console, summary, *more: printed.append(summary))
     whole, parts, results = asked(runs, question, ask_whole_run, "whole-run")
+    one, *of_all = printed
+    for each in of_all:  # each process could print what one would
+        for kind in one.participants:
+            np.testing.assert_allclose(each.participants[kind], one.participants[kind], rtol=0, atol=1e-10)
+            np.testing.assert_allclose(each.bounds[kind], one.bounds[kind], rtol=0, atol=1e-10)
+            for ends in ((0, MOST), (-MOST, None)):
+                strongest = [[score[:3] for score in some.samples[kind][slice(*ends)]] for some in (each, one)]
+                assert strongest[0] == strongest[1]
+            assert each.verdicts[kind] == one.verdicts[kind]
+        assert [result[:2] for result in each.test_results] == [result[:2] for result in one.test_results]
+        assert [r.mean for r in each.test_results] == pytest.approx([r.mean for r in one.test_results], abs=1e-10)
     same_rows(whole, parts, [[0, 1, 2], [3, 4]])
     drawn = collect(runs / "two" / "rank-001")["final"]
     assert sorted(row[0] for row in drawn["rows"]) == [3, 4]
@@ -284,7 +233,7 @@ def test_every_process_s_files_are_checked(runs, capsys):
 
 def test_questions_that_need_everybody_are_refused_by_name(runs):
     for question, why in (
-        (Question(("truth",)), "truth follows each update through everybody's models, which no process has"),
+        (Question(("truth",)), "truth needs every participant's model, and no single process has them all"),
         (Question(hops=0), "from 1 on; found 0 hops"),
         (Question(sources=(1,)), "everybody is scored at once"),
     ):
@@ -327,61 +276,6 @@ def test_processes_of_another_version_or_network_are_refused(runs):
     }
     with pytest.raises(ValueError, match="must keep its settings; nodes is 5 in"):
         trained(runs / "two", replace(CONFIG, nodes=6), resume=True)
-
-
-def arrived(lasting, policies, timeout=5.0, alone=False):
-    """Processes that come at the same time, each with a policy."""
-
-    def work(rank):
-        try:
-            return rendezvous.arrive(lasting, rank, len(policies), timeout, policies[rank], alone)
-        except (ValueError, ConnectionError) as error:
-            return str(error)
-
-    with ThreadPoolExecutor(len(policies)) as threads:
-        return list(threads.map(work, range(len(policies))))
-
-
-def test_processes_that_are_started_again_meet_under_another_name_and_resume_if_all_had_begun():
-    store = dist.HashStore()
-    assert arrived(store, ["restart"] * 3) == [("1.1.1", False, False)] * 3
-    store.set(rendezvous.begun_key(0), b"")
-    store.add("came/2", 1)  # one that died before the others came
-    assert arrived(store, ["restart"] * 3) == [("2.2.3", True, False)] * 3
-    for rank in (1, 2):
-        store.set(rendezvous.begun_key(rank), b"")
-    assert arrived(store, ["restart"] * 3) == [("3.3.4", True, True)] * 3
-
-
-def test_where_others_carry_on_nobody_waits_for_them():
-    store = dist.HashStore()
-    assert arrived(store, ["carry-on"] * 2, alone=True) == [("all", False, False)] * 2
-    store.set(rendezvous.begun_key(1), b"")
-    assert rendezvous.arrive(store, 1, 2, 0.2, "carry-on", True) == ("all", True, True)
-
-
-def test_processes_with_different_policies_or_missing_ones_are_named():
-    assert set(arrived(dist.HashStore(), ["stop", "stop", "restart"])) <= {
-        "all processes must agree; --policy is 'restart' in process 2, 'stop' in process 0. Start them all alike.",
-        "all processes must agree; --policy is 'restart' in process 2, 'stop' in process 1. Start them all alike.",
-        "all processes must agree; --policy is 'stop' in process 0, 'restart' in process 2. Start them all alike.",
-        "all processes must agree; --policy is 'stop' in process 1, 'restart' in process 2. Start them all alike.",
-    }
-    with pytest.raises(ConnectionError, match=r"process 1 did not come within 0.1 s"):
-        rendezvous.arrive(dist.HashStore(), 0, 2, 0.1, "stop", False)
-
-
-def test_processes_that_are_to_stop_are_not_started_again(monkeypatch):
-    store = dist.HashStore()
-    started(monkeypatch, WORLD_SIZE="1")
-    monkeypatch.setattr(processes, "connect", lambda *where: store)
-    assert not processes._joined("lo", 1.0, "carry-on", 0.5).again
-    with pytest.raises(ValueError, match="Use --policy restart to go on from the last checkpoint"):
-        processes._joined("lo", 1.0, "stop", None)
-    with pytest.raises(ValueError, match="--patience above 0"):
-        processes._joined("lo", 1.0, "stop", 0.0)
-    with pytest.raises(ValueError, match="policy 'hope'"):
-        processes._joined("lo", 1.0, "hope", None)
 
 
 def test_questions_during_training_need_every_round(tmp_path):

@@ -49,6 +49,12 @@ def test_with_hops_it_is_about_rounds(network, rounds):
     assert cd.score(network, 3, 2).kind == "shares"
 
 
+def test_an_estimator_of_one_s_own_can_be_asked(network, rounds, monkeypatch):
+    mine = cd.influence.estimators.ESTIMATORS["truth"]._replace(question="what I found {hops} later")
+    monkeypatch.setitem(cd.influence.estimators.ESTIMATORS, "mine", mine)
+    assert cd.score(network, rounds, kind="mine", hops=1).question == "each round: what I found 1 hop later"
+
+
 def test_samples_have_a_table_of_their_own(network, rounds):
     scores = cd.score(network, rounds, samples=True)
     assert len(scores.participants) == len(scores.to_pandas()) == 4

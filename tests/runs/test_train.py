@@ -29,7 +29,7 @@ SMALL = replace(
 VARIANTS = {
     "sgd": {},
     "momentum": {"optimizer": "momentum"},
-    "adam": {"optimizer": "adam", "lr": 0.01},
+    "adam": {"optimizer": "adam", "lr": 0.01, "compression": "8-bit"},
     "time-varying": {"topology": "matching", "link_loss": 0.3},
     "loop, misbehaving": {"strategy": "loop", "behaviours": ("noise-sender:1:0.1@3-",), "corruptions": ("noise:0",)},
 }
@@ -75,13 +75,15 @@ def test_a_run_is_what_the_engine_does(tmp_path):
     torch.testing.assert_close(summary.last.test.loss.double(), measures[-1].test.loss)
 
 
-def test_the_folder_says_what_was_done(tmp_path):
+def test_the_folder_says_what_was_done(tmp_path, monkeypatch):
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: time.sleep(0.05))
     summary = run(SMALL, tmp_path / "a", quiet=True)
     assert read_config(tmp_path / "a") == SMALL
     manifest = files.read_json(tmp_path / "a" / "manifest.json")
     assert manifest["status"] == "finished"
     assert manifest["rounds"] == 6
     assert manifest["started"] <= manifest["finished"]
+    assert manifest["seconds"] == round(summary.seconds, 3)  # what the page shows is what the console says
     assert manifest["strategy"] == summary.strategy == "vmap"
     assert manifest["versions"]["torch"] == torch.__version__
     assert not list((tmp_path / "a").rglob(".tmp-*"))

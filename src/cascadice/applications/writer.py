@@ -10,10 +10,24 @@ import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
 from cascadice.console import Console, say
+from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import results_folder
 
 if TYPE_CHECKING:
     from cascadice.runs.recording import Recording
+
+
+def agreed(parts: Sequence[Json], *names: str) -> None:
+    """Check that the results of several processes have the same entries under these names."""
+    for name in names:
+        if any(part.get(name) != parts[0].get(name) for part in parts):
+            raise ValueError(f"{name!r} differs between processes. Ask all of them again, with --overwrite.")
+
+
+def alike(parts: Sequence[Json]) -> Json:
+    """The results of several processes that all wrote the same."""
+    agreed(parts, "title", "findings")
+    return parts[0]
 
 
 class Section(NamedTuple):
@@ -23,6 +37,8 @@ class Section(NamedTuple):
     `lead` says what the numbers mean: their units, their signs, and the terms used. `audit` compares the results in a
     folder with what they were made from: it returns what it checked, in words, and raises ValueError if they disagree.
     `charts` draws the results, as `applications.charts` says; where it cannot, the page shows their picture.
+    `everybody` puts together the results of several processes, in their order. `kept` names what it needs for charts
+    alone: processes do not tell one another as much.
     """
 
     question: str
@@ -30,6 +46,12 @@ class Section(NamedTuple):
     lead: str = ""
     audit: Callable[[Json, Path], list[str]] = lambda results, folder: []
     charts: Callable[[Json], list[Json]] = lambda results: []
+    everybody: Callable[[Sequence[Json]], Json] = alike
+    kept: tuple[str, ...] = ()
+
+
+Plot = Callable[[Mapping[str, Any], Path], None]
+"""Draws results into a file."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +76,18 @@ class Writer:
             "figure": f"{self.command}.png",
         }
 
-    def write(self, results: Json, plot: Callable[[Mapping[str, Any], Path], None]) -> None:
-        """Write the picture, then the JSON (once it is there, all files are), and print the findings."""
+    def write(self, results: Json, plot: Plot, section: Section | None = None, world: World = ONE_PROCESS) -> Json:
+        """Write the picture, then the JSON (once it is there, all files are), and print the findings.
+
+        With a `section`, processes print and return what all of them found; they write what each found.
+        """
         plot(results, self.folder / f"{self.command}.png")
         files.write_json(self.folder / f"{self.command}.json", results)
+        if section is not None and not world.alone:
+            told = {name: entry for name, entry in results.items() if name not in section.kept}
+            results = section.everybody(world.tell(told))
         self.print(*results["findings"])
+        return results
 
     def print(self, *lines: str) -> None:
         """Print lines as they are: no markup, no highlighting, no line breaks of ours."""
@@ -85,9 +114,9 @@ def open_writer(args: argparse.Namespace, recording: "Recording", command: str, 
     return Writer(command, recording, folder, written, Console(quiet=args.quiet))
 
 
-def plus_minus(value: float, half: float, digits: int) -> str:
+def plus_minus(value: float, half: float | None, digits: int) -> str:
     """A number with half of its 95 % interval, for the console; without, if there is none."""
-    return f"{value + 0.0:+.{digits}f}" + (f" ± {half:.{digits}f}" if half == half else "")
+    return f"{value + 0.0:+.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None and half == half else "")
 
 
 def comma_separated(nodes: Iterable[int]) -> str:

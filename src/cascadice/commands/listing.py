@@ -57,6 +57,7 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "partitions": partial(_entries, "data.partition", "PARTITIONS"),
     "corruptions": partial(_entries, "data.corruption", "CORRUPTIONS"),
     "behaviours": partial(_entries, "engine.behaviours", "BEHAVIOURS"),
+    "compressions": partial(_entries, "engine.compression", "COMPRESSIONS"),
     "rules": partial(_entries, "influence.trust", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
     "kinds": lambda: (

@@ -37,10 +37,13 @@ def write(figure: Any, path: Folder) -> None:
         figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
 
 
-def plot_matrix(axes: Any, matrix: Any, limits: tuple[float, float], order: Any, title: str, **colour_bar: Any) -> None:
+def plot_matrix(
+    axes: Any, matrix: Any, limits: tuple[float, float], order: Any, title: str, colours: str = "RdBu_r",
+    **colour_bar: Any,
+) -> None:  # fmt: skip
     """Show a matrix [source, receiver] as W is shown: a row for each receiver and a column for each source."""
     low, high = limits
-    image = axes.imshow(matrix.T, "RdBu_r", vmin=low, vmax=high, interpolation="nearest")
+    image = axes.imshow(matrix.T, colours, vmin=low, vmax=high, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8, **colour_bar)
     axes.set(xlabel="source j", ylabel="receiver k", title=title)
     if len(order) <= NAMED_UP_TO:

@@ -5,19 +5,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cascadice import files
 from cascadice.console import Console, say, track
 from cascadice.engine import Network, Round
 from cascadice.engine.operator import Exchange
 from cascadice.files import checksums
-from cascadice.influence import evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.binding import build_recorded, check_process
+from cascadice.runs.eval_samples import check_eval_samples, evaluate_on_first
 from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import Recording, spans
@@ -128,18 +126,11 @@ def check_fits(question: Question, network: Network) -> None:
     check_eval_samples(question.eval_samples, network)
 
 
-def check_eval_samples(count: int | None, network: Network) -> None:
-    """Check that there are as many test samples as asked for."""
-    if (count or 0) > (available := len(network.data.test)):
-        raise ValueError(f"eval-samples must be at most {available}, the number of test samples; found {count}.")
-
-
 def answers(
     network: Network, rounds: Iterable[Round], question: Question, exchange: Exchange | None = None
 ) -> Iterator[RoundInfluence]:
     """The influence of each round's updates, as the rounds come by."""
-    index = torch.arange(question.eval_samples or len(network.data.test))
-    evaluation = evaluate_on(network, network.data.test.subset(index))
+    evaluation = evaluate_on_first(question.eval_samples, network)
     settings = {name: value for name, value in vars(question).items() if name != "eval_samples"}
     return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
 
@@ -202,7 +193,7 @@ def ask(
             shown = track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}")
             for answer in shown:
                 save_answer(place, answer, note, network.members)
-        return conclude(console, network, folder, place)
+        return conclude(console, network, folder, place, world)
 
 
 def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:
@@ -242,13 +233,16 @@ def clear(out: Path) -> None:
         files.remove(path)
 
 
-def conclude(console: Console, network: Network, run: files.Folder, out: Path) -> InfluenceSummary:
-    """Read back everything in the folder, plot it and print a summary."""
+def conclude(
+    console: Console, network: Network, run: files.Folder, out: Path, world: World = ONE_PROCESS
+) -> InfluenceSummary:
+    """Read back everything in the folder, plot it and print a summary; of several processes, that of all."""
     from cascadice.pictures.influence import plot
 
     files.flush(out, parts(out).values())
     summary, data = read_summary(out, run, network), network.data
-    tests = summary.test_results
+    of_all = together.influence_of_everybody(world, summary, network.members)
+    tests = of_all.test_results
     plot(
         out / FIGURE, updates=summary.updates, by_hop=summary.by_hop, matrix=summary.matrix,
         agreements=summary.agreements, injected=summary.injected,
@@ -256,7 +250,8 @@ def conclude(console: Console, network: Network, run: files.Folder, out: Path) -
         title=f"influence among {network.whole} participants on {data.name}",
     )  # fmt: skip
     labels = data.train.y if data.train.y.dim() == 1 else None
-    print_summary(console, summary, data.classes, labels, f": the table in {out} has all of them")
+    where = f": the table in {out} has all of them" if world.alone else ": the tables of all processes have them"
+    print_summary(console, of_all, data.classes, labels, where)
     count = len(summary.rounds)
     say(console, f"wrote {FIGURE} and the influence of {count} round{'s' * (count != 1)} to {out}")
     return summary

@@ -66,6 +66,7 @@ class Config:
     )
     behaviours: tuple[str, ...] = _setting((), "misbehaving participants, in the same form, e.g. free-rider:0,1")
     rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. cosine-trust (none: the given W)")
+    compression: str | None = _setting(None, "how updates are compressed before they are sent, e.g. 8-bit (none: not)")
     seed: int = _setting(0, "seed of everything random")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")
@@ -178,8 +179,8 @@ def build(
         # the engine seeds torch for each participant whose parameters are drawn
         lambda: sources.make_model(config.model, shape, classes, options),
         dataset, mixing=mixing, partition=parts, loss=loss, init=config.init, corruptions=list(corruptions),
-        behaviours=list(behaviours), seed=config.seed, device=config.device, dtype=config.dtype,
-        strategy=config.strategy, members=members,
+        behaviours=list(behaviours), compression=config.compression, seed=config.seed, device=config.device,
+        dtype=config.dtype, strategy=config.strategy, members=members,
         batch_size=alike(each, lambda one: one.batch_size), local_steps=alike(each, lambda one: one.local_steps),
         optimizer=alike(each, optimizer_of),
         lr=alike(each, lambda one: learning_rates.parse(one.lr_schedule, one.lr, rounds)),

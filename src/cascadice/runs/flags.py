@@ -169,9 +169,9 @@ def add_recording(
         parser.add_argument(f"--{name}", metavar="TEXT", help=own, default=argparse.SUPPRESS)
 
 
-def open_from(args: argparse.Namespace, world: "World") -> "Recording":
-    """Open the recorded run that was named; of several processes, what this one recorded."""
+def open_from(args: argparse.Namespace, world: "World", recorded: bool = True) -> "Recording":
+    """Open the run that was named; of several processes, what this one recorded. It need not be `recorded`."""
     from cascadice.runs.recording import open_recording
 
     settings = {name: getattr(args, name) for name in DIFFERENT if hasattr(args, name)}
-    return open_recording(world.folder(args.run), settings, quiet=args.quiet, world=world)
+    return open_recording(world.folder(args.run), settings, quiet=args.quiet, world=world, recorded=recorded)

@@ -41,7 +41,7 @@ def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
-    """What was measured in the rounds that all have; NaN for participants whose process is not among these places.
+    """What was measured in each round; NaN for participants whose process was away or is not among these places.
 
     The consensus distance is known to no process, and NaN.
     """
@@ -55,21 +55,26 @@ def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
             raise ValueError(
                 f"{place / MANIFEST} must name the participants that {store.METRICS} has, below {nodes}; found {own!r}."
             )
+    by_round = [{one.t: one for one in metrics} for metrics in each]
     return [
-        RoundMetrics(
-            now[0].t,
-            _spread([one.train_loss for one in now], members, nodes),
-            torch.tensor(torch.nan, dtype=torch.float64),
-            Metrics(*(_spread(rows, members, nodes) for rows in zip(*tests, strict=True))) if all(tests) else None,
-            None,
-        )
-        for now in zip(*each, strict=False)
-        for tests in [[one.test or () for one in now]]
+        _together(t, [(own, rows[t]) for own, rows in zip(members, by_round, strict=True) if t in rows], nodes)
+        for t in sorted(set[int]().union(*by_round))
     ]
 
 
-def _spread(rows: Sequence[Tensor], members: Sequence[Any], nodes: int) -> Tensor:
+def _together(t: int, found: Sequence[tuple[list[int], RoundMetrics]], nodes: int) -> RoundMetrics:
+    """Round t of everybody, from what some processes measured of their members."""
+    tested = [(own, one.test) for own, one in found if one.test is not None]
+    test = Metrics(
+        _spread([(own, one.loss) for own, one in tested], nodes),
+        _spread([(own, one.accuracy) for own, one in tested], nodes),
+    )
+    loss = _spread([(own, one.train_loss) for own, one in found], nodes)
+    return RoundMetrics(t, loss, torch.tensor(torch.nan, dtype=torch.float64), test if tested else None, None)
+
+
+def _spread(rows: Sequence[tuple[list[int], Tensor]], nodes: int) -> Tensor:
     values = torch.full((nodes,), torch.nan, dtype=torch.float64)
-    for row, own in zip(rows, members, strict=True):
+    for own, row in rows:
         values[torch.tensor(own)] = row.double()
     return values

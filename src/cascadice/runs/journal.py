@@ -55,6 +55,7 @@ class Journal:
     metrics: list[RoundMetrics] = field(default_factory=list)
     earlier_seconds: float = 0.0
     began: float = field(default_factory=monotonic)
+    ended: float | None = None
     saved: float = field(default_factory=monotonic)
     next_update: float = math.inf
     status: str = "running"
@@ -70,7 +71,8 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        return self.earlier_seconds + monotonic() - self.began
+        """How long training took by the clock, with evaluations and recording; pictures are drawn after it."""
+        return self.earlier_seconds + (monotonic() if self.ended is None else self.ended) - self.began
 
 
 def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance: Tensor) -> None:
@@ -205,7 +207,7 @@ def ending(journal: Journal) -> Iterator[None]:
 
 def end(journal: Journal, status: str) -> None:
     """Keep the rounds before `journal.t`, and plot them."""
-    journal.status = status
+    journal.status, journal.ended = status, monotonic()
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cascadice.engine import Evaluation, Network, draw, evaluate_on
+from cascadice.engine import Evaluation, Network, draw
 from cascadice.engine.operator import Exchange
 from cascadice.files import Folder
 from cascadice.influence.trust import RULES
@@ -17,6 +17,7 @@ from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
 from cascadice.runs.departures import read_departures
+from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import RecordedRounds, Recording
@@ -46,8 +47,7 @@ class Playable:
 
     def evaluation(self, samples: int | None = None) -> Evaluation:
         """The loss on the first `samples` test samples, or on all of them."""
-        test = self.network.data.test
-        return evaluate_on(self.network, test.subset(torch.arange(samples or len(test))))
+        return evaluate_on_first(samples, self.network)
 
     def before_and_after(
         self, evaluation: Evaluation, on: str | int = "all", trained: float | None = None,
@@ -99,7 +99,8 @@ def playable(run: Recording) -> Playable:
     if away := read_departures(folder).away:
         raise ValueError(
             f"a run can be played again only if every process took part in every round; that of {folder} was away in "
-            f"round {away[0]}. Ask about rounds that all of them recorded: --kind first-order,shares."
+            f"round {away[0]}. Ask about the rounds that all of them recorded: cascadice influence {folder.parent} "
+            "--kind shares."
         )
     rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
     if rounds < 1:

@@ -102,7 +102,7 @@ class World:
             return
         group: Any = Pairs(self.store, self.rank, self.interface) if self.carries_on else self.group
         patience = self.patience or (None if self.carries_on else self.timeout)
-        policy = "carry on" if self.carries_on else "stop"
+        policy = CARRY_ON if self.carries_on else "stop"
         messages = Messages(network, split(network.whole, self.size), self.rank, group, policy, patience)
         try:
             yield messages

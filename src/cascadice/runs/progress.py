@@ -10,17 +10,19 @@ from torch import Tensor
 from cascadice.console import Console, say
 from cascadice.data import partition
 from cascadice.engine.networks import Network
+from cascadice.engine.parts import numbered
 from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.topology import describe_schedule
 
 FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
 
 
-def latest(metrics: Sequence[RoundMetrics]) -> str:
-    """The latest training loss and test accuracy in words."""
+def latest(metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> str:
+    """The latest training loss and test accuracy in words; of `members`, where they are part of a network."""
     tests = (float(m.test.accuracy.mean()) for m in reversed(metrics) if m.test is not None)
     known = "" if math.isnan(accuracy := next(tests, math.nan)) else f"  test accuracy {accuracy:.3f}"
-    return f"  training loss {float(metrics[-1].train_loss.mean()):.4f}{known}"
+    whose = f"{numbered(members)}: " if members else ""
+    return f"  {whose}training loss {float(metrics[-1].train_loss.mean()):.4f}{known}"
 
 
 def print_opening(console: Console, network: Network, rounds: int, name: str) -> None:
@@ -60,20 +62,21 @@ def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20
     return table
 
 
-def print_closing(console: Console, metrics: RoundMetrics) -> None:
-    """Print how good the participants became, and how far apart they are."""
+def print_closing(console: Console, metrics: RoundMetrics, members: Sequence[int] = ()) -> None:
+    """Print how good the participants became, and how far apart they are: all of them, or these members."""
+    part = members if len(members) == len(metrics.train_loss) else ()  # unless the others told theirs
+    whose = f" of {numbered(part)}" if part else ""
     if metrics.test is not None:
         name, values = quality(metrics.test)
         if len(values) <= FULL_TABLE_UP_TO:
             table = Table(title=f"test {name} of each participant", show_header=False)
-            for nodes in (range(len(values))[first : first + 8] for first in range(0, len(values), 8)):
-                table.add_row("participant", *map(str, nodes), style="dim")
-                table.add_row("", *(f"{float(values[k]):.3f}" for k in nodes), end_section=True)
+            each = list(zip(part or range(len(values)), values.tolist(), strict=True))
+            for some in (each[first : first + 8] for first in range(0, len(each), 8)):
+                table.add_row("participant", *(str(node) for node, _ in some), style="dim")
+                table.add_row("", *(f"{value:.3f}" for _, value in some), end_section=True)
             console.print(table)
         spread = f"mean {float(values.mean()):.4f}, min {float(values.min()):.4f}, max {float(values.max()):.4f}"
-        say(console, f"test {name}: {spread}")
+        say(console, f"test {name}{whose}: {spread}")
     if not math.isnan(metrics.consensus):
-        say(
-            console,
-            f"consensus distance (root mean square distance from the mean model): {float(metrics.consensus):.4g}",
-        )
+        meant = f"consensus distance{whose} (root mean square distance from the mean model)"
+        say(console, f"{meant}: {float(metrics.consensus):.4g}")

@@ -89,11 +89,17 @@ class Recording:
                 if len(window) == length and window[0].t in wanted:
                     yield list(window)
 
-    def final_test_metrics(self) -> str:
-        """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none."""
+    def final_test_metrics(self, world: World = ONE_PROCESS) -> str:
+        """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none.
+
+        It is the mean over the participants of all processes that tested them then.
+        """
         metrics = store.metrics_so_far(self.folder)
-        for t, (name, values) in ((m.t, quality(m.test)) for m in reversed(metrics) if m.test is not None):
-            return f"test {name} {float(values.mean()):.3f} after round {t}"
+        tests = ((m.t, *quality(m.test)) for m in reversed(metrics) if m.test is not None)
+        told = world.tell(next(([t, name, float(values.sum()), len(values)] for t, name, values in tests), None))
+        for t, name, *_ in sorted((one for one in told if one), reverse=True)[:1]:
+            sums, counts = zip(*(one[2:] for one in told if one and one[:2] == [t, name]), strict=True)
+            return f"test {name} {sum(sums) / sum(counts):.3f} after round {t}"
         return ""
 
 
@@ -109,14 +115,16 @@ def spans(starts: Sequence[int], length: int) -> list[range]:
 
 
 def open_recording(
-    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World = ONE_PROCESS
-) -> Recording:
+    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World = ONE_PROCESS,
+    recorded: bool = True,
+) -> Recording:  # fmt: skip
     """Open the recorded run in a folder.
 
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         world: The processes that trained it together, of which each opens its own folder: rounds that all have.
+        recorded: Whether there must be rounds; without, a run may still be played again.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP
@@ -124,7 +132,7 @@ def open_recording(
     """
     folder = Path(run)
     config, numbers = read_run_config(folder), tuple(world.common(store.saved_rounds(folder)))
-    if not numbers:
+    if recorded and not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
     return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world), numbers)
 

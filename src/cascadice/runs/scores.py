@@ -28,10 +28,6 @@ VERDICTS = {-1: "helped", 1: "harmed", 0: "within noise"}
 QUESTIONS = {
     "whole-run": "the final models: how their test loss changes as a participant's data counts for more",
     "whole-run-shares": "the final models: each participant's share of what training did to their test loss",
-    "truth": "each round: what its updates did to everyone's test loss {hops} later, by replay without them",
-    "first-order": "each round: what its updates did to everyone's test loss {hops} later, to first order",
-    "path-integrated": "each round: what its updates did to everyone's test loss {hops} later, integrated",
-    "shares": "each round: each participant's share of what it did to everyone's test loss {hops} later",
 }
 FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 
@@ -264,7 +260,8 @@ def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None]]
 
 
 def _scores(summary: InfluenceSummary, kind: str, hops: str, network: Network) -> Scores:
-    question = QUESTIONS[kind].format(hops=hops)
+    asked = QUESTIONS[kind] if kind in QUESTIONS else f"each round: {ESTIMATORS[kind].question}"
+    question = asked.format(hops=hops)
     (updates,) = summary.updates.values()
     totals, bounds = updates.sum(0), bounds_of_totals(updates)
     order = np.argsort(totals, kind="stable")

@@ -1,5 +1,6 @@
 """What a table of influence says: who helped, who harmed, how far influence reached, and how accurate it is."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,15 @@ class SampleScore(NamedTuple):
         return "helped" if self.high < 0 else "harmed" if self.low > 0 else "within noise"
 
 
+class Told(NamedTuple):
+    """What all processes told of their participants, where a summary's tables are those of one of them."""
+
+    totals: dict[str, Numbers]
+    """kind -> [n, 3]: each participant's total, and the ends of its 95 % interval"""
+    verdicts: dict[str, dict[str, int]]
+    """kind -> how many samples clearly helped, harmed, are within noise, or were used once"""
+
+
 class InfluenceSummary(NamedTuple):
     """Sums and means over the rounds of a table of influence. Negative values helped: they lowered the loss.
 
@@ -79,16 +89,29 @@ class InfluenceSummary(NamedTuple):
     """what training did to the final models' loss, which whole-run shares divide"""
     sees_scale: bool = True
     """whether training depended on the size of gradients; else scores of samples predict little"""
+    told: Told | None = None
+    """of several processes, for the console: then `samples` are the strongest of all"""
 
     @property
     def participants(self) -> dict[str, Numbers]:
         """kind -> [n]: the influence of each participant's updates, summed over rounds."""
+        if self.told is not None:
+            return {kind: totals[:, 0] for kind, totals in self.told.totals.items()}
         return {kind: value.sum(0) for kind, value in self.updates.items()}
 
     @property
     def bounds(self) -> dict[str, Bounds]:
         """kind -> the 95 % interval of each participant's total, by how much it varies between rounds."""
+        if self.told is not None:
+            return {kind: Bounds(totals[:, 1], totals[:, 2]) for kind, totals in self.told.totals.items()}
         return {kind: bounds_of_totals(value) for kind, value in self.updates.items()}
+
+    @property
+    def verdicts(self) -> dict[str, dict[str, int]]:
+        """kind -> how many samples have each verdict."""
+        if self.told is not None:
+            return self.told.verdicts
+        return {kind: Counter(one.verdict for one in scores) for kind, scores in self.samples.items()}
 
     @property
     def whole_run(self) -> bool:
@@ -230,6 +253,12 @@ def clear_samples(scores: Sequence[SampleScore]) -> list[list[SampleScore]]:
     """The samples that clearly helped, and those that clearly harmed; the largest totals first."""
     both = (scores, "helped"), (scores[::-1], "harmed")
     return [[one for one in ordered if one.verdict == verdict] for ordered, verdict in both]
+
+
+def strongest_samples(scores: Sequence[SampleScore], most: int = MOST) -> list[SampleScore]:
+    """At most `most` samples from either end of each verdict, in order: all that a reader of a summary is shown."""
+    alike = [[one for one in scores if one.verdict == verdict] for verdict in {one.verdict for one in scores}]
+    return sorted({one for each in alike for one in (*each[:most], *each[-most:])}, key=lambda one: one.value)
 
 
 class Sides(NamedTuple):

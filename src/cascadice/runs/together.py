@@ -1,9 +1,12 @@
 """What is different where several processes train one network together."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from cascadice import files
@@ -18,6 +21,7 @@ from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
+from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, Told, strongest_samples
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
 
@@ -101,6 +105,49 @@ def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
     loss, *test = (torch.cat([torch.tensor(part).double() for part in row]) for row in zip(*told, strict=True))
     consensus = torch.full_like(metrics.consensus, torch.nan)
     return metrics._replace(train_loss=loss, consensus=consensus, test=Metrics(*test) if test else None)
+
+
+def influence_of_everybody(world: World, summary: InfluenceSummary, members: Sequence[int]) -> InfluenceSummary:
+    """The summary of what all processes computed, each of its own participants: as much as the console shows.
+
+    Cost: three numbers a participant and kind, and the strongest samples.
+    """
+    if world.alone:
+        return summary
+    totals, bounds, own = summary.participants, summary.bounds, list(members)
+    numbers = {kind: np.stack([totals[kind], *bounds[kind]], 1) for kind in totals}
+    told = world.tell({
+        "members": own,
+        "numbers": {kind: rows[own].tolist() for kind, rows in numbers.items()},
+        "samples": {kind: strongest_samples(scores) for kind, scores in summary.samples.items()},
+        "verdicts": summary.verdicts,
+        "tests": summary.test_results,
+        "injected": list(summary.injected.items()),
+    })  # fmt: skip
+    for part, kind in ((part, kind) for part in told for kind in numbers):
+        numbers[kind][part["members"]] = part["numbers"][kind]
+    samples = {
+        kind: [SampleScore(*one) for part in told for one in part["samples"].get(kind, ())] for kind in summary.samples
+    }
+    verdicts = {kind: sum((Counter(part["verdicts"].get(kind)) for part in told), Counter[str]()) for kind in samples}
+    return summary._replace(
+        samples={kind: tuple(sorted(scores, key=lambda one: one.value)) for kind, scores in samples.items()},
+        test_results=_mean_results([(*test, len(part["members"])) for part in told for test in part["tests"]]),
+        injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
+        told=Told(numbers, dict(verdicts)),
+    )
+
+
+def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[EvaluationResult, ...]:
+    """The means over everybody, from (round, metric, mean, participants) of each process."""
+    each = [
+        (which, [(mean, count) for t, name, mean, count in told if (t, name) == which])
+        for which in sorted({(t, name) for t, name, _, _ in told})
+    ]
+    return tuple(
+        EvaluationResult(*which, sum(mean * count for mean, count in of) / sum(count for _, count in of))
+        for which, of in each
+    )
 
 
 def come_in(world: World, journal: Journal, rounds: int) -> None:

@@ -110,19 +110,19 @@ def _run(
     about, warn = to_json(journal.config), Console(stderr=True)
     with ending(journal), loggers.telling(callbacks, about, lambda text: say(warn, f"warning: {text}")) as tell:
         _train(journal, rounds, console, question, tell)
-    print_closing(console, together.everybody(journal.world, journal.metrics[-1]))
+    print_closing(console, together.everybody(journal.world, journal.metrics[-1]), network.members)
     recorded = f" and {len(saved)} recorded rounds" if (saved := store.saved_rounds(folder)) else ""
     names = ", ".join((FIGURE, store.METRICS, CONFIG, store.CHECKPOINT))
     say(console, f"trained in {journal.seconds:.1f} s; wrote {names}{recorded} to {folder}")
     if question is not None:
-        conclude(console, network, folder, folder / INFLUENCE)
+        conclude(console, network, folder, folder / INFLUENCE, journal.world)
     return Summary(folder, rounds, journal.seconds, network.strategy, journal.metrics[-1])
 
 
 def _train(journal: Journal, rounds: int, console: Console, question: Question | None, tell: loggers.Report) -> None:
     window = (question.hops, question.samples) if question else ()
     done = _rounds(journal, rounds, tell, *window)
-    options: dict[str, Any] = {"start": journal.t, "state": lambda: latest(journal.metrics)}
+    options: dict[str, Any] = {"start": journal.t, "state": lambda: latest(journal.metrics, journal.network.members)}
     trained = track(done, rounds, console, "training", lambda round: f"trained round {round.t}", **options)
     if question is None:
         deque(trained, maxlen=0)

@@ -10,7 +10,8 @@ from cascadice.influence import tables
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
 from cascadice.influence.whole_run import WholeRun, focused
 from cascadice.runs import memory, together
-from cascadice.runs.ask import FORMAT, check_eval_samples, check_note, clear, conclude, protect
+from cascadice.runs.ask import FORMAT, check_note, clear, conclude, protect
+from cascadice.runs.eval_samples import check_eval_samples
 from cascadice.runs.folder import WHOLE_RUN, writing
 from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import open_playable
@@ -80,7 +81,7 @@ def ask_whole_run(
                 tables.write_part(place, tables.renumbered(concatenate(rows), played.network.members), t, note)
             files.flush(place, tables.parts(place).values())
             remove_sweeps(place)
-        return conclude(console, played.network, played.folder, place)
+        return conclude(console, played.network, played.folder, place, world)
 
 
 def rows_by_round(kind: str, result: WholeRun) -> Iterator[Table]:

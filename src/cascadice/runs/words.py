@@ -75,7 +75,7 @@ def _print_samples(
     if not caution(summary):
         helped, harmed = clear_samples(samples)
         title, sides = "Samples that clearly helped and harmed, the largest first", {"helped": helped, "harmed": harmed}
-    say(console, caution(summary) or counted_samples(samples))
+    say(console, caution(summary) or counted_samples(summary.verdicts[kind]))
     columns = ("sample", "true\nlabel", "uses", "influence ± 95 %")
     _print_table(console, f"{title} ({kind})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
 
@@ -102,7 +102,7 @@ def caution(summary: InfluenceSummary) -> str:
             "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
             "samples then hardly predict training without them (LDS at most 0.32 in docs/retraining.md)."
         )
-    verdicts = {one.verdict for one in next(iter(summary.samples.values()))}
+    verdicts = set(next(iter(summary.verdicts.values())))
     if verdicts == {"used once"}:
         return "The order of samples may be noise: each was used once in these rounds, so its score has no interval."
     if verdicts & {"helped", "harmed"}:
@@ -110,10 +110,10 @@ def caution(summary: InfluenceSummary) -> str:
     return "The order of samples may be noise: no score has a 95 % interval that excludes 0."
 
 
-def counted_samples(scores: Sequence[SampleScore]) -> str:
+def counted_samples(verdicts: Mapping[str, int]) -> str:
     """How many samples clearly helped and harmed, how many would by chance, and how many have no interval."""
-    count = Counter(one.verdict for one in scores)
-    once, several = count["used once"], len(scores) - count["used once"]
+    count = Counter(verdicts)
+    once, several = count["used once"], count.total() - count["used once"]
     return (
         f"Of {several:,} samples used more than once, {count['helped']:,} clearly helped and {count['harmed']:,} "
         "clearly harmed: their 95 % intervals exclude 0. If none had any influence, at most about "

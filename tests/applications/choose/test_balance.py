@@ -78,6 +78,8 @@ def test_who_helps_nobody_should_go():
     unsure = advise(helps, torch.tensor(RING).bool(), torch.tensor([0, 0, 0, ALONE]), *numbers, sure)
     assert unsure[0].reason == "it helps all 2 receivers; gives about as much as it takes, within noise"
     assert unsure[1].reason == found[1].reason
+    harm = told(helps.int().tolist(), RING, (0, 0, 0, ALONE), gave=(-1, -2, -1, -1), took=(-2, -1, -1, -1))
+    assert harm[0].reason == harm[1].reason == "it helps all 2 receivers; what it gave and took did not help"
 
 
 def test_who_would_help_others_should_move():

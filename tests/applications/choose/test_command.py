@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from cascadice import topology
+from cascadice.applications.choose import findings
+from cascadice.applications.choose.charts import charts
+from cascadice.applications.choose.findings import conflict
 from cascadice.cli import main
 from cascadice.engine import evaluate_on
-from cascadice.influence.uncertainty import bounds_of_totals
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs import store
 from cascadice.runs.folder import read_config
@@ -67,8 +70,11 @@ def test_finds_who_should_go_and_suggests_a_w_that_runs(choose, recorded, tmp_pa
     assert (tmp_path / "out" / found["figure"]).stat().st_size > 10_000
     assert found["groups"] == [0, 0, 0, 0, -1, 0]
     assert [one["verdict"] for one in found["advice"]] == [*["keep"] * 4, "expel", "keep"]
-    assert any(text.startswith("Participant 4: expel; it helps nobody. It gave -") for text in found["findings"])
+    assert any(
+        text.startswith("Participant 4: expel; by cosine, it helps nobody. It gave -") for text in found["findings"]
+    )
     assert any(text.startswith("Who helps, the groups and the suggested W go by cosines") for text in found["findings"])
+    assert not any("help one another" in text for text in found["findings"])
     low, high = (np.array(end).T for end in found["intervals"]["given"])
     dropped = (np.array(found["mixing"]) == 0) & ~np.eye(6, dtype=bool)
     counts = f"{(high < 0)[dropped].sum()} clearly helped, {(low > 0)[dropped].sum()} clearly harmed"
@@ -109,6 +115,41 @@ def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn)
     }.items():
         wanted = bounds_of_totals(sums)
         assert found["intervals"][name] == pytest.approx((wanted.high - wanted.low) / 2, rel=1e-5)
+
+
+def test_where_cosines_and_what_links_carried_disagree_it_says_why_and_which_to_follow():
+    pair = ~torch.eye(2, dtype=torch.bool)
+    harmed, helped = (Bounds(np.full((2, 2), low), np.full((2, 2), low + 0.1)) for low in (0.1, -0.2))
+    said, follow = conflict(pair, pair, harmed)
+    assert said.startswith("Cosines and what links carried disagree about 2 of 2 links: 2 fit by cosine but clearly")
+    assert "Where steps overshoot, as they can at a high learning rate" in said
+    assert follow.startswith("Where the two disagree, follow the cosines; --by contribution says")
+    said, _ = conflict(~pair, pair, helped)
+    assert "2 of 2 links: 2 clearly helped but fit less than others. " in said
+    assert said.endswith("Labels that contradict each other show in cosines, and hardly in what a link carried.")
+    assert "overshoot" not in said
+    assert conflict(pair, pair, helped) == conflict(~pair, pair, harmed) == []
+    one_way = Bounds(np.array([[0.0, 0.1], [-0.2, 0.0]]), np.array([[0.0, 0.2], [-0.1, 0.0]]))  # from 0 to 1: harm
+    said, _ = conflict(torch.tensor([[False, False], [True, False]]), pair, one_way)
+    assert "disagree about 2 of 2 links: 1 fit by cosine but clearly harmed and 1 clearly helped" in said
+
+
+def test_its_matrix_on_the_page_says_that_it_shows_cosines():
+    results = {"groups": [0, 0], "influence": [[0, -0.5], [-0.4, 0]], "gave": [[1, 1]], "took": [[1, 1]], "rounds": [0]}
+    drawn = charts({**results, "advice": [{"verdict": "keep"}] * 2})[0]
+    (heat,) = drawn["traces"]
+    assert drawn["title"] == "Cosines of summed updates, sorted by group"
+    assert (heat["z"][0][1], heat["z"][1][0]) == (0.4, 0.5)  # the same way: positive, and blue
+    assert heat["reversescale"]
+    assert heat["colorbar"]["title"]["text"] == "cosine"
+    assert [drawn["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["source j", "receiver k"]
+    assert "Blue = updates point the same way" in drawn["note"]
+
+
+@pytest.mark.parametrize("most", [False, True])
+def test_warns_before_most_links_are_dropped(choose, monkeypatch, undrawn, most):
+    monkeypatch.setattr(findings, "suggest_mixing", lambda trust, W, **options: torch.eye(6).to(W) if most else W)
+    assert (findings.APART in choose()[1]) == most
 
 
 def test_links_groups_and_degree_as_told(choose, tmp_path, undrawn):
@@ -163,6 +204,7 @@ def test_results_are_replaced_only_if_asked(choose, undrawn):
         ),
         (["--on", "1"], "--on is for contributions. Use --by contribution, or leave it out."),
         (["--by", "contribution", "--degree", "2"], "--degree is for exchange. Use --by exchange, or leave it out."),
+        (["--by", "contribution", "--heard"], "--heard is for exchange. Use --by exchange, or leave it out."),
         (["--by", "contribution", "--on", "6"], "--on must be a participant, from 0 to 5; found 6."),
     ],
 )

@@ -75,7 +75,9 @@ def test_says_what_it_missed(found):
 
 
 def test_prints_its_findings(recorded, tmp_path, capsys):
-    assert main(["detect", str(recorded), "--out", str(tmp_path / "there"), "--samples", "20", "--memory", "8"]) == 0
+    assert (
+        main(["detect", str(recorded), "--out", str(tmp_path / "there"), "--own-samples", "20", "--memory", "8"]) == 0
+    )
     printed = capsys.readouterr().out
     assert "Participant 3 is flagged by " in printed
     assert "on 20 of its own samples in each of 30 rounds" in printed
@@ -149,8 +151,8 @@ def test_where_some_hear_too_few_it_says_who_can_tell(tmp_path):
         (["--rate", "2"], "rate must be a probability from 0.0001 to 0.5; found 2.0."),
         (["--allowance", "-1"], "allowance must be at least 0 and finite; found -1.0."),
         (["--memory", "0"], "memory must be at least one round; found 0.0."),
-        (["--samples", "500"], "--samples must be in 1..180, the fewest that a participant holds; found 500."),
-        (["--samples", "0"], "--samples must be in 1..180"),
+        (["--own-samples", "500"], "--own-samples must be in 1..180, the fewest that a participant holds; found 500."),
+        (["--samples", "0"], "--own-samples must be in 1..180"),
     ],
 )
 def test_refuses_what_makes_no_sense_in_one_line(recorded, arguments, message, capsys):

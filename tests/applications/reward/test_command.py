@@ -97,7 +97,7 @@ def test_pays_by_whole_run_shares_unless_told_otherwise(reward, tmp_path, record
     code, out, err = reward("--samples")
     assert (code, err) == (0, "")
     results, ledger = results_in(tmp_path / "out"), read_ledger(tmp_path / "ledger")
-    assert ledger.note["kind"] == "whole-run, 3 points, to the end of round 5"
+    assert ledger.note["kind"] == "whole-run-shares, 3 points, to the end of round 5"
     network = open_recording(recorded).network
     evaluation = influence.evaluate_on(network, network.data.test.subset(torch.arange(40)))
     played = whole_run_shares(network, 6, evaluation)  # as trained, not as recorded
@@ -113,6 +113,13 @@ def test_pays_by_whole_run_shares_unless_told_otherwise(reward, tmp_path, record
     total = sum(map(sum, results["contributions"]))
     assert total - results["gap"] == pytest.approx(results["trained"] - results["untrained"])
     assert f"from {results['untrained']:.4f} to {results['trained']:.4f}. Contributions sum to {total:+.4f}" in out
+
+
+def test_a_run_that_was_not_recorded_is_played_again(reward, tmp_path, undrawn):
+    assert main(["run", *RUN, "--rounds", "2", "--quiet", "--out", str(tmp_path / "bare")]) == 0
+    assert reward("--quiet", run=tmp_path / "bare")[0] == 0
+    code, _, err = reward("--quiet", *SHARES, "--overwrite", "--ledger", str(tmp_path / "other"), run=tmp_path / "bare")
+    assert (code, "has no recorded rounds" in err) == (2, True)
 
 
 def test_a_whole_run_is_played_again_where_rounds_are_missing(reward, recorded, tmp_path, undrawn):
@@ -171,9 +178,9 @@ def test_a_ledger_goes_on_in_its_own_kind(reward, tmp_path, undrawn):
     assert reward("--kind", "horizon")[0] == 0
     assert reward("--overwrite")[0] == 0
     assert read_ledger(tmp_path / "ledger").note["kind"] == "horizon, to the end of round 5"
-    code, _, err = reward("--overwrite", "--kind", "whole-run")
+    code, _, err = reward("--overwrite", "--kind", "whole-run-shares")
     assert code == 2
-    assert "is the ledger of other settings: its kind is 'horizon, to the end of round 5', not 'whole-run, 3" in err
+    assert "is the ledger of other settings: its kind is 'horizon, to the end of round 5', not 'whole-run-sh" in err
 
 
 def test_a_ledger_of_the_predecessor_is_read_and_continued(tmp_path, capsys, undrawn):
@@ -267,8 +274,8 @@ def test_the_horizon_with_samples_floor_and_clawback(reward, tmp_path, undrawn):
             ["--kind", "horizon", "--hops", "2"],
             "--hops is for shares; contributions are scored by horizon. Use --kind s",
         ),
-        (["--every", "2"], "--every is for shares; contributions are scored by whole-run. Use --kind shares."),
-        ([*SHARES, "--points", "2"], "--points is for whole-run; contributions are scored by shares. Use --kind whole"),
+        (["--every", "2"], "--every is for shares; contributions are scored by whole-run-shares. Use --kind shares."),
+        ([*SHARES, "--points", "2"], "--points is for whole-run-shares; contributions are scored by shares. Use"),
         (["--eval-samples", "100000"], "--eval-samples must be at most"),
         ([*SHARES, "--hops", "7"], "7 hops need 7 consecutive recorded rounds"),
     ],

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from cascadice.applications.reward import ledger as ledgers
 from cascadice.applications.reward.contributions import Entry
-from cascadice.applications.reward.ledger import ALL, CHAIN, by_round, enter, read_ledger, totals
+from cascadice.applications.reward.ledger import ALL, CHAIN, by_round, enter, ledger_note, read_ledger, totals
 
 NOTE = {"run": "cafe", "kind": "shares, 1 hop"}
 
@@ -191,3 +191,10 @@ def test_questions_that_cannot_be_answered(tmp_path, folder):
     enter(tmp_path / "plain", NOTE, [Entry(0, torch.ones(3))])
     with pytest.raises(ValueError, match=r"has no entries of samples to sum\. Enter some with --samples"):
         totals(read_ledger(tmp_path / "plain"), "sample")
+
+
+def test_shares_of_a_whole_run_under_their_earlier_name(tmp_path):
+    note = {"run": "r", "kind": "whole-run, 3 points, to the end of round 0"}
+    enter(tmp_path, note, [Entry(0, torch.ones(2))])
+    now = note | {"kind": "whole-run-shares, 3 points, to the end of round 0"}
+    assert read_ledger(tmp_path, now).note["kind"] == ledger_note(tmp_path)["kind"] == now["kind"]

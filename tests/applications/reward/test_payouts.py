@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from cascadice.applications.reward import payouts
-from cascadice.applications.reward.payouts import PAYOUT_RULES, credit_bounds, pay, payment_bounds, shapley
+from cascadice.applications.reward.payouts import PAYOUT_RULES, Terms, credit_bounds, pay, payment_bounds, shapley
 from cascadice.influence.uncertainty import bounds_of_totals
 
 BY_ROUND = torch.tensor([[-4.0, -1.0, 0.0, 2.0], [-2.0, 3.0, 0.0, 1.0], [-1.0, -3.0, 0.0, -1.0]], dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_intervals_of_payments_hold_what_many_runs_are_paid(rule):
     mean = torch.tensor([[-2.0, -1.0, -1.0, 0.0]]).double()
     wanted, held = pay(mean, **terms).payment.numpy(), []
     for seed in range(40):
-        low, high = payment_bounds(noisy(seed=seed), **terms)
+        low, high = payment_bounds(noisy(seed=seed), Terms(**terms))
         held.append((low - 1e-9 <= wanted) & (wanted <= high + 1e-9))
         assert (low >= 5).all()
     assert sum(map(sum, held)) >= 0.88 * 160
@@ -70,11 +70,11 @@ def test_intervals_of_payments_hold_what_many_runs_are_paid(rule):
 
 def test_a_payment_is_sure_where_credit_is_and_unknown_after_one_round():
     steady = BY_ROUND[:1].expand(5, 4)
-    low, high = payment_bounds(steady, 800.0)
+    low, high = payment_bounds(steady, Terms(800.0))
     assert low == pytest.approx(high)
     assert low == pytest.approx(pay(steady, 800.0).payment.numpy())
-    assert all(torch.tensor(ends).isnan().all() for ends in payment_bounds(BY_ROUND[:1], 800.0))
-    again = [payment_bounds(BY_ROUND, 800.0) for _ in range(2)]
+    assert all(torch.tensor(ends).isnan().all() for ends in payment_bounds(BY_ROUND[:1], Terms(800.0)))
+    again = [payment_bounds(BY_ROUND, Terms(800.0)) for _ in range(2)]
     assert (again[0].low == again[1].low).all()
 
 

@@ -36,8 +36,8 @@ def setting(*, samples=False, keep=0.5, rounds=ROUNDS, **options):
     return Setting(network, rounds, evaluate_on(network), keep, samples)
 
 
-def checked(name, spearman, low, high, trainings=1.0):
-    return Checked(name, torch.zeros(8).double(), Prediction(spearman, low, high, spearman), None, trainings)
+def checked(name, spearman, low, high, trainings=1.0, subsets=48):
+    return Checked(name, torch.zeros(subsets).double(), Prediction(spearman, low, high, spearman), None, trainings)
 
 
 def test_whole_run_estimates_are_those_of_the_library():
@@ -242,6 +242,26 @@ def test_a_final_loss_that_is_no_number_is_named(monkeypatch):
 )
 def test_the_advice_in_one_sentence(found, said):
     assert trust(found) == said
+
+
+@pytest.mark.parametrize(
+    ("subsets", "others", "said"),
+    [
+        (8, [(0.9, 0.2, 0.95), (0.3, 0.1, 0.4)],
+         ["Too few subsets (8) to tell whether these are worse: b (0.90) and c (0.30)."]),
+        (48, [(0.9, 0.2, 0.968), (0.3, 0.1, 0.4)], ["Not clearly worse: b (0.90).", "Clearly worse: c (0.30)."]),
+        (48, [(0.3, 0.1, 0.4)], ["Clearly worse: b (0.30)."]),
+    ],
+)  # fmt: skip
+def test_clearly_worse_takes_intervals_apart_and_subsets_enough(subsets, others, said):
+    best = checked("a", 1.0, 1.0 if subsets == 8 else 0.97, 1.0, subsets=subsets)
+    ones = [best, *(checked(name, *other, subsets=subsets) for name, other in zip("bc", others, strict=False))]
+    found = advise(ones, setting(), 0.3, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9])))
+    assert found[1:-2] == said
+    care = (
+        " most, but with care (LDS 1.00, 1.00 to 1.00, from 8 subsets only)." if subsets == 8 else " (LDS 1.00, 0.97 "
+    )
+    assert found[0].startswith(f"On your network, trust a{care}")
 
 
 def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_network_is():

@@ -13,6 +13,7 @@ from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
 from cascadice.influence.uncertainty import Bounds, bounds_of_totals, half_width
 
 EVEN = "gives about as much as it takes, within noise"
+NEITHER = "what it gave and took did not help"
 
 
 class Balance(NamedTuple):
@@ -126,8 +127,10 @@ def advise(
         >>> [one.verdict for one in advise(helps, heard, torch.tensor([0, 0]), torch.zeros(2), torch.zeros(2))]
         ['expel', 'keep']
     """
-    generous = gave > took.clamp(min=0)
-    words = ["gives more than it takes" if more else "takes more than it gives" for more in generous.tolist()]
+    words = [
+        "gives more than it takes" if g > max(t, 0) else "takes more than it gives" if t > 0 else NEITHER
+        for g, t in zip(gave.tolist(), took.tolist(), strict=True)
+    ]
     if sure is not None:
         words = [text if clear else EVEN for text, clear in zip(words, sure.tolist(), strict=True)]
     return [Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), words[j])) for j in range(len(group))]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cascadice.applications.choose.balance import Balance, balance_over_time
 from cascadice.applications.choose.idea import Observed, well_known
-from cascadice.applications.detect.between import placed, updates_of_neighbours
+from cascadice.applications.neighbours import placed, updates_of_neighbours
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.exchange import cosine_trust
 from cascadice.engine.exchange.geometry import inner_products

@@ -1,8 +1,9 @@
-"""The charts of `cascadice choose` on the page: groups in the matrix of influence, who gives and who takes."""
+"""The charts of `cascadice choose` on the page: groups in the matrix of cosines, who gives and who takes."""
 
 import numpy as np
 
 from cascadice.applications.charts import (
+    COLOURS,
     SIGNED,
     axis,
     bars,
@@ -23,27 +24,30 @@ def charts(results: Json) -> list[Json]:
         return [_contributors(results)]
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
     gave, took = np.array(results["gave"], dtype=float), np.array(results["took"], dtype=float)
+    colours = iter(COLOURS * len(expelled))
     lines = [
-        line(results["rounds"], values, f"participant {node}", "--harmed" if bad else "--grey", bad)
+        line(results["rounds"], values, f"participant {node}", next(colours) if bad else "--grey", bad)
         for node, (values, bad) in enumerate(zip((gave - took).T, expelled, strict=True))
     ]
     return [
         _groups(results),
         _exchange(gave[-1], took[-1], expelled, results.get("intervals", {})),
         chart("Balance with neighbours over time", lines, "What each participant gave minus what it took, by round.",
-              "Orange: advised to be expelled.", xaxis=axis("round"), yaxis=axis("gave minus took so far (loss)")),
+              "In colour: advised to be expelled.", xaxis=axis("round"), yaxis=axis("gave minus took so far (loss)")),
     ]  # fmt: skip
 
 
 def _groups(results: Json) -> Json:
-    groups, influence = np.array(results["groups"]), np.array(results["influence"], dtype=float)
+    groups, cosine = np.array(results["groups"]), -np.array(results["influence"], dtype=float)
     order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last
-    shown = influence[order][:, order].T
+    shown = cosine[order][:, order].T
     most = np.abs(shown[~np.eye(len(order), dtype=bool)]).max(initial=1e-12)
+    bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": "cosine", "side": "right"}}
     heat = matrix(np.where(shown == 0, np.nan, shown), order.tolist(), "from %{x} to %{y}: %{z:.4g}", zmin=-most,
-                  zmax=most, colorscale="signed", colorbar={"thickness": 10, "outlinewidth": 0})  # fmt: skip
-    note = "Participants of a group stand side by side. Blue = helped, orange = harmed."
-    return chart("Influence, sorted by group", [heat], "Influence by receiver and source.", note, **matrix_axes())
+                  zmax=most, colorscale="signed", reversescale=True, colorbar=bar)  # fmt: skip
+    note = "Participants of a group stand side by side. Blue = updates point the same way, orange = opposite ways."
+    label = "Cosine of the summed updates of each receiver and each source."
+    return chart("Cosines of summed updates, sorted by group", [heat], label, note, **matrix_axes())
 
 
 def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: Json) -> Json:

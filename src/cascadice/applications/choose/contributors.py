@@ -1,15 +1,16 @@
 """`cascadice choose --by contribution`: whom to keep, by what everyone's data did to final models."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from cascadice.applications.choose import picture
 from cascadice.applications.choose.charts import charts
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
+from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer, plus_minus
+from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.runs import together
 from cascadice.runs.flags import open_from
@@ -19,6 +20,23 @@ from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
 COLUMNS = ("participant", "lowered the loss by", "± 95 %", "part", "advice", "injected")
+ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
+OVERLAP = " Shares whose intervals overlap are not clearly different."
+ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
+
+
+def everybody(parts: Sequence[Json]) -> Json:
+    """Whom to keep of the participants of all processes, from what each of them wrote about its own."""
+    agreed(parts, "run", "title", "on", "total", "points", "nodes")
+    whole = {**parts[0], "table": {**parts[0]["table"]}}
+    whole |= {
+        name: [value for part in parts for value in part[name]] for name in ("members", "contributions", "intervals")
+    }
+    rows = (row for part in parts for row in part["table"]["rows"])
+    whole["table"]["rows"] = sorted(rows, key=lambda row: -row[1])
+    return {**whole, "findings": _sentences(whole)}
+
+
 SECTION = Section(
     "Whom to keep, by what everybody's data did in the end?",
     "cascadice choose {run} --by contribution",
@@ -26,10 +44,8 @@ SECTION = Section(
     "positive = it helped. ± is half of a 95 % interval, from how much a share varies between rounds; where the "
     "interval includes 0, the advice is unclear.",
     charts=charts,
+    everybody=everybody,
 )
-ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
-OVERLAP = " Shares whose intervals overlap are not clearly different."
-ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
 
 
 def run(args: argparse.Namespace, world: World) -> None:
@@ -37,10 +53,11 @@ def run(args: argparse.Namespace, world: World) -> None:
 
     Of several processes, each ranks its own.
     """
-    for flag, given in {"--groups": args.groups, "--degree": args.degree, "--new-links": args.new_links}.items():
+    flags = {"--groups": args.groups, "--degree": args.degree, "--new-links": args.new_links, "--heard": args.heard}
+    for flag, given in flags.items():
         if given:
             raise ValueError(f"{flag} is for exchange. Use --by exchange, or leave it out.")
-    recording = open_from(args, world)
+    recording = open_from(args, world, recorded=False)
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.whole):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
@@ -53,11 +70,11 @@ def run(args: argparse.Namespace, world: World) -> None:
         raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
     (total,) = world.total(float(swept.scores[SHARES].participants.sum()))
     results = _results(writer, swept, question, args.on, total)
-    writer.write(plain(results), picture.plot_contributions)
+    of_all = writer.write(plain(results), picture.plot_contributions, SECTION, world)
     remove_sweeps(writer.folder)
     rows = [
         [node, plus_minus(lowered, half, 4), f"{part:.1%}", *more]
-        for node, lowered, half, part, *more in results["table"]["rows"]
+        for node, lowered, half, part, *more in of_all["table"]["rows"]
     ]
     writer.print_table([*COLUMNS[:2], *COLUMNS[3:]], rows, right=2)
     writer.print_files()
@@ -82,33 +99,37 @@ def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int |
         ]
         for k in order
     ]
-    sentences = [
-        *_sentences(rows, whose, on),
-        f"Training took the loss of {whose} from {untrained:.4f} to {trained:.4f}; the shares of participants in that "
-        f"sum to {total:+.4f} (whole-run shares, {question.points} points).",
-    ]
-    return {
-        **writer.header(f"Who helped {whose}", sentences, COLUMNS, rows),
+    results = {
+        **writer.header(f"Who helped {whose}", [], COLUMNS, rows),
         "on": on,
+        "nodes": network.whole,
+        "total": total,
         "contributions": shares.tolist(),
         "intervals": np.stack(bounds, 1).tolist(),
         **({"members": list(network.members)} if network.members else {}),
         "untrained": untrained,
         "trained": trained,
         "gap": total - trained + untrained,
+        "points": question.points,
     }
+    return {**results, "findings": _sentences(results)}
 
 
-def _sentences(rows: list[list[Any]], whose: str, on: int | None) -> list[str]:
+def _sentences(results: Json) -> list[str]:
     """Who helped, whom to let go, of whom neither can be said, and how much a participant did for itself."""
+    rows, on = results["table"]["rows"], results["on"]
+    members, whose = results.get("members", ()), "the final models" if on is None else f"{on}'s final model"
     kept, unclear, gone = (
         [row[0] for row in rows if row[4] == advice and row[0] != on] for advice in ("keep", "unclear", "let go")
     )
     own = [f"Its own data accounts for {row[3]:.1%} of what it gained by training." for row in rows if row[0] == on]
     return [
+        *([f"This is about {numbered(members)}."] if 0 < len(members) < results["nodes"] else []),
         *([f"Clearly helped {whose}, the largest share first: {comma_separated(kept)}.{OVERLAP}"] if kept else []),
         *([f"To be let go, because they did not help: {comma_separated(gone)}."] if gone else []),
         *([f"Within noise (the interval includes 0), so unclear: {comma_separated(unclear)}."] if unclear else []),
         *own,
-        *([ONE_ROUND] if np.isnan(rows[0][2]) else []),
+        *([ONE_ROUND] if rows[0][2] is None or np.isnan(rows[0][2]) else []),
+        f"Training took the loss of {whose} from {results['untrained']:.4f} to {results['trained']:.4f}; the shares of "
+        f"participants in that sum to {results['total']:+.4f} (whole-run shares, {results['points']} points).",
     ]

@@ -14,9 +14,8 @@ from cascadice.applications.choose.between import observe_here
 from cascadice.applications.choose.charts import charts
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
-from cascadice.applications.detect.evidence import LEAST
-from cascadice.applications.detect.findings import own_samples
 from cascadice.applications.in_step import run_in_step
+from cascadice.applications.neighbours import LEAST, own_samples
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
 from cascadice.engine.exchange.geometry import neighbours
@@ -33,20 +32,35 @@ MIXING = "mixing.csv"
 TIMES = 20  # points in time at which the balance is kept
 MOST_GENEROUS = 5  # participants that are named
 COLUMNS = ("participant", "group", "helps", "heard by", "gave", "± gave", "took", "± took", "advice", "injected")
-SIGNS = "gave, took: positive = the loss went down = it helped (influence is the other way round: negative helped)"
+SIGNS = (
+    "helps: how many of its receivers its updates fit, by cosine; gave, took: positive = the loss went down = it "
+    "helped (influence is the other way round: negative helped)"
+)
 SHOWN = ("who", "group", "helps", "gave", "took", "advice", "injected")  # on the console, which is narrow
 NO_INTERVALS = (
-    "Who helps, the groups and the suggested W go by cosines of summed updates. These sums overlap from round to "
-    "round, so their spread says little, and they have no interval. Those of gave and took come from how much both "
+    "Who helps, the groups and the suggested W go by cosines of summed updates. These have no intervals, because the "
+    "sums overlap from round to round. The intervals of gave, took and what links carried come from how much these "
     "vary between rounds."
+)
+WHY = (
+    "Cosines compare the directions of updates over many rounds; what a link carried is an update times its receiver's "
+    "gradient after the same round."
+)
+OVERSHOOT = " Where steps overshoot, as they can at a high learning rate, even updates that fit count as harm."
+CONTRADICT = " Labels that contradict each other show in cosines, and hardly in what a link carried."
+FOLLOW = "Where the two disagree, follow the cosines; --by contribution says who helped the final models."
+APART = (
+    "The suggested W drops most links. Cosines and what links carried both go by the receiver's own data, so "
+    "participants with different classes look harmful to each other even where they need what the others know. Before "
+    "you use this W, ask --by contribution, which goes by the test data, and follow it if it says otherwise."
 )
 SECTION = Section(
     "Who should collaborate with whom?",
     "cascadice choose {run}",
-    "Gave: how much a participant lowered the loss of its neighbours; took: how much they lowered its own, summed over "
-    "the recorded rounds; ± is half of a 95 % interval, from how much it varies between rounds. Here positive = the "
-    "loss went down = it helped. Group −1: in no group. W is the mixing matrix: the weight that each receiver gives to "
-    "each source.",
+    "Helps: how many of its receivers its updates fit, by cosine. Gave: how much a participant lowered the loss of its "
+    "neighbours; took: how much they lowered its own, summed over the recorded rounds; ± is half of a 95 % interval, "
+    "from how much it varies between rounds. Here positive = the loss went down = it helped. Group −1: in no group. W "
+    "is the mixing matrix: the weight that each receiver gives to each source.",
     charts=charts,
 )
 
@@ -102,13 +116,16 @@ def _observed(recording: Recording, heard: bool, world: World) -> Observed:
 
 def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:
     (trust, balance, W), injected = observed, injected_faults(writer.recording.network)
-    given, heard, helps = trust.influence.T, neighbours(W), trust.trusted & (trust.influence < 0)
+    given, heard, helps = trust.score.T, neighbours(W), trust.trusted & (trust.score < 0)
     gave, took, halves = balance.gave, balance.took, balance.half_widths
     groups = find_groups(given, args.groups)
     sure = (gave[-1] - took[-1]).abs() > halves[2]
     advice = advise(helps, heard, groups, gave[-1], took[-1], sure)
     sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1], halves)
     sentences += _mixing(W, suggested, args.degree) + _carried(balance.link_bounds, W, suggested)
+    sentences += conflict(helps, heard, balance.link_bounds)
+    if args.degree is None and 2 * int((heard & ~neighbours(suggested)).sum()) > int(heard.sum()):
+        sentences.append(APART)
     sentences += [NO_INTERVALS, *_accuracy(writer.recording)]
     numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], halves[0], took[-1], halves[1])
     columns = zip(*(column.tolist() for column in numbers), strict=True)
@@ -136,10 +153,12 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
 
 
 def _groups(groups: Sequence[int]) -> list[str]:
-    """Who helps whom, group by group, and who is in none."""
+    """Whose updates are alike, group by group, and who is in none."""
     members = {group: [k for k, g in enumerate(groups) if g == group] for group in sorted(set(groups))}
     alone = members.pop(ALONE, [])
-    sentences = [f"Group {group}: {comma_separated(nodes)} help one another." for group, nodes in members.items()]
+    sentences = [
+        f"Group {group}, whose updates are most alike: {comma_separated(nodes)}." for group, nodes in members.items()
+    ]
     return sentences + ([f"In no group: {comma_separated(alone)}."] if alone else [])
 
 
@@ -147,7 +166,7 @@ def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor
     """Whom to expel or move, and who clearly gives more than it takes."""
     given = list(zip(gave.tolist(), halves[0].tolist(), strict=True))
     sentences = [
-        f"Participant {a.node}: {a.verdict}; {a.reason}. It gave {_amount(*given[a.node])}."
+        f"Participant {a.node}: {a.verdict}; by cosine, {a.reason}. It gave {_amount(*given[a.node])}."
         for a in advice
         if a.verdict in ("expel", "move")
     ]
@@ -171,11 +190,33 @@ def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:
         return ["With one round there are no intervals: all of this may be noise."]
     texts = []
     for what, links in (("keeps", before & after), ("drops", before & ~after)):
+        if not links.any():
+            continue
         helped, harmed = (int((clear.T & links).sum()) for clear in (bounds.high < 0, bounds.low > 0))
         noise = int(links.sum()) - helped - harmed
         texts.append(f"Of the {int(links.sum())} links it {what}, {helped} clearly helped, {harmed} clearly harmed and "
                      f"{noise} did neither beyond noise, by what they carried.")  # fmt: skip
     return texts
+
+
+def conflict(fits: Tensor, heard: Tensor, bounds: Bounds) -> list[str]:
+    """About how many links cosines and what was carried disagree, why they may, and which to follow; or nothing.
+
+    Example:
+        >>> conflict(torch.eye(2) == 0, torch.eye(2) == 0, Bounds(np.full((2, 2), 0.1), np.full((2, 2), 0.3)))
+        ['Cosines and what links carried disagree about 2 of 2 links: 2 fit by cosine but clearly harmed. …', 'Where …']
+    """
+    harmed, helped = (torch.from_numpy(clear.T) & heard for clear in (bounds.low > 0, bounds.high < 0))
+    fitting, other = int((fits & harmed).sum()), int((~fits & helped).sum())
+    if not fitting + other:
+        return []
+    both = [f"{fitting} fit by cosine but clearly harmed"] if fitting else []
+    both += [f"{other} clearly helped but fit less than others"] if other else []
+    return [
+        f"Cosines and what links carried disagree about {fitting + other} of {int(heard.sum())} links: "
+        f"{' and '.join(both)}. {WHY}{OVERSHOOT if fitting else ''}{CONTRADICT if other else ''}",
+        FOLLOW,
+    ]
 
 
 def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:

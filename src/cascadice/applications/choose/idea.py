@@ -77,12 +77,12 @@ def suggest_mixing(
         degree: Greatest number of neighbours. With `new_links`, as many as the busiest had before unless given.
         new_links: Whether participants may hear anyone who helps, neighbour or not, all with equal weights.
     """
-    heard, helps = neighbours(W), trust.trusted & (trust.influence < 0)
+    heard, helps = neighbours(W), trust.trusted & (trust.score < 0)
     helps = helps & ~torch.eye(len(W), dtype=torch.bool)
     if not new_links:
-        kept = most_helpful(helps & heard, trust.influence, degree)
-        strangers = most_helpful(helps & ~heard, trust.influence, 1) & ~kept.any(1, keepdim=True)
+        kept = most_helpful(helps & heard, trust.score, degree)
+        strangers = most_helpful(helps & ~heard, trust.score, 1) & ~kept.any(1, keepdim=True)
         return cosine_trust.reweighted(W, kept, strangers)
     most = degree or max(1, int(heard.sum(1).max()))
-    chosen = most_helpful(helps, trust.influence, most).to(W) + torch.eye(len(W)).to(W)
+    chosen = most_helpful(helps, trust.score, most).to(W) + torch.eye(len(W)).to(W)
     return chosen / chosen.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The picture of `cascadice choose`: groups in the matrix of influence, who gives and who takes."""
+"""The picture of `cascadice choose`: groups in the matrix of cosines, who gives and who takes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from cascadice.pictures.panels import panels, plot_matrix, save
 
 
 def plot(results: Mapping[str, Any], path: Folder) -> None:
-    """Plot the content of `choose.json` as PNG or SVG: influence sorted by group, giving and taking, also over time."""
+    """Plot the content of `choose.json` as PNG or SVG: cosines sorted by group, giving and taking, also over time."""
     figure, (left, middle, right) = panels(3, (16.5, 4.8))
     _plot_groups(left, results)
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
@@ -56,12 +56,12 @@ def plot_contributions(results: Mapping[str, Any], path: Folder) -> None:
 
 
 def _plot_groups(axes: Any, results: Mapping[str, Any]) -> None:
-    groups, influence = np.array(results["groups"]), np.array(results["influence"])
+    groups, cosine = np.array(results["groups"]), -np.array(results["influence"])
     order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last
-    by_group = influence[order][:, order]
+    by_group = cosine[order][:, order]
     most = np.abs(by_group[~np.eye(len(order), dtype=bool)]).max(initial=1e-12)
-    shown, bar = np.ma.masked_equal(by_group, 0), {"label": "helped  <  influence  >  harmed"}
-    plot_matrix(axes, shown, (-most, most), order, "influence, sorted by group", **bar)
+    shown, bar = np.ma.masked_equal(by_group, 0), {"label": "opposite ways  <  cosine  >  the same way"}
+    plot_matrix(axes, shown, (-most, most), order, "cosines of summed updates, sorted by group", "RdBu", **bar)
     for border in np.flatnonzero(np.diff(groups[order])) + 0.5:
         axes.axhline(border, color="0.2", linewidth=0.8)
         axes.axvline(border, color="0.2", linewidth=0.8)

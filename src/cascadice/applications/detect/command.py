@@ -18,5 +18,5 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "rounds over which evidence is forgotten; 1 looks at each round alone (never)"
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
     text = "own samples to evaluate on in a round (up to 128)"
-    parser.add_argument("--samples", type=int, metavar="N", help=text)
+    parser.add_argument("--own-samples", "--samples", dest="samples", type=int, metavar="N", help=text)
     add_processes(parser)

@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cascadice import seeds
+from cascadice.applications.neighbours import LEAST
 
-LEAST = 3  # neighbours: of two that differ, nobody knows which is the odd one out
 ALLOWANCE = 0.5  # the least, where it is measured
 HONEST = 2 / 3  # share of the links, those that differ least, by which the spread is measured: the rest may attack
 

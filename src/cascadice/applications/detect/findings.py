@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice.applications.detect import picture
@@ -16,25 +18,73 @@ from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
 from cascadice.applications.detect.signals import SIGNALS, Received
 from cascadice.applications.in_step import run_in_step
+from cascadice.applications.neighbours import own_samples
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, comma_separated, open_writer
-from cascadice.engine import Evaluation, Network, evaluate_on
-from cascadice.influence import own_data
+from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer
 from cascadice.runs.flags import open_from
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
 
-SAMPLES = 128  # to evaluate on in a round, where participants hold as many
 HONEST = (
     "Honest participants can stand out too, with very different data or much smaller batches; --unlike allows for more."
 )
 COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "because")
+MATRICES = ("strength", "heard", "since")  # by source and receiver
+
+
+def everybody(parts: Sequence[Json]) -> Json:
+    """What the receivers of all processes think, from what each of them wrote about its own.
+
+    Why a participant stands out is what the process with the most receivers that flag it says.
+    """
+    agreed(parts, "run", "rate", "allowance", "memory", "samples", "unlike", "rounds")
+    able = np.array([part["able"] for part in parts])
+    by_node = zip(*(sorted(part["table"]["rows"]) for part in parts), strict=True)
+    rows = sorted(map(_row_of_all, by_node), key=lambda row: -row[1] / max(able[:, row[0]].sum(), 1))
+    whole = {
+        **{name: entry for name, entry in parts[0].items() if name != "deviation"},
+        "table": {**parts[0]["table"], "rows": rows},
+        "able": able.sum(0).tolist(),
+        **{name: [k for part in parts for k in part[name]] for name in ("blind", "members")},
+        "spread": {name: max(part["spread"][name] for part in parts) for name in parts[0]["spread"]},
+        "known": {node: kind for part in parts for node, kind in part["known"].items()},
+    }
+    if all("votes" in part for part in parts):
+        whole |= _pairs_of_all(parts, able)
+    return {**whole, "findings": _sentences(whole)}
+
+
+def _row_of_all(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """A participant's row, from those of all processes."""
+    flags, heard = (sum(row[place] for row in rows) for place in (1, 2))
+    since = min((row[3] for row in rows if row[3] is not None), default=None)
+    injected, because = max(row[4] for row in rows), max(rows, key=lambda row: row[1])[5]
+    return [rows[0][0], flags, heard, since, injected, because]
+
+
+def _pairs_of_all(parts: Sequence[Json], able: NDArray[np.int64]) -> Json:
+    """The votes of all receivers, round by round, and what each thinks of each source."""
+    votes = np.array([part["votes"] for part in parts], dtype=float)
+    known = np.where(np.isnan(votes), 0, able[:, None])  # how many can judge, if it is as many as in the end
+    with np.errstate(invalid="ignore"):
+        share = (np.nan_to_num(votes) * known).sum(0) / known.sum(0)
+    matrices = {}
+    for name in MATRICES:
+        matrix = np.array(parts[0][name])
+        for part in parts:
+            matrix[:, part["members"]] = np.array(part[name])[:, part["members"]]
+        matrices[name] = matrix.tolist()
+    return {"votes": plain(share.tolist()), **matrices}
+
+
 SECTION = Section(
     "Who behaves unlike the others?",
     "cascadice detect {run}",
     "Each participant compares the updates it receives from its neighbours and flags those that stand out. Those "
     "flagged by at least half of their receivers are marked in the network. Rounds count from 0.",
     charts=charts,
+    everybody=everybody,
+    kept=("votes", *MATRICES, "deviation"),
 )
 
 
@@ -59,47 +109,47 @@ def _run(args: argparse.Namespace, world: World) -> None:
         verdicts = detect(network, rounds, evaluation, **options, look=look)
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
-    writer.write(results, picture.plot)
-    shown = [row[:-1] for row in results["table"]["rows"] if row[1] or row[4]]  # flagged or injected
+    of_all = writer.write(results, picture.plot, SECTION, world)
+    shown = [row[:-1] for row in of_all["table"]["rows"] if row[1] or row[4]]  # flagged or injected
     writer.print_table(COLUMNS[:-1], shown, right=3)
     writer.print_files()
 
 
-def own_samples(network: Network, asked: int | None = None, world: World = ONE_PROCESS) -> tuple[Evaluation, int]:
-    """An evaluation on samples of each participant's own, and how many of these to use in a round, in turn."""
-    least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # without one, own_data refuses
-    least = min(world.tell(least))
-    if asked is not None and not 1 <= asked <= least:
-        raise ValueError(f"--samples must be in 1..{least}, the fewest that a participant holds; found {asked}.")
-    evaluation = evaluate_on(network, own_data(network, min(least, 4 * SAMPLES)))
-    return evaluation, min(asked or SAMPLES, least)
-
-
 def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> Json:
-    own = writer.recording.network.members
-    injected = {} if own else injected_faults(writer.recording.network)  # no process knows those of others
+    network = writer.recording.network
+    injected, receivers = injected_faults(network), network.members or range(network.whole)
     share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
-    order = sorted(range(len(share)), key=lambda node: -share[node])
-    suspects = [node for node in order if share[node] >= MAJORITY]
-    rows = [_row(verdict, node, injected) for node in order]
-    unknown = not options["unlike"] and set(suspects) - set(injected)
-    judged = [
-        *_suspicions(verdict, rows, suspects),
-        *([HONEST] if unknown else []),
-        *_injected(injected, suspects),
-        _terms(len(votes), options, verdict, own),
-    ]
-    sentences = _sight(verdict, own or range(len(verdict.heard))) + (judged if bool(votes.isfinite().any()) else [])
-    return {
-        **writer.header("Who is unlike the others", sentences, COLUMNS, rows),
+    rows = [_row(verdict, node, injected) for node in sorted(range(len(share)), key=lambda node: -share[node])]
+    results = {
+        **writer.header("Who is unlike the others", [], COLUMNS, rows),
         **plain(options),
         "rounds": list(writer.recording.round_numbers),
         "votes": plain(votes.tolist()),
-        **{name: getattr(verdict, name).tolist() for name in ("strength", "heard", "since")},
+        **{name: getattr(verdict, name).tolist() for name in MATRICES},
+        "able": verdict.able.sum(1).tolist(),
+        "blind": [k for k in receivers if not verdict.able[:, k].any()],
+        **({"members": list(network.members)} if network.members else {}),
         "spread": dict(zip(SIGNALS, verdict.spread.tolist(), strict=True)),
         "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
         "known": {str(node): kind for node, kind in injected.items()},
     }
+    return {**results, "findings": _sentences(results)}
+
+
+def _sentences(results: Json) -> list[str]:
+    """Who stands out, by how many of the receivers that can judge, and on which terms."""
+    rows, able, blind = results["table"]["rows"], results["able"], results["blind"]
+    receivers = results.get("members") or range(len(able))
+    whole = len(receivers) == len(able)
+    injected = {int(node): kind for node, kind in results["known"].items()} if whole else {}  # else not of all
+    suspects = [row[0] for row in rows if able[row[0]] and row[1] / able[row[0]] >= MAJORITY]
+    judged = [
+        *_suspicions(rows, able, suspects),
+        *([HONEST] if not results["unlike"] and set(suspects) - set(injected) else []),
+        *_injected(injected, suspects),
+        _terms(results, () if whole else receivers),
+    ]
+    return _sight(blind, len(receivers)) + (judged if any(able) else [])
 
 
 def _row(verdict: Verdict, node: int, injected: Mapping[int, str]) -> list[Any]:
@@ -119,10 +169,8 @@ def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
     return ", and ".join(signal.above if beyond[signal] > 0 else signal.below for signal in named)
 
 
-def _sight(verdict: Verdict, receivers: Sequence[int]) -> list[str]:
-    """Who can tell at all, where not everyone can."""
-    nodes = len(receivers)
-    blind = [k for k in receivers if not verdict.able[:, k].any()]
+def _sight(blind: Sequence[int], nodes: int) -> list[str]:
+    """How many of these receivers can tell at all, where not everyone can."""
     few = "fewer than three neighbours, too few to tell which one stands out"
     if len(blind) == nodes:
         return [f"No participant can judge: each has {few}. Use a topology with more neighbours."]
@@ -130,9 +178,8 @@ def _sight(verdict: Verdict, receivers: Sequence[int]) -> list[str]:
     return [f"Only {nodes - len(blind)} of {nodes} participants can judge: {have} {few}."] if blind else []
 
 
-def _suspicions(verdict: Verdict, rows: Sequence[Sequence[Any]], suspects: Sequence[int]) -> list[str]:
+def _suspicions(rows: Sequence[Sequence[Any]], able: Sequence[int], suspects: Sequence[int]) -> list[str]:
     """Who is flagged by at least half of its receivers and why, and who by fewer."""
-    able = verdict.able.sum(1).tolist()
     sentences = []
     for node, flags, heard, since, _, because in (row for row in rows if row[0] in suspects):
         who = f"its {able[node]} receivers{' that can judge' if able[node] < heard else ''}"
@@ -157,24 +204,23 @@ def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]
     return [f"Injected: {names}. {flagged}; {others}."]
 
 
-def _terms(rounds: int, options: Json, verdict: Verdict, own: Sequence[int]) -> str:
-    """On which terms participants were flagged: samples, rounds, and the false-alarm rate."""
-    on = f"on {options['samples']} of its own samples in each of {rounds} rounds"
-    rate = f"{100 * options['rate']:g} % per link and check"
+def _terms(results: Json, own: Sequence[int]) -> str:
+    """On which terms participants were flagged: samples, rounds, and the false-alarm rate; `own` if not everybody."""
+    on = f"on {results['samples']} of its own samples in each of {len(results['rounds'])} rounds"
     votes = "Votes are counted over all receivers; no participant alone can see them."
     if own:
         votes = f"Votes count the receivers of this process alone: {comma_separated(own)}."
-    kept = _rate(rate, options, verdict, bool(own))
-    return f"Each participant evaluated its neighbours' updates {on}. {kept} {votes}"
+    return f"Each participant evaluated its neighbours' updates {on}. {_rate(results)} {votes}"
 
 
-def _rate(rate: str, options: Json, verdict: Verdict, part: bool) -> str:
+def _rate(results: Json) -> str:
     """The false-alarm rate, and what was allowed for the lasting differences between honest participants.
 
-    A process that judges for a `part` of them measures no allowance, and there is nothing to leave out.
+    Several processes measure no allowance, and there is nothing to leave out.
     """
-    spread, allowance = max(verdict.spread.tolist()), options["allowance"]
-    if options["unlike"]:
+    rate = f"{100 * results['rate']:g} % per link and check"
+    spread, allowance = max(results["spread"].values()), results["allowance"]
+    if results["unlike"]:
         return f"False-alarm rate: about {rate}, by the spread of each receiver's own neighbours (--unlike)."
     differ = f"honest-looking participants' long-run scores differ by up to {spread:.2f}"
     if allowance is None and spread > ALLOWANCE:
@@ -182,6 +228,6 @@ def _rate(rate: str, options: Json, verdict: Verdict, part: bool) -> str:
     if allowance is None or spread <= allowance:
         allowed = ALLOWANCE if allowance is None else allowance
         return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
-    kept = "Use a larger --allowance, or --unlike" if part else "Leave out --allowance, or use --unlike"
+    kept = "Use a larger --allowance, or --unlike" if "members" in results else "Leave out --allowance, or use --unlike"
     beyond = f"because {differ}, beyond the allowance of {allowance:g}"
     return f"False-alarm rate: more than {rate}, {beyond}. {kept}, to keep the rate."

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from cascadice.applications.detect.evidence import (
     ALLOWANCE,
-    LEAST,
     Evidence,
     accumulate,
     deviations,
@@ -19,6 +18,7 @@ from cascadice.applications.detect.evidence import (
     strengths,
 )
 from cascadice.applications.detect.signals import SIGNALS, Received, Seen, Signal, scores_of
+from cascadice.applications.neighbours import LEAST
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.influence.proximity import in_turn
 

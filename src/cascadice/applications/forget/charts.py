@@ -30,10 +30,12 @@ def charts(results: Json) -> list[Json]:
 def _traces(results: Json, key: str) -> list[Json]:
     return [
         {
-            "x": list(range(len(trace[key]))), "y": short(trace[key]), "mode": "markers",
-            "name": f"{name}: mean {np.mean(trace[key]):.3f}",
+            "x": list(range(len(values))), "y": short(values), "mode": "markers",
+            "name": f"{name}: mean {np.nanmean(values):.3f}",
             "marker": {"color": COLOURS.get(name, "--grey"), "symbol": SYMBOLS.get(name, "circle"), "size": 8},
             "hovertemplate": "participant %{x}: %{y:.4g}<extra>%{data.name}</extra>",
         }
         for name, trace in results["traces"].items()
+        for values in [np.array(trace[key], dtype=float)]
+        if np.isfinite(values).any()
     ]  # fmt: skip

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.applications.forget.removals import Part
+from cascadice.engine import send
 from cascadice.engine.learner import Participants
-from cascadice.engine.networks import Network, Weights, rates, taken
+from cascadice.engine.networks import Network, Weights, rates
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
@@ -146,9 +147,9 @@ def _steps_without_gradient(network: Network, drawn: Draw, change: Participants)
         delta, state = network.learner.optimizer.update(torch.zeros_like(theta), state, theta, lr)
         theta = theta + delta
     if drawn.conduct:
-        made, factor = taken(network, drawn)[0], drawn.conduct[1].to(theta)
-        theta = torch.lerp(change.theta, theta, (made * factor)[:, None])
-        state = {name: torch.lerp(change.state[name], value, made[:, None]) for name, value in state.items()}
+        taken, factor = send.conduct(network, drawn)
+        theta = torch.lerp(change.theta, theta, factor)
+        state = {name: torch.lerp(change.state[name], value, taken[:, None]) for name, value in state.items()}
     return Participants(theta, state, {})
 
 

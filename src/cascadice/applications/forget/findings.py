@@ -6,6 +6,7 @@ It is no proof that every trace is gone; `proved` says what the record shows and
 import argparse
 import re
 from collections.abc import Sequence
+from itertools import chain
 from math import isfinite, nan
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -172,11 +173,30 @@ def _measure(
     if exact is not None:
         never = models.get(NEVER, models[FORGOTTEN])
         left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=world.total)
-    return corrected, _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
+    measured = _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
+    return corrected, _of_everybody(measured, world)
+
+
+def _of_everybody(own: _Measured, world: World) -> _Measured:
+    """What was measured of the models of all processes: a few numbers a participant."""
+    if world.alone:
+        return own
+    told = world.tell([own.seconds, own.change, own.members, {name: _lists(one) for name, one in own.traces.items()}])
+    seconds, change, members, traces = zip(*told, strict=True)
+    joined = {name: Trace(*map(_joined, zip(*(each[name] for each in traces), strict=True))) for name in own.traces}
+    return _Measured(max(seconds), own.left, _joined(change).tolist(), joined, sum(members))
+
+
+def _lists(one: Trace) -> list[list[float]]:
+    return [values.tolist() for values in one]
+
+
+def _joined(values: Sequence[list[float]]) -> Tensor:
+    return torch.tensor(list(chain(*values)), dtype=torch.float64)
 
 
 def _mean(values: Tensor) -> float:
-    return float(values.double().mean())
+    return float(values.double().nanmean())  # processes without the forgotten samples cannot measure membership
 
 
 def _rows(measured: _Measured) -> list[list[Any]]:
@@ -248,7 +268,7 @@ def _comparisons(measured: _Measured) -> list[str]:
 
     accuracy = f", accuracy {change('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
     if not measured.members:
-        return [f"Mean test loss {change('loss', 4)}{accuracy}, of the participants of this process."]
+        return [f"Mean test loss {change('loss', 4)}{accuracy}."]
     few = f"; measured on only {_count(measured.members, 'sample')}" if measured.members < ENOUGH_SAMPLES else ""
     return [
         f"Mean test loss {change('loss', 4)}{accuracy}.",

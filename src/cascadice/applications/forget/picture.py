@@ -17,8 +17,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     figure, (change, loss, membership) = panels(3, (13.5, 4.4))
     forgotten = set() if results["forgotten"]["samples"] else set(results["forgotten"]["participants"])
     nodes, left = range(len(results["change"])), results["distance"]
-    numbers = results.get("members", nodes)  # of one process among several
-    change.bar(nodes, results["change"], color=["#E69F00" if k in forgotten else COLOURS["forgotten"] for k in numbers])
+    change.bar(nodes, results["change"], color=["#E69F00" if k in forgotten else COLOURS["forgotten"] for k in nodes])
     title = "how far each model moved" + (" (orange: forgotten)" if forgotten else "")
     change.set(title=title, ylabel="|change of θ|")
     _plot_traces(loss, results, "loss", "test loss")
@@ -27,7 +26,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     for axes in (change, loss, membership):
         axes.set_xlabel("participant")
         if len(nodes) <= NAMED_UP_TO:
-            axes.set_xticks(nodes, [str(k) for k in numbers])
+            axes.set_xticks(nodes, [str(k) for k in nodes])
             axes.tick_params(axis="x", labelsize=8)
     measured = "" if left is None else f"; distance left {left:.3f}"
     save(figure, path, f"{results['title']} ({results['how']['level']}{measured})")
@@ -38,7 +37,7 @@ def _plot_traces(axes: Any, results: Mapping[str, Any], key: str, title: str) ->
         values = np.array(trace[key], dtype=float)
         if np.isnan(values).all():  # the forgotten samples are in another process
             continue
-        mean = np.mean(values)
+        mean = np.nanmean(values)
         style = {"color": COLOURS[name], "markersize": 5, "linestyle": "none"}
         axes.plot(values, MARKS[name], label=f"{name}: mean {mean:.3f}", **style)
         axes.axhline(mean, color=COLOURS[name], linewidth=0.8, alpha=0.6)

@@ -15,9 +15,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "how to share the rest, one of `cascadice list payouts` [proportional]"
     pay.add_argument("--payout", default="proportional", metavar="RULE", help=text)
     enter = parser.add_argument_group("contributions")
-    text = "how to score contributions, one of `cascadice list contributions` (the ledger's, or whole-run)"
+    text = "how to score contributions, one of `cascadice list contributions` (the ledger's, or whole-run-shares)"
     enter.add_argument("--kind", metavar="KIND", help=text)
-    text = "with whole-run: runs at smaller learning rates, from which shares are computed [3]"
+    text = "with whole-run-shares: runs at smaller learning rates, from which shares are computed [3]"
     enter.add_argument("--points", type=int, metavar="N", help=text)
     text = "with shares: how many rounds to follow an update for [4]"
     enter.add_argument("--hops", type=int, metavar="N", help=text)

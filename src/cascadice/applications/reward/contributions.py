@@ -15,7 +15,7 @@ from cascadice.influence.shares import mean_adjoint
 from cascadice.influence.whole_run import Rounds, WholeRun
 
 CONTRIBUTIONS: Mapping[str, str] = {
-    "whole-run": "shares of what the whole run did to the loss of the final models",
+    "whole-run-shares": "shares of what the whole run did to the loss of the final models",
     "shares": "shares of what the updates of a round did to everyone's loss over the next hops",
     "horizon": "how the final models' loss changes with the weight of each update",
 }
@@ -126,7 +126,7 @@ def by_horizon(
             batches.append(round_.draw.batch.cpu().flatten(1))
             yield round_
 
-    for scored in full_horizon(network, noted(), evaluation, operator=Operator(network, exchange)):
+    for scored in full_horizon(network, noted(), evaluation, samples=samples, operator=Operator(network, exchange)):
         batch = batches.pop()
         entry = Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))
         yield entry._replace(nodes=network.members)

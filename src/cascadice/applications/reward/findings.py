@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from cascadice.applications.charts import interval_text
 from cascadice.applications.in_step import run_in_step
@@ -18,17 +17,18 @@ from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
-from cascadice.applications.reward.payouts import Terms, check_terms, credit_bounds, pay, payment_bounds
+from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
-from cascadice.applications.reward.sentences import Paid, gap_in_words
-from cascadice.applications.reward.sentences import sentences as sentences_about
+from cascadice.applications.reward.sentences import everybody, sentences
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
-from cascadice.engine import Network, evaluate_on
+from cascadice.engine import Network
 from cascadice.engine.exchange.messages import Messages
+from cascadice.influence.uncertainty import Bounds
 from cascadice.names import lookup
 from cascadice.runs import together
 from cascadice.runs.ask import Question, start_rounds
+from cascadice.runs.eval_samples import check_eval_samples, evaluate_on_first
 from cascadice.runs.flags import open_from
 from cascadice.runs.folder import CHAIN
 from cascadice.runs.playing import Playable, playable
@@ -38,7 +38,8 @@ from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
 POINTS, HOPS = 3, 4
-FLAGS = {"points": "whole-run", "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
+WHOLE_RUN = "whole-run-shares"
+FLAGS = {"points": WHOLE_RUN, "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 SHOWN = 10  # payments on the console
 COLUMNS = ("participant", "payment", "95 % interval", "credit", "helped by", "harmed by", "injected")
 SECTION = Section(
@@ -50,6 +51,8 @@ SECTION = Section(
     "credit varies between rounds; payments whose intervals overlap are not clearly different.",
     audit,
     charts=charts,
+    everybody=everybody,
+    kept=("contributions", "samples"),
 )
 
 
@@ -62,10 +65,10 @@ def _run(args: argparse.Namespace, world: World) -> None:
     """Of several processes, each enters what its own participants contributed, and pays them."""
     folder = together.places(world, args.run, args.ledger, "ledger")[1]
     begun = (folder / CHAIN).exists()
-    args.kind = args.kind or (ledger_note(folder)["kind"].partition(",")[0] if begun else "whole-run")
+    args.kind = args.kind or (ledger_note(folder)["kind"].partition(",")[0] if begun else WHOLE_RUN)
     _check_kind(args)
     together.agree(world, "reward", {"--kind": args.kind}, args.overwrite)
-    recording = open_from(args, world)
+    recording = open_from(args, world, recorded=args.kind != WHOLE_RUN)
     check_terms(recording.network.whole, args.budget, args.floor, args.clawback, args.payout)
     note = _note(args, recording)
     if not begun:
@@ -75,14 +78,14 @@ def _run(args: argparse.Namespace, world: World) -> None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
     with world.exchange(recording.network) as exchange:
-        played = together.in_step(world, playable(recording)) if args.kind == "whole-run" else None
+        played = together.in_step(world, playable(recording)) if args.kind == WHOLE_RUN else None
         among = Among(world, exchange, None if played is None else replace(played, exchange=exchange))
         sign = None if key is None else partial(signature, key)
         swept = _enter_missing(writer, ledger, folder, note, args, among, sign)
         ledger = read_ledger(folder, note)
         results = _results(writer, ledger, _paid(ledger, args, among, recording.network), swept, args, among)
-    writer.write(plain(results), picture.plot)
-    _print_payments(writer, results["table"]["rows"])
+    of_all = writer.write(plain(results), picture.plot, SECTION, world)
+    _print_payments(writer, of_all["table"]["rows"], world)
     writer.print_files(f"; the ledger in {ledger.folder}")
 
 
@@ -94,13 +97,22 @@ class Among(NamedTuple):
     played: Playable | None
 
 
+class Paid(NamedTuple):
+    """What participants in the ledger are paid, how sure that is, and the weight of those whom other processes pay."""
+
+    payout: Payout
+    payments: Bounds
+    credit: Bounds
+    others_weight: float
+
+
 def _paid(ledger: Ledger, args: argparse.Namespace, among: Among, network: Network) -> Paid:
     terms = Terms(
         args.budget, args.floor, args.clawback, args.payout, others=network.whole - network.nodes,
         total=lambda own: among.world.total(*own),
     )  # fmt: skip
     contributed = by_round(ledger)
-    payout, payments = pay(contributed, **terms._asdict()), payment_bounds(contributed, **terms._asdict())
+    payout, payments = pay(contributed, **terms._asdict()), payment_bounds(contributed, terms)
     _, weights, everybody = terms.weigh(payout.credit)
     return Paid(payout, payments, credit_bounds(contributed, args.clawback), float(everybody - weights.sum()))
 
@@ -117,14 +129,12 @@ def _check_kind(args: argparse.Namespace) -> None:
 
 def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     """What the ledger is of. Effects on the final models are other numbers once the run has been continued."""
-    available, asked = len(recording.network.data.test), args.eval_samples
-    if (asked or 0) > available:
-        raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {asked}.")
+    check_eval_samples(args.eval_samples, recording.network)
     hops, points = args.hops or HOPS, args.points or POINTS
-    last = playable(recording).rounds - 1 if args.kind == "whole-run" else recording.round_numbers[-1]
+    last = playable(recording).rounds - 1 if args.kind == WHOLE_RUN else recording.round_numbers[-1]
     end = f"to the end of round {last}"
     kinds = {
-        "whole-run": f"{points} point{'s' * (points > 1)}, {end}",
+        WHOLE_RUN: f"{points} point{'s' * (points > 1)}, {end}",
         "shares": f"{hops} hop{'s' * (hops > 1)}",
         "horizon": end,
     }
@@ -132,7 +142,7 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
         "run": recording.fingerprint,
         "kind": f"{args.kind}, {kinds[args.kind]}",
         "samples": str(args.samples).lower(),
-        "eval-samples": "all" if asked is None else str(asked),
+        "eval-samples": "all" if args.eval_samples is None else str(args.eval_samples),
     }
 
 
@@ -144,7 +154,7 @@ def _enter_missing(
     writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
     entered, swept = set(among.world.common(ledger.rounds if ledger else ())), None
     try:
-        if args.kind == "whole-run":
+        if args.kind == WHOLE_RUN:
             entries, total, swept = _of_the_whole_run(writer, entered, args, among)
         else:
             entries, total = _of_rounds(writer.recording, entered, args, among)
@@ -176,8 +186,8 @@ def _of_rounds(
     recording: Recording, entered: set[int], args: argparse.Namespace, among: Among
 ) -> tuple[Iterable[Entry], int]:
     """The entries that the ledger lacks, and their number."""
-    network, test = recording.network, recording.network.data.test
-    evaluation = evaluate_on(network, test.subset(torch.arange(args.eval_samples or len(test))))
+    network = recording.network
+    evaluation = evaluate_on_first(args.eval_samples, network)
     if args.kind == "horizon":
         span = recording.consecutive_rounds()
         backwards = recording.load_rounds(span[::-1])
@@ -202,26 +212,27 @@ def _results(
         [numbers[k], pay, interval_text(paid.payments, k, 2), *why, injected.get(numbers[k], "")]
         for k, (pay, *why) in parts.items()
     ]
-    title = f"{args.budget:g} shared among {network.whole} participants"
-    sentences, measured = sentences_about(writer.recording, ledger, paid, injected, args), {}
+    title, measured = f"{args.budget:g} shared among {network.whole} participants", {}
     if (run := among.played) is not None:
         untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
         (entered,) = among.world.total(float(by_round(ledger).sum()))
         measured = {"untrained": untrained, "trained": trained, "gap": entered - trained + untrained}
-        sentences.insert(2, gap_in_words(**measured))
+        measured["points"] = args.points or POINTS
     results = {
-        **writer.header(title, sentences, COLUMNS, rows),
+        **writer.header(title, [], COLUMNS, rows),
         **{name: getattr(args, name) for name in ("budget", "floor", "clawback", "payout")},
         "ledger": str(ledger.folder),
         "note": ledger.note,
         "seal": ledger.seal,
         "rounds": ledger.rounds,
-        "payments": payout.payment.tolist(),
+        **dict(zip(("payments", "credit", "earned", "lost"), (column.tolist() for column in payout), strict=True)),
         "intervals": {name: np.stack(getattr(paid, name), 1).tolist() for name in ("payments", "credit")},
         **(_elsewhere(network, paid.others_weight) if network.members else {}),
         "contributions": by_round(ledger).tolist(),
         **measured,
+        "tested": writer.recording.final_test_metrics(among.world),
     }
+    results["findings"] = sentences(results)
     if args.samples:
         results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
     return results
@@ -232,7 +243,7 @@ def _elsewhere(network: Network, weight: float) -> Json:
     return {"members": list(network.members), "others": network.whole - network.nodes, "others_weight": weight}
 
 
-def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
+def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]], world: World) -> None:
     """Print the highest payments, and where the others are."""
     shown = [
         [node, f"{pay:.2f}", interval or "none", f"{credit:.4f}", fault]
@@ -240,4 +251,5 @@ def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]]) -> None:
     ]
     writer.print_table([*COLUMNS[:4], COLUMNS[-1]], shown[:SHOWN], right=3)
     if len(rows) > SHOWN:
-        writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {writer.folder / 'reward.json'}")
+        where = writer.folder / "reward.json" if world.alone else "reward.json of all processes"
+        writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {where}")

@@ -125,7 +125,13 @@ def check_free(folder: files.Folder) -> None:
 
 def ledger_note(folder: files.Folder) -> dict[str, str]:
     """What the ledger in a folder is of, from its header alone."""
-    return {**NOTE_DEFAULTS, **_read_chain(Path(folder) / CHAIN)[0]}
+    return _complete(_read_chain(Path(folder) / CHAIN)[0])
+
+
+def _complete(note: Mapping[str, str]) -> dict[str, str]:
+    """A note with its defaults. Shares of a whole run were called whole-run once."""
+    kind = note["kind"].replace("whole-run, ", "whole-run-shares, ") if "kind" in note else ""
+    return {**NOTE_DEFAULTS, **note, **({"kind": kind} if kind else {})}
 
 
 def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, seal: str | None = None) -> Ledger:
@@ -157,10 +163,10 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
             parts.append(_read_part(content))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
     seals = (opening, *(line.seal for line in chain))
-    ledger = Ledger(folder, {**NOTE_DEFAULTS, **note_read}, chain, seals[-1], rows, problems)
+    ledger = Ledger(folder, _complete(note_read), chain, seals[-1], rows, problems)
     if seal is not None and seal not in seals:
         raise ValueError(f"{folder} lacks the entries sealed by {seal[:12]}…: lines were removed from its chain's end.")
-    expected = ledger.note if note is None else {**NOTE_DEFAULTS, **note}
+    expected = ledger.note if note is None else _complete(note)
     for name in (*expected, *ledger.note):
         if expected.get(name) != ledger.note.get(name):
             what = "another run" if name == "run" else "other settings"

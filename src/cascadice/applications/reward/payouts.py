@@ -17,7 +17,10 @@ DRAWS = 1000  # of everybody's credit, for the intervals of payments
 
 
 class PayoutRule(NamedTuple):
-    """Turns everyone's credit into non-negative weights; payments above the floor are in proportion to them."""
+    """Turns credit into non-negative weights; payments above the floor are in proportion to them.
+
+    Entry by entry: of several processes, each gives the credit of its own participants.
+    """
 
     weights: Callable[[Float[Tensor, " n"]], Float[Tensor, " n"]]
     description: str
@@ -132,16 +135,7 @@ def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.
     return bounds_of_totals(_credit_by_round(contributions, clawback).numpy())
 
 
-def payment_bounds(
-    contributions: Float[Tensor, "rounds n"],
-    budget: float,
-    *,
-    floor: float = 0.0,
-    clawback: float = 1.0,
-    rule: str = "proportional",
-    others: int = 0,
-    total: Total = itself,
-) -> Bounds:
+def payment_bounds(contributions: Float[Tensor, "rounds n"], terms: Terms) -> Bounds:
     """The 95 % intervals of payments, by how much everyone's credit varies between rounds; NaN of one round.
 
         credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
@@ -150,23 +144,20 @@ def payment_bounds(
     interval says (`credit_bounds`), and every draw is paid; the interval holds 95 % of the payments. Draws are the same
     each time. Cost: 1,000 × R × n multiplications.
 
-    Args:
-        floor: This and what follows is explained at `Terms`.
-
     Example:
-        >>> low, high = payment_bounds(torch.tensor([[-3.0, -1.0], [-3.1, -0.8], [-2.9, -1.1]]), 100.0)
+        >>> low, high = payment_bounds(torch.tensor([[-3.0, -1.0], [-3.1, -0.8], [-2.9, -1.1]]), Terms(100.0))
         >>> bool(low[0] < 75.6 < high[0] < 85)
         True
     """
-    by_round = _credit_by_round(contributions, clawback)
+    by_round = _credit_by_round(contributions, terms.clawback)
     rounds, nodes = by_round.shape
     if rounds < 2:
         return Bounds(np.full(nodes, np.nan), np.full(nodes, np.nan))
     noise = torch.randn(DRAWS, rounds, generator=seeds.generator(0, "payments"), dtype=torch.float64)
     scale = half_width(rounds) / NORMAL / (rounds - 1) ** 0.5
     drawn = by_round.sum(0) + scale * noise @ (by_round - by_round.mean(0))
-    rest, weights, everybody = Terms(budget, floor, clawback, rule, others, total).weigh(drawn)
-    payments = floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
+    rest, weights, everybody = terms.weigh(drawn)
+    payments = terms.floor + rest * torch.where(everybody > 0, weights / everybody, 0.0)
     low, high = payments.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), 0).numpy()
     return Bounds(low, high)
 

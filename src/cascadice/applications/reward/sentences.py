@@ -1,24 +1,40 @@
 """What `cascadice reward` says: who is paid what, why, and how sure that is."""
 
-import argparse
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from cascadice.applications.reward.ledger import Ledger
-from cascadice.applications.reward.payouts import PAYOUT_RULES, Payout
+from cascadice.applications.plain import Json
+from cascadice.applications.reward.payouts import PAYOUT_RULES
+from cascadice.applications.writer import agreed
+from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import Bounds, overlapping
-from cascadice.runs.recording import Recording
+
+TERMS = ("run", "title", "budget", "floor", "clawback", "payout", "note")  # the same in all processes
+GAP = ("untrained", "trained", "gap")
 
 
-class Paid(NamedTuple):
-    """What participants in the ledger are paid, how sure that is, and the weight of those whom other processes pay."""
-
-    payout: Payout
-    payments: Bounds
-    credit: Bounds
-    others_weight: float
+def everybody(parts: Sequence[Json]) -> Json:
+    """The payments of all processes, from what each of them wrote about its own participants."""
+    if any(part.get("rounds") != parts[0].get("rounds") for part in parts):
+        raise ValueError("the ledgers of these processes hold different rounds. Start a new ledger with --ledger.")
+    agreed(parts, *TERMS)
+    rows = sorted((row for part in parts for row in part["table"]["rows"]), key=lambda row: -row[1])
+    names = ("members", "payments", "credit", "earned", "lost")
+    whole = {
+        **parts[0],
+        "table": {**parts[0]["table"], "rows": rows},
+        **{name: [value for part in parts for value in part[name]] for name in names},
+        "intervals": {
+            name: [ends for part in parts for ends in part["intervals"][name]] for name in parts[0]["intervals"]
+        },
+        "seal": [part["seal"] for part in parts],
+    }
+    whole["others"] = len(parts[0]["members"]) + parts[0]["others"] - len(whole["members"])
+    if all("contributions" in part for part in parts):
+        by_round = zip(*(part["contributions"] for part in parts), strict=True)
+        whole["contributions"] = [[value for own in each for value in own] for each in by_round]
+    return {**whole, "findings": sentences(whole)}
 
 
 def gap_in_words(untrained: float, trained: float, gap: float) -> str:
@@ -27,39 +43,51 @@ def gap_in_words(untrained: float, trained: float, gap: float) -> str:
     off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
     return (
         f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
-        f"{change + gap:+.4f}, which is {off}; more --points and smooth activations come nearer."
+        f"{change + gap:+.4f}, which is {off}. With smooth activations, more --points close that gap."
     )
 
 
-def sentences(
-    recording: Recording, ledger: Ledger, paid: Paid, injected: Mapping[int, str], args: argparse.Namespace
-) -> list[str]:
-    """Who is paid what, and why."""
+def sentences(results: Json) -> list[str]:
+    """Who is paid what, and why: what `reward.json` says in words; `seal` is a list of those of several processes."""
 
     def names(nodes: list[int]) -> str:
         each = (numbers[k] for k in nodes)
         return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in each)
 
-    network, payout = recording.network, paid.payout
-    nodes, rounds = range(len(payout.payment)), ledger.rounds
-    numbers = network.members or tuple(nodes)
+    payment, credit, earned, lost = (np.array(results[name]) for name in ("payments", "credit", "earned", "lost"))
+    of_payments, of_credit = (_bounds(results["intervals"][name]) for name in ("payments", "credit"))
+    nodes, rounds, others = range(len(payment)), results["rounds"], results.get("others", 0)
+    numbers, among = results.get("members") or tuple(nodes), " among them" if others else ""
+    injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
     span = f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
-    best, least = int(payout.payment.argmax()), float(payout.payment.min())
-    unpaid = [k for k in nodes if payout.credit[k] <= 0]
-    idle = [k for k in unpaid if payout.earned[k] == 0 == payout.lost[k]]
-    unclear = [k for k in nodes if k not in idle and paid.credit.low[k] <= 0 <= paid.credit.high[k]]
+    best, least = int(payment.argmax()), float(payment.min())
+    unpaid = [k for k in nodes if credit[k] <= 0]
+    idle = [k for k in unpaid if earned[k] == 0 == lost[k]]
+    unclear = [k for k in nodes if k not in idle and of_credit.low[k] <= 0 <= of_credit.high[k]]
     return [
-        f"{args.budget:g} is shared among {network.whole} participants, {PAYOUT_RULES[args.payout].description}."
-        + (f" {len(nodes)} of them are paid by this process." if network.members else ""),
-        f"Credit is how much a participant's updates lowered the loss, less the harm they did ({ledger.note['kind']}; "
-        f"{span}).",
-        f"Highest payment: {payout.payment[best]:.2f}, to {names([best])}{_overlapping(paid.payments, best)}.",
+        f"{results['budget']:g} is shared among {len(nodes) + others} participants, "
+        f"{PAYOUT_RULES[results['payout']].description}." + (f" This is about {numbered(numbers)}." if others else ""),
+        f"Credit is how much a participant's updates lowered the loss, less the harm they did "
+        f"({results['note']['kind']}; {span}).",
+        *([gap_in_words(**{name: results[name] for name in GAP})] if "gap" in results else []),
+        f"Highest payment{among}: {payment[best]:.2f}, to {names([best])}{_overlapping(of_payments, best)}.",
         *([f"Paid {least:.2f} each, because their credit is not positive: {names(unpaid)}."] if unpaid else []),
         *([f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."] if unclear else []),
         *([f"Neither helped nor harmed: {names(idle)}."] if idle else []),
-        *([f"Mean {quality}."] if (quality := recording.final_test_metrics()) else []),
-        f"Ledger seal: {ledger.seal[:16]}… (in full in reward.json). A copy kept elsewhere reveals removed entries.",
+        *([f"Mean {results['tested']}."] if results["tested"] else []),
+        _sealed(results["seal"]),
     ]
+
+
+def _sealed(seal: str | Sequence[str]) -> str:
+    kept = "A copy kept elsewhere reveals removed entries."
+    if isinstance(seal, str):
+        return f"Ledger seal: {seal[:16]}… (in full in reward.json). {kept}"
+    return f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json. {kept}"
+
+
+def _bounds(ends: Sequence[Sequence[float | None]]) -> Bounds:
+    return Bounds(*np.array(ends, dtype=float).T)
 
 
 def _overlapping(payments: Bounds, best: int) -> str:

@@ -9,6 +9,7 @@ from cascadice.applications.validate.estimates import Setting
 from cascadice.applications.validate.idea import Checked
 
 GOOD = 0.7  # LDS
+FEWEST = 16  # subsets: with fewer, intervals by resampling are too narrow; of a perfect ranking they have no width
 
 
 def advise(
@@ -49,8 +50,9 @@ def trust(checked: Sequence[Checked]) -> str:
     if isnan(best.lds.spearman):
         return "No estimate distinguishes subsets on your network, or all subsets gave the same loss."
     figures = f"LDS {best.lds.spearman:.2f}, {best.lds.low:.2f} to {best.lds.high:.2f}"
-    care = " most, but with care" if best.lds.spearman < GOOD else ""
-    sentence = f"On your network, trust {best.name}{care} ({figures})"
+    few = f", from {len(best.predicted)} subsets only" if _too_few(best) else ""
+    care = " most, but with care" if best.lds.spearman < GOOD or few else ""
+    sentence = f"On your network, trust {best.name}{care} ({figures}{few})"
     if best.lds.low <= 0:
         none = "trust none of these estimates"
         sentence = f"On your network, {none}: the best is {best.name} ({figures}), and more --subsets may settle it"
@@ -60,15 +62,26 @@ def trust(checked: Sequence[Checked]) -> str:
     return f"{sentence}."
 
 
+def _too_few(best: Checked) -> bool:
+    """Whether there are too few subsets to call another estimate clearly worse than this one."""
+    return len(best.predicted) < FEWEST
+
+
 def _comparable(checked: Sequence[Checked]) -> list[str]:
+    """Which of the others may be as good as the best, and which are clearly worse: their intervals do not overlap."""
     best, *others = checked
-    alike = [one for one in others if 0 < best.lds.low <= one.lds.spearman and one.lds.low > 0]
+    few, useful = _too_few(best), [one for one in others if best.lds.low > 0 and one.lds.low > 0]
+    low = -1.0 if few else round(best.lds.low, 2)  # as it is printed: intervals that touch there are not apart
+    alike = [one for one in useful if round(one.lds.high, 2) >= low]
+    worse = [one for one in useful if round(one.lds.high, 2) < low]
+    sentences = [f"Clearly worse: {_listed(worse)}."] if worse else []
     if not alike:
-        return []
-    cheapest, sentence = min(alike, key=lambda one: one.trainings), f"Not clearly worse: {_listed(alike)}."
+        return sentences
+    start = f"Too few subsets ({len(best.predicted)}) to tell whether these are worse" if few else "Not clearly worse"
+    cheapest, sentence = min(alike, key=lambda one: one.trainings), f"{start}: {_listed(alike)}."
     if cheapest.trainings < best.trainings:
         sentence += f" {cheapest.name} is cheaper: {cheapest.trainings:.1f} trainings, not {best.trainings:.1f}."
-    return [sentence]
+    return [sentence, *sentences]
 
 
 def _listed(checked: Sequence[Checked]) -> str:

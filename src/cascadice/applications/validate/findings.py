@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.validate import idea, picture
 from cascadice.applications.validate.advice import advise
@@ -16,12 +14,13 @@ from cascadice.applications.validate.estimates import ESTIMATES, Setting
 from cascadice.applications.validate.idea import Checked, Plan, Results, Trained
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
-from cascadice.engine import evaluate, evaluate_on
+from cascadice.engine import evaluate
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
 from cascadice.runs import memory, store
 from cascadice.runs.binding import build_recorded
+from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
@@ -100,12 +99,8 @@ def _open(args: argparse.Namespace) -> Recording:
 def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
     run = playable(recording)
     network = run.network
-    available = len(network.data.test)
-    count = min(available, EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
-    if count > available:
-        raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
-    evaluation = evaluate_on(network, network.data.test.subset(torch.arange(count)))
-    return Setting(network, run.rounds, evaluation, args.keep, args.of == "samples")
+    count = min(len(network.data.test), EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
+    return Setting(network, run.rounds, evaluate_on_first(count, network), args.keep, args.of == "samples")
 
 
 def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:

@@ -11,6 +11,7 @@ from cascadice.influence.uncertainty import signs
 from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
 from cascadice.runs.scores import VERDICTS
+from cascadice.runs.sweeps import SHARES, WholeRunQuestion
 from cascadice.runs.words import headline
 
 LEAD = (
@@ -37,9 +38,11 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         for k in order
     ]  # fmt: skip
     columns = ["participant", *kinds, "95 % interval", "", *(["injected"] if injected else [])]
+    points = whole.note.get("points", WholeRunQuestion.points) if SHARES in kinds else None
     results = {
         "title": headline(whole.summary),
-        "findings": [],  # the page has said them above
+        "findings": [f"Shares were computed with --points {points}."] if points else [],  # the page has said the others
+        "points": points,
         "table": {"columns": columns, "rows": rows},
     }
     drawn = contributions(updates[:, known], injected, "Who helped, who harmed", first, known)

@@ -1,8 +1,8 @@
 """Influence as a page shows it: who, on whom, how far and how accurately; from every table of influence of a run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ class Influences(NamedTuple):
     name: str
     table: Table
     summary: InfluenceSummary
+    note: Mapping[str, Any] = {}
 
 
 def read(
@@ -49,7 +50,7 @@ def read(
                 raise ValueError("it belongs to another run.")
             rows = concatenate(map(read_table, places))
             summary = summarise(rows, nodes, metrics, injected, read_training_change(places[0]), sees_scale)
-            read.append(Influences(name, rows, summary))
+            read.append(Influences(name, rows, summary, read_note(places[0])))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
@@ -71,7 +72,7 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
     """
     if not read:
         return None
-    name, _, summary = read[0]
+    name, summary = read[0].name, read[0].summary
     final = next((one for one in read if one.summary.whole_run), None)
     tables = [one for one in (final, read[0]) if one is not None]
     tables = tables[: 1 if final is read[0] else 2]

@@ -58,7 +58,7 @@ def samples(
     return {
         "kind": kind,
         "caution": doubt,
-        "clear": "" if doubt else counted_samples(scores),
+        "clear": "" if doubt else counted_samples(summary.verdicts[kind]),
         "rounds": list(summary.rounds),
         "count": len(scores),
         "helped": [_sample(score, data, became) for score in low],

@@ -30,15 +30,26 @@ function plainTable(columns, rows, caption) {
   const textual = columns.map((_, place) => rows.some((row) => typeof row[place] === "string" && isNaN(row[place].replaceAll("−", "-"))));
   const kind = (text, place) => (textual[place] || place === 0 ? `text${String(text).length > 40 ? " long" : ""}` : null); // a sentence must not become a column of words
   const cell = (tag, text, place) => element(tag, { class: kind(text, place), scope: tag === "th" ? "col" : null }, text);
+  const decimals = columns.map((_, place) => sharedDecimals(rows.map((row) => row[place])));
   return element("table", {}, element("caption", { class: "hidden" }, caption),
     element("thead", {}, element("tr", {}, ...columns.map((column, place) => cell("th", column, place)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, place) => cell("td", cellText(value), place))))));
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, place) => cell("td", cellText(value, decimals[place]), place))))));
 }
 
-function cellText(value) {
+// How many decimals give the largest number of a column four digits; null where they are whole, or too large or small to be written out.
+function sharedDecimals(values) {
+  const numbers = values.filter((value) => typeof value === "number" && isFinite(value));
+  const largest = Math.max(...numbers.map(Math.abs));
+  if (numbers.every(Number.isInteger) || largest < 1e-4 || largest >= 1e6) return null;
+  return Math.max(0, 3 - Math.floor(Math.log10(largest)));
+}
+
+function cellText(value, decimals) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return typeof value === "number" && !Number.isInteger(value) ? number(value, 4).replaceAll("-", "−") : String(value);
+  if (typeof value !== "number") return String(value);
+  const text = decimals === null ? (Number.isInteger(value) ? String(value) : number(value, 4)) : value.toFixed(decimals);
+  return (/[1-9]/.test(text) ? text : text.replace("-", "")).replaceAll("-", "−"); // no −0.00
 }
 
 // Rebuilt only if they changed: a live page is rendered every few seconds, and their charts are not redrawn in place.

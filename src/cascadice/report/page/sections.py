@@ -17,7 +17,7 @@ from cascadice.applications.forget.findings import SECTION as FORGET
 from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.applications.validate.findings import SECTION as VALIDATE
-from cascadice.applications.writer import Section
+from cascadice.applications.writer import Section, alike
 from cascadice.runs.folder import INFLUENCE
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
@@ -39,26 +39,54 @@ NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, 
 
 
 def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
-    """The sections of the run with fingerprint `run`, or of each of its processes, under its name.
+    """The sections of the run with fingerprint `run`; what several processes wrote is put together.
 
     What cannot be shown is named in `notes`.
     """
-    sections = []
-    by_folder = (in_order(folder.glob("*/*.json"), list(SECTIONS), lambda path: path.stem) for folder in folders)
-    for path in (path for paths in by_folder for path in paths):
-        if path.stem != path.parent.name or path.stem == INFLUENCE:
-            continue
+    paths = [path for folder in folders for path in sorted(folder.glob("*/*.json")) if path.stem == path.parent.name]
+    names = in_order({path.stem for path in paths} - {INFLUENCE}, list(SECTIONS), str)
+    return [
+        section
+        for name in names
+        if (section := _read_section(name, [path for path in paths if path.stem == name], run, notes))
+    ]
+
+
+def _read_section(name: str, paths: Sequence[Path], run: str, notes: list[str]) -> Json | None:
+    """The section of these results of one command, one file for each process that has them."""
+    parts, checked = list[Json](), dict[str, None]()
+    for path in paths:
         try:
             results = files.read_json(path)
             if results.get("run") != run:
                 raise ValueError("it belongs to another run.")
-            section = build_section(results, path.parent)
-            section["title"] += f": {path.parent.parent.name}" if len(folders) > 1 else ""
-            section["findings"] += audited(results, path.parent)
-            sections.append(section)
+            checked |= dict.fromkeys(audited(results, path.parent))
+            parts.append(results)
         except (ValueError, TypeError, OSError) as error:
-            notes.append(f"The results of `cascadice {path.stem}` are not shown: {error}")
-    return sections
+            where = f" of {path.parent.parent.name}" if len(paths) > 1 else ""
+            notes.append(f"The results in {path.parent.name}{where} are not shown: {error}")
+    if not parts:
+        return None
+    try:
+        section = build_section(together(name, parts), paths[0].parent)
+    except (ValueError, TypeError, OSError) as error:
+        notes.append(f"The results in {name} are not shown: {error}")
+        return None
+    return {**section, "findings": [*section["findings"], *checked]}
+
+
+def together(name: str, parts: Sequence[Json]) -> Json:
+    """The results of a command, or of all processes that have any; ValueError if these do not fit together."""
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        whole = SHOWN[name].everybody(parts) if name in SHOWN else alike(parts)
+    except (KeyError, IndexError, AttributeError) as error:
+        wrong = f"{type(error).__name__} {error}"
+        raise ValueError(
+            f"those of all processes cannot be put together: {wrong}. Ask them again, with --overwrite."
+        ) from None
+    return {**whole, "figure": None}  # it is of one process
 
 
 def audited(results: Json, folder: Path) -> list[str]:
@@ -90,7 +118,19 @@ def build_section(results: Json, folder: Path) -> Json:
         "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
         "charts": drawn or [],
         "picture": _picture(folder, results.get("figure")) if drawn is None else None,
+        "points": str(results.get("points") or ""),
     }
+
+
+def explain_points(sections: Sequence[Json]) -> None:
+    """Where shares were computed with different numbers of points, say in the first section why their sums differ."""
+    used = [section for section in sections if section["points"]]
+    if len({section["points"] for section in used}) > 1:
+        each = ", ".join(f"{section['name']} with {section['points']}" for section in used)
+        used[0]["findings"].append(
+            f"The sums of shares on this page differ, because they were computed with different --points: {each}. More "
+            "points bring them closer to each other and to what training changed."
+        )
 
 
 def _charts(results: Json, name: str) -> list[Json] | None:
@@ -121,23 +161,25 @@ def commands(
 ) -> list[Json]:
     """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again.
 
-    Only who helped the final models can be asked of a run that was not recorded, if it is `playable` without. `own`
-    names what commands must be told how to build: "model", "loss".
+    Only who helped the final models, and what they are to be paid for it, can be asked of a run that was not recorded,
+    if it is `playable` without. `own` names what commands must be told how to build: "model", "loss".
     """
     run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
     if not recorded:
         again = shlex.quote(f"{folder}-recorded")
         text = f"cascadice run {run} --record all --out {again} && {COMMAND.format(run=again)}"
         rounds = [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
-        without = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
+        without = {"whole-run": INFLUENCES["whole-run"], "reward": SECTIONS["reward"]} if playable else {}
         return _offers(without, run, samples, shown) + rounds
     flags = "".join(f" --{what} package.module:name" for what in own)
     return [{**one, "command": one["command"] + flags} for one in _offers(INFLUENCES | SECTIONS, run, samples, shown)]
 
 
-def commands_of_processes(folder: Path, processes: int, recorded: bool, shown: Collection[str]) -> list[Json]:
-    """The same for a run of several processes, which answer together."""
-    offers = {"whole-run": INFLUENCES["whole-run"]}
+def commands_of_processes(
+    folder: Path, processes: int, recorded: bool, shown: Collection[str], playable: bool
+) -> list[Json]:
+    """The same for a run of several processes, which answer together; it is not playable if one was away."""
+    offers = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
     if recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
     texts = _offers(offers, shlex.quote(str(folder)), "", shown)
