@@ -79,6 +79,12 @@ def test_curves_are_what_was_measured(asked):
     np.testing.assert_allclose(curves["consensus"]["mean"], [float(m.consensus) for m in measures], rtol=1e-4)
 
 
+def test_metrics_that_the_manifest_does_not_count_yet_are_not_shown(bare):
+    before, metrics = collect(bare), store.read_metrics(bare)
+    store.write_metrics(bare, [*metrics, metrics[-1]._replace(t=len(metrics))])  # what a live run writes first
+    assert collect(bare) == before
+
+
 def test_many_participants_are_a_band(tmp_path):
     folder = train(tmp_path / "run", replace(CONFIG, nodes=70, rounds=2, record="none", batch_size=4))
     data = collect(folder)
@@ -213,7 +219,8 @@ def test_a_run_without_influence_offers_the_commands(bare, capsys):
 
 def test_a_run_that_was_not_recorded_must_be_trained_again(bare):
     shutil.rmtree(bare / "rounds")
-    final, entry = collect(bare)["commands"]
+    final, paid, entry = collect(bare)["commands"]
+    assert paid["command"].startswith("cascadice reward ")
     assert final["command"] == f"cascadice influence {bare} --kind whole-run-shares --samples"
     assert entry["command"].startswith(
         f"cascadice run {bare} --record all --out {bare}-recorded && cascadice influence"
@@ -275,7 +282,7 @@ def test_results_of_another_run_are_noted_and_not_shown(run):
     assert data["influence"]["folder"] == "samples"
     assert data["notes"] == [
         "The influence in influence is not shown: it belongs to another run.",
-        "The results of `cascadice detect` are not shown: it belongs to another run.",
+        "The results in detect are not shown: it belongs to another run.",
     ]
 
 
@@ -283,7 +290,7 @@ def test_results_that_do_not_hold_are_noted_and_not_shown(bare):
     write_section(bare, "forget", models="../models.bin", models_digest="0" * 64)
     data = collect(bare)
     assert data["sections"] == []
-    assert data["notes"][0].startswith("The results of `cascadice forget` are not shown: ")
+    assert data["notes"][0].startswith("The results in forget are not shown: ")
 
 
 @pytest.mark.parametrize("content", ["no JSON", '{"run": "RUN", "table": {"columns": 3}}', "[1]"])
@@ -292,7 +299,7 @@ def test_sections_that_cannot_be_read_are_noted(bare, content):
     (bare / "detect" / "detect.json").write_text(content.replace("RUN", fingerprint(CONFIG)))
     data = collect(bare)
     assert data["sections"] == []
-    assert data["notes"][0].startswith("The results of `cascadice detect` are not shown: ")
+    assert data["notes"][0].startswith("The results in detect are not shown: ")
 
 
 def test_damage_is_noted_and_the_rest_is_shown(run):

@@ -17,6 +17,7 @@ from cascadice.report.page import final_models, influences, mixing, samples, sec
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
+from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
 from cascadice.runs.round_metrics import RoundMetrics
@@ -41,16 +42,21 @@ def collect(folder: files.Folder) -> Json:
     places, config, manifest, run, nodes, metrics, injected, read = read_run(home, notes)
     length = int(manifest.get("rounds", 0))
     notes.extend(_stopped(home, manifest, config, length))
-    notes.extend(text for place in places for text in _gone(place))
+    away = _away(places)
+    notes.extend(away + [text for place in places for text in _gone(place)])
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_sections(places, run, notes)
+    final = final_models.section(home, read)
+    sections.explain_points([*([final] if final else []), *results])
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
     scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, places[0])
     present = {section["name"]: True for section in results} | {"samples": scored}
     present |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, there = bool(store.saved_rounds(places[0])), [name for name, what in present.items() if what]
     if process := manifest.get("process"):
-        offered = sections.commands_of_processes(places[0].parent, int(process.get("of", 1)), recorded, there)
+        offered = sections.commands_of_processes(
+            places[0].parent, int(process.get("of", 1)), recorded, there, playable=not away
+        )
     else:
         own = unknown(config) if config.saved else ()
         offered = sections.commands(home, recorded, there, config.rule is None, own)
@@ -70,7 +76,7 @@ def collect(folder: files.Folder) -> Json:
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries),
-        "final": final_models.section(home, read),
+        "final": final,
         "training": curves(metrics),
         "influence": influences.influence(read, shown),
         "mixing": mixing.mixing(places[0], config, shown, rounds, hops, notes),
@@ -122,10 +128,22 @@ def read_run(home: Path, notes: list[str]) -> Run:
     manifest, run = _read_manifest(places, config, notes)
     nodes = int(manifest.get("nodes") or config.nodes or 0)
     metrics, faults = _read_metrics(places, nodes, notes), (*config.corruptions, *config.behaviours)
+    if len(places) == 1 and manifest:  # metrics are written before the manifest: a live page may be collected in between
+        metrics = [one for one in metrics if one.t < int(manifest.get("rounds", 0))]
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
     read = influences.read(places, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
     return Run(places, config, manifest, run, nodes, metrics, injected, read)
+
+
+def _away(places: Sequence[Path]) -> list[str]:
+    """Which processes were away, and in how many rounds, in words."""
+    return [
+        f"{place.name} was away in {len(away)} rounds between {away[0]} and {away[-1]}: nothing is known of its "
+        "participants there, and influence covers only rounds that all processes recorded."
+        for place in places
+        if (away := read_departures(place).away)
+    ]
 
 
 def _gone(home: Path) -> list[str]:
