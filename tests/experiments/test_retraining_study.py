@@ -1,6 +1,8 @@
 """The retraining study: a small one runs, and its page says what its results say."""
 
 import json
+import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,12 @@ from cascadice.applications.reward.payouts import shapley
 from cascadice_experiments.retraining import __main__ as command
 from cascadice_experiments.retraining import contest, roughness
 from cascadice_experiments.retraining.settings import CASES, load, make_networks, shifted
-from cascadice_experiments.retraining.table import lines, read
+from cascadice_experiments.retraining.table import cells, lines, paired, read
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = read(DOCS / "results" / "retraining")
+(DIGITS,) = read(DOCS / "results" / "retraining" / "digits")
 
 
 def test_a_small_study_runs(capsys):
@@ -32,6 +35,45 @@ def test_the_page_shows_the_results(result):
     missing = [line for line in table if line not in page]
     assert missing == []
     assert any(title.partition("(")[2].rstrip(")") in line for line in page if line.startswith("## "))
+
+
+def test_paired_differences_on_the_page_are_those_of_the_results():
+    sections = re.split(r"^## ", (DOCS / "retraining.md").read_text().replace("\u2212", "-"), flags=re.M)
+    quoted = [(text, found) for text in sections for found in re.findall(PAIRED, text)]
+    assert len(quoted) >= 19
+    for text, found in quoted:
+        assert found in {gap for result in (*RESULTS, DIGITS) if _is_about(result, text) for gap in _gaps(result)}
+
+
+PARTS = ("exact Shapley", *(f"joining {others}" for others in (0, 1, 3, 5, 7)))  # what the page shows of digits
+PAIRED = r"([+-]\d\.\d\d)[^()+;]*?, (?:95 % interval )?([+-]\d\.\d\d) to ([+-]\d\.\d\d)"
+
+
+def _is_about(result, text):
+    some = None if result is not DIGITS else PARTS
+    return any(line in text for line in list(lines(result, some))[3:])
+
+
+def _gaps(result):
+    conditions, rows = cells(result)
+    for condition, first, second in product(conditions, rows, rows):
+        yield tuple(f"{value:+.2f}" for value in paired(result, condition, first, second))
+
+
+def test_a_paired_difference():
+    rows = [{"condition": "c", "estimate": e, "seed": s, "spearman": v} for e, s, v in
+            (("a", 0, 0.5), ("a", 1, 0.7), ("b", 1, 0.4), ("b", 0, 0.4), ("b", 2, 0.9))]  # fmt: skip
+    gap, low, high = paired({"rows": rows}, "c", "a", "b")
+    assert gap == pytest.approx(0.2)  # of seeds 0 and 1, which both have
+    assert (low, high) == pytest.approx((0.2 - 12.706 * 0.1, 0.2 + 12.706 * 0.1), rel=1e-3)
+
+
+def test_paired_differences_are_shown_and_unknown_estimates_are_named(capsys):
+    show = ["--show", str(DOCS / "results" / "retraining"), "--paired"]
+    assert command.main([*show, "whole-run at 0.8", "first order, 1 hop"]) == 0
+    assert "mlp, participants 0.8: +0.90, +0.48 to +1.33" in capsys.readouterr().out.splitlines()
+    assert command.main([*show, "whole-run", "first order, 1 hop"]) == 2
+    assert "whole-run at 1" in capsys.readouterr().err
 
 
 def test_all_results_are_of_five_seeds():
@@ -53,8 +95,7 @@ def test_seeds_measured_apart_are_put_together(tmp_path):
 
 def test_the_page_shows_shapleys_parts():
     page = (DOCS / "retraining.md").read_text().splitlines()
-    result = json.loads((DOCS / "results" / "retraining" / "digits" / "contest.json").read_text())
-    _, *table = lines(result, only=("exact Shapley", *(f"joining {others}" for others in (0, 1, 3, 5, 7))))
+    _, *table = lines(DIGITS, only=PARTS)
     shown = [line for line in table if line in page]
     assert len(shown) >= 8
 

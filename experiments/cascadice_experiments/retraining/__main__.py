@@ -15,7 +15,7 @@ from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.retraining import contest, measure
 from cascadice_experiments.retraining.settings import CASES, QUICK
-from cascadice_experiments.retraining.table import lines, read
+from cascadice_experiments.retraining.table import lines, paired_lines, read
 
 KNOWN = {**CASES, contest.CASE.name: contest.CASE}
 FLAGS: study.Flags = {
@@ -28,6 +28,11 @@ FLAGS: study.Flags = {
     "--together": {"type": int, "metavar": "N", "help": "networks to retrain side by side"},
     "--limit": {},
     "--show": {"type": Path, "metavar": "DIR", "help": "measure nothing: print the results in this folder"},
+    "--paired": {
+        "nargs": 2,
+        "metavar": ("A", "B"),
+        "help": "with --show: how far estimate A is above B, seed by seed, with its 95 %% interval",
+    },
     "--out": {"help": "folder for a JSON file for each case and first seed"},
 }
 
@@ -40,8 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(args: Namespace) -> dict[str, Any]:
     if args.show:
         kept = read(args.show)
+        if args.paired:
+            known = {row["estimate"]: row for result in kept for row in result["rows"]}
+            for name in args.paired:
+                lookup(known, name, "estimate")
         for result in kept:
-            print(*lines(result), "", sep="\n")
+            for line in paired_lines(result, *args.paired) if args.paired else [*lines(result), ""]:
+                print(line)
         return {"cases": kept}
     torch.set_float32_matmul_precision("high")
     source, root = ("digits", None) if args.quick else find(args.data_root)

@@ -3,9 +3,12 @@
 import json
 from collections.abc import Container, Iterator, Mapping
 from itertools import groupby
+from math import nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+from cascadice.influence.uncertainty import half_width
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -32,6 +35,32 @@ def cells(result: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
     conditions = list(dict.fromkeys(row["condition"] for row in result["rows"]))
     estimates = dict.fromkeys(row["estimate"] for row in result["rows"])
     return conditions, {e: [_spread(spearman(result, c, e)) for c in conditions] for e in estimates}
+
+
+def paired(result: Mapping[str, Any], condition: str, first: str, second: str) -> tuple[float, float, float]:
+    """How far one estimate's Spearman is above another's: the mean over seeds, and the ends of its 95 % interval."""
+    by_seed = [
+        {
+            row["seed"]: row["spearman"]
+            for row in result["rows"]
+            if (row["condition"], row["estimate"]) == (condition, e)
+        }
+        for e in (first, second)
+    ]
+    gaps = [by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]]
+    if len(gaps) < 2:
+        return (gaps[0] if gaps else nan), nan, nan
+    half = half_width(len(gaps)) * stdev(gaps) / len(gaps)  # of the mean, not of the sum
+    return mean(gaps), mean(gaps) - half, mean(gaps) + half
+
+
+def paired_lines(result: Mapping[str, Any], first: str, second: str) -> Iterator[str]:
+    """A line for each condition in which both estimates were measured."""
+    for condition in cells(result)[0]:
+        gap, low, high = paired(result, condition, first, second)
+        if gap == gap:
+            interval = f", {low:+.2f} to {high:+.2f}" if low == low else " (one seed)"
+            yield f"{result['case']}, {condition}: {gap:+.2f}{interval}"
 
 
 def _spread(values: list[float]) -> str:

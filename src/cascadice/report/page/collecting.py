@@ -128,7 +128,9 @@ def read_run(home: Path, notes: list[str]) -> Run:
     manifest, run = _read_manifest(places, config, notes)
     nodes = int(manifest.get("nodes") or config.nodes or 0)
     metrics, faults = _read_metrics(places, nodes, notes), (*config.corruptions, *config.behaviours)
-    if len(places) == 1 and manifest:  # metrics are written before the manifest: a live page may be collected in between
+    if (
+        len(places) == 1 and manifest
+    ):  # metrics are written before the manifest: a live page may be collected in between
         metrics = [one for one in metrics if one.t < int(manifest.get("rounds", 0))]
     injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
     nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
