@@ -43,13 +43,14 @@ def test_its_rounds_follow_one_another(old):
     assert [m.t for m in store.read_metrics(old)] == list(range(6))
 
 
-def test_it_is_resumed_to_the_bits_of_a_new_run(old, tmp_path):
+def test_it_is_resumed_to_the_numbers_of_a_new_run(old, tmp_path):
     again = ["run", str(old), "--rounds", "8", "--out", str(tmp_path / "again"), "--quiet"]
     assert main(["run", "--resume", "--out", str(old), "--rounds", "8", "--quiet"]) == 0
     assert main(again) == 0
     resumed, new = store.load_checkpoint(old), store.load_checkpoint(tmp_path / "again")
     assert resumed.t == new.t == 8
-    assert torch.equal(resumed.participants.theta, new.participants.theta)
+    # close, not equal: other processors round differently than the one that recorded it
+    torch.testing.assert_close(resumed.participants.theta, new.participants.theta)
 
 
 def test_it_keeps_its_fingerprint_when_it_is_resumed(old):
@@ -75,10 +76,18 @@ def test_its_influence_is_what_this_version_computes(old, tmp_path):
     ask.ask(old, ASKED, tmp_path / "now", quiet=True)
     then = read_table(old / "influence")
     now = read_table(tmp_path / "now").select(round=sorted(set(then.round.tolist())))
-    assert len(then) == len(now)
-    for name in ("round", "source", "hop", "receiver", "kind"):
-        assert (then.columns[name] == now.columns[name]).all()
-    torch.testing.assert_close(torch.from_numpy(now.value), torch.from_numpy(then.value), rtol=1e-4, atol=1e-6)
+    expected, computed = (entries(table) for table in (then, now))
+    assert len(expected) == len(then)
+    for entry in expected.keys() | computed.keys():  # what rounds to 0 on one processor has no row there
+        assert computed.get(entry, 0.0) == pytest.approx(expected.get(entry, 0.0), rel=1e-4, abs=1e-6), entry
+
+
+def entries(table):
+    """Values by the cells that they stand in."""
+    names = ("round", "source", "hop", "receiver", "kind")
+    return dict(
+        zip(zip(*(table.columns[name].tolist() for name in names), strict=True), table.value.tolist(), strict=True)
+    )
 
 
 def test_other_questions_are_told_apart_from_those_it_was_asked(old):
