@@ -14,7 +14,7 @@ from cascadice.influence.cascade import Cascade
 from cascadice.influence.checks import check_many, check_rounds, check_sources
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.reverse_gossip import by_both, by_participant, reverse_gossip
+from cascadice.influence.reverse_gossip import by_both, by_participant, swept
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
@@ -74,7 +74,7 @@ def _first_order(request: Request) -> RoundInfluence:
     if not request.samples and not request.operator.network.members:
         cascade = first_order(*request.window, request.sources, operator=request.operator)
         return RoundInfluence(first, (cascade,), {}, {})
-    adjoint = reverse_gossip(*request.window, operator=request.operator)
+    adjoint = swept(*request.window, operator=request.operator)
     if not request.samples:
         scores = _of_sources(request, by_participant(first, adjoint))
         return RoundInfluence(first, (), {"first order": scores}, {})
