@@ -12,6 +12,7 @@ from torch import nn
 from cascadice import losses, optimizers
 from cascadice.engine import Behaviour, simulate
 from cascadice.influence import (
+    by_sample,
     evaluate_on,
     first_order,
     hops_from,
@@ -19,6 +20,7 @@ from cascadice.influence import (
     path_integrated,
     path_integrated_samples,
     reverse_gossip,
+    samples_by_receiver,
     shares,
     shares_of_samples,
     truth,
@@ -43,6 +45,8 @@ WAYS = {
     "path-integrated samples": of_one(path_integrated_samples),
     "shares": shares,
     "shares of samples": shares_of_samples,
+    "reverse gossip": reverse_gossip,
+    "samples by receiver": samples_by_receiver,
 }
 EVERY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -137,14 +141,29 @@ def test_no_way_takes_the_rounds_of_another_network(way):
     refused("gives other parameters", way, small(), window(LOOKALIKES["model"](), 1))
 
 
-@pytest.mark.parametrize("name", ["size", "participants"])
-def test_reverse_gossip_of_another_network(name):
-    refused(
-        r"must be of this network, 4 participants of 43 parameters, .*; found",
-        reverse_gossip,
-        small(),
-        window(OTHERS[name][0](), 1),
-    )
+def test_samples_of_a_round_of_another_network():
+    network = small()
+    rounds, x = window(network, 1), network.data.train.x
+    adjoint = reverse_gossip(network, rounds, evaluate_on(network))
+    scaled = replace(network.data, train=replace(network.data.train, x=1.04 * x))
+    with pytest.raises(ValueError, match="gives other parameters"):
+        by_sample(replace(network, data=scaled), rounds[0], adjoint)
+
+
+@pytest.mark.parametrize("way", [truth, first_order, path_integrated])
+def test_the_sources_that_were_asked_for_are_replayed(way):
+    network = small(mixing=torch.eye(9, dtype=torch.float64))
+    (first,) = window(network, 1)
+    for source in range(9):
+        theta = first.half.theta.clone()
+        theta[source] += 0.01
+        wrong = [first._replace(half=first.half._replace(theta=theta))]
+        refused(f"participant {source} in round 2 gives other", way, network, wrong, sources=[(source + 1) % 9, source])
+
+
+def test_sources_that_sat_the_round_out_are_not_all_that_is_replayed():
+    network = small(behaviours=[Behaviour("absent", (0,))])
+    refused("of participant 1 in round 2", truth, replace(network, data=data(60)), window(network, 1), sources=[0])
 
 
 def test_a_recording_with_another_seed_of_dropout():

@@ -160,10 +160,35 @@ def test_batch_norm_is_refused_with_the_reason():
         truth_of_samples(network, window(network, 1), evaluate_on(network), 0)
 
 
-def test_several_local_steps_are_refused():
-    network = small(local_steps=2)
-    with pytest.raises(ValueError, match=r"needs one local step a round; found 2\. Remove participants"):
-        truth_of_samples(network, window(network, 1), evaluate_on(network), 0)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"optimizer": "momentum"}, {"batch_size": [4, 2, 4, 4], "local_steps": [1, 2, 3, 1]}],
+    ids=["sgd", "momentum", "uneven"],
+)
+def test_of_several_local_steps_one_lacks_the_term(options):
+    """Against steps made one by one with plain autograd, where the term is left out of the sample's own step alone."""
+    network = small(**({"local_steps": 2} | options))
+    (first,) = window(network, 1)
+    found = truth_of_samples(network, [first], evaluate_on(network), SOURCE)
+    drawn = first.draw.batch[SOURCE]
+    assert found.samples == tuple((drawn.flatten() >= 0).nonzero().flatten().tolist())
+    optimizer = network.learner.optimizer
+    for row, place in enumerate(found.samples):
+        theta, state = first.before.theta[SOURCE], {n: v[SOURCE] for n, v in first.before.state.items()}
+        for step, index in enumerate(drawn[drawn[:, 0] >= 0]):
+            index, lacking = index[index >= 0], place - step * drawn.shape[1]
+            module = module_of(network, first.before._replace(theta=theta.expand_as(first.before.theta)), SOURCE)
+            x, y = network.data.train.x[index], network.data.train.y[index]
+            terms = [network.learner.loss(module(x[[i]]), y[[i]]) for i in range(len(y)) if i != lacking]
+            pieces = torch.autograd.grad(sum(terms) / len(y), list(module.parameters()))
+            slope = torch.cat([piece.flatten() for piece in pieces])
+            delta, state = optimizer.update(slope, state, theta, rate(first, SOURCE))
+            theta = theta + delta
+        half = first.half._replace(theta=first.half.theta.clone())
+        half.theta[SOURCE] = theta
+        expected = network.q * (losses(network, first.half) - losses(network, half))
+        torch.testing.assert_close(found.value[0, row], expected, **CLOSE)
+        assert expected[SOURCE].abs() > 1e-7
 
 
 @pytest.mark.parametrize("place", [-1, 4])

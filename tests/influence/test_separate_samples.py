@@ -1,7 +1,11 @@
 """Samples are scored where each adds its own term; where one depends on another, that is noticed and refused."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from influence.cases import CLASSES, CLOSE, FEATURES, small, smooth, window
 from torch import nn
 from torch.nn import functional as F
@@ -9,6 +13,7 @@ from torch.nn import functional as F
 from cascadice import influence, losses
 from cascadice.data import from_tensors
 from cascadice.engine.fast import pull
+from cascadice.influence import checks
 
 IGNORED = 1
 
@@ -100,7 +105,14 @@ class Mixing(Centred):
         return self.write(torch.tanh(self.read(x)) + 0.1 * torch.tanh(self.read(x)).roll(1, 0))
 
 
-COUPLED = {"x - x.mean(0)": Centred, "F.batch_norm": Functional, "a roll": Mixing}
+class Opposite(Centred):
+    """Lets each sample see the one half a batch away, whose place differs from its own in one bit."""
+
+    def forward(self, x):
+        return self.write(torch.tanh(self.read(x)) + 0.1 * torch.tanh(self.read(x)).roll(len(x) // 2, 0))
+
+
+COUPLED = {"x - x.mean(0)": Centred, "F.batch_norm": Functional, "a roll": Mixing, "half a batch away": Opposite}
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])
@@ -118,6 +130,30 @@ def test_a_model_that_couples_samples_is_refused(model, strategy):
     ):
         with pytest.raises(ValueError, match="depends on the other samples of its batch"):
             score()
+
+
+COUPLING = {
+    "pairs of outputs": lambda outputs, y: (outputs[:4] - outputs[4:]).square().mean(),
+    "pairs next to one another": lambda outputs, y: (outputs[::2] - outputs[1::2]).square().mean(),
+    "another's target": lambda outputs, y: F.cross_entropy(outputs, y.roll(2)),
+    "a maximum": lambda outputs, y: F.cross_entropy(outputs, y, reduction="none").logsumexp(0),
+}
+
+
+@pytest.mark.parametrize("loss", COUPLING.values(), ids=COUPLING)
+def test_a_loss_that_couples_samples_is_refused(loss):
+    network = small(loss=loss, batch_size=8)
+    rounds, evaluation = window(network, 1), influence.evaluate_on(network, measure=losses.cross_entropy)
+    with pytest.raises(ValueError, match="a sample's term depends on the other samples"):
+        influence.shares_of_samples(network, rounds, evaluation)
+
+
+@given(st.integers(2, 70))
+def test_each_sample_is_changed_while_any_other_is_not(batch):
+    masks = torch.stack(list(checks._halves(batch, torch.device("cpu"))))
+    apart = (masks[:, :, None] & ~masks[:, None, :]).any(0)
+    assert torch.equal(apart, ~torch.eye(batch, dtype=torch.bool))
+    assert len(masks) <= 2 * math.ceil(math.log2(batch))
 
 
 def test_norms_within_a_sample_are_fine():

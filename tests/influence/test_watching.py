@@ -54,6 +54,16 @@ def test_what_is_watched_is_what_is_computed_by_hand():
     )
 
 
+def test_truths_of_samples_stand_where_the_samples_were_drawn():
+    network = small(batch_size=[4, 2, 4, 4], local_steps=[1, 2, 3, 1])
+    rounds, yardstick = list(simulate(network, 1)), influence.evaluate_on(network)
+    (found,) = influence.score_rounds(network, rounds, yardstick, kinds=["truth"], samples=True)
+    drawn = rounds[0].draw.batch.flatten(1) >= 0
+    assert torch.equal(~found.samples["truth"].isnan(), drawn)
+    alone = influence.truth_of_samples(network, rounds, yardstick, 1).total
+    torch.testing.assert_close(found.samples["truth"][1, drawn[1]], alone, **CLOSE)
+
+
 def test_each_evaluation_gradient_is_found_once(monkeypatch):
     network = small()
     yardstick, asked = influence.evaluate_on(network), []

@@ -235,6 +235,59 @@ def test_the_file_of_another_network_is_refused(data, tmp_path):
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_only_what_differs_from_the_default_is_written(data, tmp_path):
+    network = own(data)
+    cd.save(network, cd.simulate(network, 2), tmp_path / "run")
+    written = json.loads(read_tensors(tmp_path / "run" / NETWORK, None)[1]["network"])
+    assert written == {"format": saved.FORMAT, "name": "mine", "classes": ["0", "1", "2"]}
+
+
+EARLIER = {
+    "every fact": saved.FACTS,
+    "fewer facts than there are now": {name: saved.FACTS[name] for name in ("compression", "shape", "outputs")},
+}
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("known", EARLIER.values(), ids=EARLIER)
+def test_files_of_earlier_versions_are_read(known, data, tmp_path):
+    """They name no format, hold facts at their defaults too, and their digest is of all that they hold."""
+    network, folder = own(data), tmp_path / "run"
+    cd.save(network, cd.simulate(network, 2), folder)
+    tensors, metadata = read_tensors(folder / NETWORK, None)
+    facts = dict(known) | json.loads(metadata["network"])
+    del facts["format"]
+    write_tensors(folder / NETWORK, tensors, {"network": json.dumps(facts)})
+    config = replace(read_config(folder), saved=saved.Kept(tensors, facts).digest)
+    again = saved.network_of(folder, config)
+    assert again is not network
+    assert torch.equal(again.initial.theta, network.initial.theta)
+    assert (again.data.name, again.data.classes) == (network.data.name, network.data.classes)
+    assert saved.read(folder, config).facts == saved.kept_of(network, with_data=True).facts
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(
+    ("later", "reason"),
+    [
+        (
+            {"format": "cascadice-network-3"},
+            r"format cascadice-network-2; found cascadice-network-3\. Read it",
+        ),
+        ({"weather": "fine"}, r"must say what this version knows; found weather\. Read it with the version"),
+    ],
+)
+def test_a_saved_network_of_a_later_version_is_refused(later, reason, data, tmp_path):
+    network, folder = own(data), tmp_path / "run"
+    cd.save(network, cd.simulate(network, 2), folder)
+    tensors, metadata = read_tensors(folder / NETWORK, None)
+    facts = json.loads(metadata["network"]) | later
+    write_tensors(folder / NETWORK, tensors, {"network": json.dumps(facts)})
+    with pytest.raises(ValueError, match=reason):
+        open_recording(folder)
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_rounds_that_are_missing_are_named(data, tmp_path, capsys):
     network = own(data)
     cd.save(network, list(cd.simulate(network, 4))[2:], tmp_path / "run")

@@ -1,6 +1,6 @@
 """What must hold before influence is computed: of the rounds, the sources, the model and its loss."""
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,7 +37,9 @@ def check_many(rounds: Iterable[Round]) -> None:
         raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
 
 
-def check_recording(network: Network, rounds: Sequence[Round], many: int = PROBED) -> None:
+def check_recording(
+    network: Network, rounds: Sequence[Round], many: int = PROBED, sources: Sequence[int] | None = None
+) -> None:
     """Rounds must be this network's: of its form, made of numbers, and repeated by its local work."""
     check_rounds(rounds)
     for round_ in rounds:
@@ -49,7 +51,7 @@ def check_recording(network: Network, rounds: Sequence[Round], many: int = PROBE
                     f"rounds must be made of numbers; parameters of participant {int(broken.nonzero()[0])} are NaN or "
                     f"infinite in round {round_.t}. Take earlier rounds, or train at a lower learning rate."
                 )
-    check_replays(network, rounds[0], many)
+    check_replays(network, rounds[0], many, sources)
 
 
 def check_form(network: Network, round_: Round) -> None:
@@ -70,20 +72,22 @@ def _form(participants: Participants) -> str:
 
 def check_sources(network: Network, rounds: Sequence[Round], sources: Sequence[int] | int | None) -> list[int]:
     """The sources, which must be participants (all, unless said) of the network that made these rounds."""
-    check_recording(network, rounds)
+    check_rounds(rounds)
     chosen = range(network.nodes) if sources is None else [sources] if isinstance(sources, int) else sources
     for source in chosen:
         if not isinstance(source, int) or not 0 <= source < network.nodes:
             raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
+    check_recording(network, rounds, sources=chosen)
     return list(chosen)
 
 
-def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
-    """The local work of some participants, made again, must end where it did. Cost: a step of each."""
+def check_replays(network: Network, round_: Round, many: int = PROBED, sources: Sequence[int] | None = None) -> None:
+    """The local work of as `many` participants, made again, must end where it did. Cost: a step of each.
+
+    They are some of the `sources`, if given and if any of these took part.
+    """
     drawn = round_.draw
-    taken = drawn.conduct[0] if drawn.conduct else torch.ones(network.nodes)
-    workers = (taken == taken.max()).nonzero().flatten()
-    nodes = workers[torch.linspace(0, len(workers) - 1, min(many, len(workers))).round().long()].to(network.device)
+    nodes = _workers(network, drawn, many, sources).to(network.device)
     last, size = int(drawn.batch.max()), len(network.data.train)
     if last >= size:
         raise ValueError(f"round {round_.t} drew sample {last}; the network has {size}. {SAME_NETWORK}")
@@ -105,6 +109,16 @@ def check_replays(network: Network, round_: Round, many: int = PROBED) -> None:
     )
 
 
+def _workers(network: Network, drawn: Draw, many: int, sources: Sequence[int] | None) -> Tensor:
+    """Up to `many` of the participants that took the largest part in the round, of the sources where possible."""
+    taken = drawn.conduct[0].cpu() if drawn.conduct else torch.ones(network.nodes)
+    working = taken == taken.max()
+    asked = torch.zeros_like(working)
+    asked[slice(None) if sources is None else list(sources)] = True
+    workers = (working & asked if bool((working & asked).any()) else working).nonzero().flatten()
+    return workers[torch.linspace(0, len(workers) - 1, min(many, len(workers))).round().long()]
+
+
 def _tolerance(network: Network) -> float:
     """What rounding may change in a repeated step, relative to the update: sums are taken in another order."""
     if network.learner.compute is not None or network.learner.autocast is not None:
@@ -121,8 +135,9 @@ _separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()
 def check_samples_are_separate(network: Network, drawn: Draw, before: Participants) -> None:
     """A sample has a score of its own where no other sample's output, and no other's part of the loss, depends on it.
 
-    Both are tried on batches that were drawn: change some samples, and see whether the others notice. Class weights,
-    ignored targets and sums are fine: what each sample adds to the gradient is its own.
+    Both are tried on batches that were drawn: change some samples, and see whether the others notice, until each has
+    been among the changed while any other was not. Class weights, ignored targets and sums are fine: what each sample
+    adds to the gradient is its own. Cost: 2 log₂(batch) forward passes for a few participants, once a shape of batches.
     """
     known = _separable.setdefault(network.learner, set())
     if (form := tuple(drawn.batch.shape)) in known:
@@ -145,23 +160,38 @@ def _check_batch(network: Network, one: Participants, x: Inputs, y: Tensor) -> N
         with torch.no_grad(), seeded(1 if learner.stochastic else None, network.device):
             return outputs_of(dict(unflatten(learner.training, one.theta)), learner, one.buffers, x)[0]
 
-    chosen = torch.arange(batch, device=y.device) % 2 == 0
-    before, after = outputs(x), outputs(tree_map(lambda part: _changed(part, chosen), x))
+    before = outputs(x)
     if before.shape[0] % batch:
         raise ValueError(
             f"scores of samples need outputs with a row for each sample; found {before.shape[0]} rows for {batch}."
         )
-    rows = chosen.repeat_interleave(before.shape[0] // batch)
-    if _differ(before[~rows], after[~rows], 100 * torch.finfo(before.dtype).eps):
-        raise ValueError(f"{_culprit(learner)} Score participants, or use GroupNorm or LayerNorm.")
+    by_output = _by_output(learner, before, y)
+    for chosen in _halves(batch, y.device):
+        rows = chosen.repeat_interleave(before.shape[0] // batch)
+        after = outputs(tree_map(lambda part, chosen=chosen: _changed(part, chosen), x))
+        if _differ(before[~rows], after[~rows], 100 * torch.finfo(before.dtype).eps):
+            raise ValueError(f"{_culprit(learner)} Score participants, or use GroupNorm or LayerNorm.")
+        by_changed = _by_output(learner, _changed(before, rows), _rotated(y, chosen))
+        if _differ(by_output[~rows], by_changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
+            raise ValueError(
+                "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term "
+                "depends on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
+            )
+
+
+def _halves(batch: int, device: torch.device) -> Iterator[Tensor]:
+    """Masks of samples such that for every pair (i, j) some mask has i and not j: by the bits of their places."""
+    places = torch.arange(batch, device=device)
+    for bit in range((batch - 1).bit_length()):
+        chosen = (places >> bit) % 2 == 1
+        yield chosen
+        yield ~chosen
+
+
+def _by_output(learner: Learner, outputs: Tensor, y: Tensor) -> Tensor:
     with torch.enable_grad():
-        by_output = grad(learner.loss)(before, y)
-        by_changed = grad(learner.loss)(_changed(before, rows), y)
-    if _differ(by_output[~rows], by_changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
-        raise ValueError(
-            "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term "
-            "depends on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
-        )
+        gradient: Tensor = grad(learner.loss)(outputs, y)
+    return gradient
 
 
 def _culprit(learner: Learner) -> str:
@@ -183,6 +213,13 @@ def _changed(values: Tensor, chosen: Tensor) -> Tensor:
     else:
         changed[chosen] = values[~chosen][:1]
     return changed
+
+
+def _rotated(y: Tensor, chosen: Tensor) -> Tensor:
+    """The targets, the chosen ones in each other's places: what a weighted mean divides by stays the same."""
+    rotated = y.clone()
+    rotated[chosen] = y[chosen].roll(1, 0)
+    return rotated
 
 
 def _differ(one: Tensor, other: Tensor, relative: float) -> bool:

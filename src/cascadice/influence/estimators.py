@@ -14,7 +14,7 @@ from cascadice.influence.cascade import Cascade
 from cascadice.influence.checks import check_many, check_rounds, check_sources
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.reverse_gossip import by_both, by_participant, reverse_gossip
+from cascadice.influence.reverse_gossip import by_both, by_participant, swept
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
@@ -65,7 +65,7 @@ def _truth(request: Request) -> RoundInfluence:
     scores = {}
     if request.samples:
         each = [truth_of_samples(*request.window, j, operator=request.operator) for j in request.sources]
-        scores["truth"] = _padded(request, [one.total for one in each])
+        scores["truth"] = _padded(request, [one.total for one in each], [one.samples or () for one in each])
     return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
 
 
@@ -74,7 +74,7 @@ def _first_order(request: Request) -> RoundInfluence:
     if not request.samples and not request.operator.network.members:
         cascade = first_order(*request.window, request.sources, operator=request.operator)
         return RoundInfluence(first, (cascade,), {}, {})
-    adjoint = reverse_gossip(*request.window, operator=request.operator)
+    adjoint = swept(*request.window, operator=request.operator)
     if not request.samples:
         scores = _of_sources(request, by_participant(first, adjoint))
         return RoundInfluence(first, (), {"first order": scores}, {})
@@ -88,7 +88,7 @@ def _path_integrated(request: Request) -> RoundInfluence:
     scores = {}
     if request.samples:
         each = [path_integrated_samples(*request.window, j, request.points, operator=operator) for j in request.sources]
-        scores[cascade.kind] = _padded(request, each)
+        scores[cascade.kind] = _padded(request, each, [range(len(one)) for one in each])
     return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
 
 
@@ -118,12 +118,12 @@ def _of_sources(request: Request, scores: Tensor) -> Tensor:
     return scores
 
 
-def _padded(request: Request, each: list[Tensor]) -> Tensor:
-    """Scores of the sources' samples, one row a participant; NaN where there is none."""
+def _padded(request: Request, each: list[Tensor], places: Sequence[Sequence[int]]) -> Tensor:
+    """Scores of the sources' samples at their places, one row a participant; NaN where there is none."""
     batch = request.rounds[0].draw.batch
     rows = torch.full((len(batch), batch[0].numel()), torch.nan, dtype=torch.float64)
-    for j, scores in zip(request.sources, each, strict=True):
-        rows[j, : len(scores)] = scores.double().cpu()
+    for j, scores, own in zip(request.sources, each, places, strict=True):
+        rows[j, list(own)] = scores.double().cpu()
     return rows
 
 

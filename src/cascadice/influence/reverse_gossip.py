@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice.engine import Evaluation, Network, Operator
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.influence.checks import check_form, check_rounds, check_samples_are_separate
+from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
 from cascadice.optimizers import State
 
 
@@ -51,11 +51,22 @@ def reverse_gossip(
         The adjoint of what everybody has after the local work of the first round. `by_participant` and `by_sample` turn
         it into scores.
 
+    Raises:
+        ValueError: Where the rounds are not this network's, or do not follow one another.
+
     Example:
         >>> adjoint = reverse_gossip(network, rounds[10:13], evaluate_on(network))
         >>> by_participant(rounds[10], adjoint)
     """
-    check_rounds(rounds)
+    check_recording(network, rounds, many=1)
+    return swept(network, rounds, evaluation, direct=direct, operator=operator)
+
+
+def swept(
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, *, direct: Float[Tensor, "n d"] | None = None,
+    operator: Operator | None = None,
+) -> RoundAdjoint:  # fmt: skip
+    """`reverse_gossip` over rounds that were checked, or made from such rounds with other updates."""
     for round_ in rounds:
         check_form(network, round_)
     op = operator or Operator(network)
@@ -106,13 +117,14 @@ def by_sample(network: Network, first: Round, adjoint: RoundAdjoint) -> Float[Te
         helped, and 0 where a participant has fewer samples than others.
 
     Raises:
-        ValueError: Where samples have no part of their own in the outputs or in the loss.
+        ValueError: Where the round is not this network's, or samples have no part of their own in the outputs or in the
+            loss.
 
     Example:
         >>> by_sample(network, rounds[0], reverse_gossip(network, rounds, evaluate_on(network)))[3].argmax()
     """
     _check_round(first, adjoint)
-    check_form(network, first)
+    check_recording(network, [first], many=1)
     check_samples_are_separate(network, first.draw, first.before)
     return Operator(network).scores_of_samples(first, _plain(adjoint))
 
@@ -136,12 +148,15 @@ def samples_by_receiver(
         >>> scores = samples_by_receiver(network, rounds[10:13], evaluate_on(network), receivers=[3])
         >>> scores[0].sum(1)  # what each participant's samples did to participant 3
     """
+    check_recording(network, rounds, many=1)
+    check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     chosen, scores = range(network.nodes) if receivers is None else receivers, []
     for k in chosen:
         if not 0 <= k < network.nodes:
             raise ValueError(f"receivers must be from 0 to {network.nodes - 1}; found {k}.")
         alone = replace(network, q=network.q * (torch.arange(network.nodes) == k))
-        scores.append(by_sample(alone, rounds[0], reverse_gossip(alone, rounds, evaluation)))
+        adjoint = _plain(swept(alone, rounds, evaluation))
+        scores.append(Operator(alone).scores_of_samples(rounds[0], adjoint))
     return torch.stack(scores)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Operator, Round, send
 from cascadice.influence.checks import check_recording, check_samples_are_separate
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_gossip
+from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, swept
 
 
 def shares(
@@ -78,7 +78,7 @@ def mean_adjoint(
         along = scaled_rounds(operator, rounds, alpha, only)
         here = along[0].half
         operator.forget()
-        adjoint = reverse_gossip(network, along, evaluation, direct=here.theta, operator=operator)
+        adjoint = swept(network, along, evaluation, direct=here.theta, operator=operator)
         theta.add_(adjoint.theta if direct else adjoint.theta - operator.objective(evaluation, here), alpha=weight)
         for name, total in state.items():
             total.add_(adjoint.state[name], alpha=weight)

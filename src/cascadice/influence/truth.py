@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cascadice.data import batches
+from cascadice.data.batches import PADDING
 from cascadice.engine import Evaluation, Operator, Participants
 from cascadice.engine.networks import Network, Weights
 from cascadice.engine.rounds import Perturbation, Round, difference, rows_of
@@ -53,37 +53,39 @@ def truth_of_samples(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int,
     samples: Sequence[int] | None = None, *, operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
-    """The true influence of single samples: the source's step with one term fewer in its gradient.
+    """The true influence of single samples: the source's local work with one term fewer in one gradient.
 
         g_{∖i} = g − J_iᵀ ∂L/∂output_i        so that to first order the parts add up to the batch's
 
-    The step is made again from (θ, state) with any optimizer, and the light cone is replayed. Cost: as `truth`, with
-    each sample as a source.
+    The local steps are made again from (θ, state) with any optimizer, and the light cone is replayed. With several
+    local steps, a term is left out of the step that used it, and the later ones follow. Cost: as `truth`, with each
+    sample as a source.
 
     Args:
         rounds: Consecutive rounds, from the one of the update on.
         source: Whose batch.
-        samples: Places in the batch; all unless given.
+        samples: Places in `draw.batch[source].flatten()`: the batches of local steps follow one another, as in
+            `by_sample`. All unless given.
         operator: The operator to use, where its exchange is not the one in memory.
 
     Returns:
         The cascade `value[hop, sample, receiver]`; negative helped.
 
     Raises:
-        ValueError: Where there are several local steps, or samples have no part of their own in the loss.
+        ValueError: Where the rounds are not this network's, or samples have no part of their own in the loss.
 
     Example:
         >>> truth_of_samples(network, rounds[10:12], evaluate_on(network), source=3, samples=[0, 1]).value.sum(2)
     """
     check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
-    steps, size = batches.sizes(rounds[0].draw.batch)[source]
-    if steps != 1:
-        raise ValueError(f"removing a sample needs one local step a round; found {steps}. Remove participants instead.")
-    places, op = list(range(size)) if samples is None else list(samples), operator or Operator(network)
+    drawn, op = rounds[0].draw.batch[source].flatten().cpu(), operator or Operator(network)
+    used = (drawn != PADDING).nonzero().flatten().tolist()
+    places = used if samples is None else list(samples)
     for place in places:
-        if not 0 <= place < size:
-            raise ValueError(f"samples must be places in a batch of {size}, from 0 to {size - 1}; found {place}.")
+        if place not in used:
+            last = max(used, default=0)
+            raise ValueError(f"samples must be places in a batch of {len(used)}, from 0 to {last}; found {place}.")
 
     def entries(group: list[int]) -> Entries:
         return _replayed(op, rounds, evaluation, _without_samples(op, rounds[0], source, group))
@@ -93,13 +95,14 @@ def truth_of_samples(
 
 
 def _without_samples(operator: Operator, first: Round, source: int, places: list[int]) -> Perturbation:
-    """What the source's local step would leave changed without one sample's term, a row each. Cost: a step each."""
+    """What the source's local work would leave changed without one sample's term, a row each. Cost: that work each."""
     device, dtype = first.loss.device, first.half.theta.dtype
     chosen = torch.tensor(places, device=device)
-    weights = (chosen[:, None] != torch.arange(first.draw.batch.shape[2], device=device)).to(dtype)
+    _, steps, size = first.draw.batch.shape
+    weights = (chosen[:, None] != torch.arange(steps * size, device=device)).to(dtype).view(-1, steps, size)
     nodes = torch.full_like(chosen, source)
     before = rows_of(first.before, nodes)
-    again, _, _ = operator.work(first.draw, before, nodes.tolist(), Weights(samples=(weights[:, None],)))
+    again, _, _ = operator.work(first.draw, before, nodes.tolist(), Weights(samples=(weights,)))
     pairs = Perturbation(nodes, torch.arange(len(places), device=device), before.theta, before.state)
     return difference(again, first.half, pairs)
 

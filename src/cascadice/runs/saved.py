@@ -36,21 +36,32 @@ from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
 PARTS = ("y", "mean", "std")
-FACTS = {"name", "classes", "compression", "shape", "outputs", "inputs", "autocast", "uneven"}
+FORMAT = "cascadice-network-2"  # earlier files name no format, and hold every fact of their time
+FACTS: Mapping[str, Any] = {
+    "name": "", "classes": [], "compression": None, "shape": [], "outputs": 0, "inputs": "Tensor", "autocast": "",
+    "uneven": False,
+}  # fmt: skip
+"""What a file says of a network beside its tensors, with defaults. Defaults are not written: files stay readable when a
+fact is added."""
 
 _living: WeakValueDictionary[str, Network] = WeakValueDictionary()  # those that this process has saved, by digest
 
 
 class Kept(NamedTuple):
-    """What the file of a saved network holds."""
+    """What the file of a saved network holds: its tensors, and the facts that are written there."""
 
     tensors: Tensors
-    facts: dict[str, Any]
+    written: dict[str, Any]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All facts."""
+        return {**FACTS, **self.written}
 
     @property
     def digest(self) -> str:
         """The SHA-256 of all of it."""
-        digest = sha256(json.dumps(self.facts, sort_keys=True).encode())
+        digest = sha256(json.dumps(self.written, sort_keys=True).encode())
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -75,7 +86,7 @@ def kept_of(network: Network, with_data: bool) -> Kept:
     facts: dict[str, Any] = {"name": data.name, "classes": list(data.classes), "compression": compression}
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
-    return Kept(tensors, facts)
+    return Kept(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
 
 
 def _inputs(samples: Samples) -> Tensors:
@@ -93,7 +104,7 @@ def remember(digest: str, network: Network) -> None:
 
 def write(folder: Path, kept: Kept) -> None:
     """Write the file of a saved network."""
-    write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps(kept.facts)})
+    write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps({"format": FORMAT, **kept.written})})
 
 
 def read(folder: Path, config: Config) -> Kept:
@@ -103,7 +114,13 @@ def read(folder: Path, config: Config) -> Kept:
         kept = Kept(tensors, dict(jsonl.parse(metadata["network"])))
     except (KeyError, TypeError, ValueError) as error:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
-    if lacking := ({"q", "initial.theta"} - set(tensors)) | (FACTS - set(kept.facts)):
+    files.check_format(folder / NETWORK, kept.written.pop("format", FORMAT), FORMAT)
+    if later := sorted(set(kept.written) - set(FACTS)):
+        raise ValueError(
+            f"{folder / NETWORK} must say what this version knows; found {', '.join(later)}. Read it with the version "
+            "of cascadice that wrote it."
+        )
+    if lacking := {"q", "initial.theta"} - set(tensors):
         raise files.damaged(folder / NETWORK, f"it lacks {', '.join(sorted(lacking))}")
     if kept.digest != config.saved:
         raise ValueError(f"{folder / NETWORK} belongs to another run. Restore the one that was saved with it.")
