@@ -35,6 +35,43 @@ def test_a_schedule_that_refills_one_buffer_is_read_each_round(form):
         torch.testing.assert_close(one.after.theta, other.after.theta, **CLOSE)
 
 
+def drawn_batches(t):
+    return torch.randint(48, (NODES, 1, 4), generator=torch.Generator().manual_seed(t))
+
+
+def drawn_rates(t):
+    return torch.full((NODES,), 0.3 / (t + 1), dtype=torch.float64)
+
+
+def refilled(function):
+    """The same function, which returns one buffer each time."""
+    buffer = function(0).clone()
+    return lambda t: buffer.copy_(function(t))
+
+
+def refilled_array(function):
+    """The same as an array, which shares its memory with a tensor made of it."""
+    buffer = refilled(function)
+    return lambda t: buffer(t).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "form"),
+    [("batches", drawn_batches, refilled), ("lr", drawn_rates, refilled), ("lr", drawn_rates, refilled_array)],
+)
+def test_rounds_of_a_function_that_refills_one_buffer_keep_what_they_drew(name, function, form):
+    given = {} if name == "batches" else {"batch_size": 4}
+    plain, net = small(**given, **{name: function}), small(**given, **{name: form(function)})
+    expected, rounds = list(simulate(plain, 4)), list(simulate(net, 4))
+    for one, other in zip(rounds, expected, strict=True):
+        assert torch.equal(one.draw.batch, other.draw.batch)
+        assert torch.equal(torch.as_tensor(one.draw.lr), torch.as_tensor(other.draw.lr))
+    judged = influence.evaluate_on(net)
+    found, right = (influence.whole_run(net, kept, judged) for kept in (rounds, expected))
+    torch.testing.assert_close(found.samples, right.samples, **CLOSE)
+    assert torch.equal(found.drawn, right.drawn)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("factor", [1.04, 1.002])
 def test_inputs_that_are_slightly_off_are_noticed(dtype, factor):
