@@ -146,11 +146,11 @@ def test_a_sign_based_optimizer_has_truth_and_no_derivatives():
             estimate()
 
 
-def test_one_source_may_be_a_number():
+def test_a_generator_of_rounds_is_named_where_a_list_is_needed(unchecked):
     net = small()
-    rounds, evaluation = window(net, 2), influence.evaluate_on(net)
-    for estimate in (influence.truth, influence.first_order, influence.path_integrated):
-        assert estimate(net, rounds, evaluation, 2).sources == (2,)
+    for estimate in (influence.truth, influence.first_order, influence.reverse_gossip, influence.shares):
+        with pytest.raises(TypeError, match=r"must be a list of rounds; found generator\. Use list\(simulate"):
+            estimate(net, simulate(net, 2), influence.evaluate_on(net))
 
 
 def test_one_round_is_not_a_list_of_rounds(unchecked):
@@ -238,6 +238,19 @@ MISTAKEN = {
     "a round": (
         lambda net, rounds: list(influence.score_rounds(net, rounds[0], influence.evaluate_on(net))),
         "one Round",
+    ),
+    "a round to sweep from": (
+        lambda net, rounds: list(influence.full_horizon(net, rounds[0], influence.evaluate_on(net))),
+        r"must come in a list or from a generator; found one Round\. Use \[round\]",
+    ),
+    "a round to take hops from": (lambda net, rounds: influence.hops_from(rounds[0], 2, 1), "found one Round"),
+    "rounds to look at": (
+        lambda net, rounds: influence.proximity(net, rounds, influence.evaluate_on(net)),
+        r"a Round is needed; found list\. Give one of the rounds, e\.g\. rounds\[0\]",
+    ),
+    "numbers of rounds": (
+        lambda net, rounds: influence.truth(net, [0], influence.evaluate_on(net)),
+        "a Round is needed; found int",
     ),
     "a measure": (lambda net, rounds: influence.evaluate_on(net, measure="accuracy"), "must be a function of"),
     "a data set": (lambda net, rounds: influence.evaluate_on(net.data), "takes a network first; found DataSet"),
