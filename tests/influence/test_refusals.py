@@ -60,8 +60,7 @@ def refilled_array(function):
     [("batches", drawn_batches, refilled), ("lr", drawn_rates, refilled), ("lr", drawn_rates, refilled_array)],
 )
 def test_rounds_of_a_function_that_refills_one_buffer_keep_what_they_drew(name, function, form):
-    given = {} if name == "batches" else {"batch_size": 4}
-    plain, net = small(**given, **{name: function}), small(**given, **{name: form(function)})
+    plain, net = small(**{name: function}), small(**{name: form(function)})
     expected, rounds = list(simulate(plain, 4)), list(simulate(net, 4))
     for one, other in zip(rounds, expected, strict=True):
         assert torch.equal(one.draw.batch, other.draw.batch)
