@@ -41,7 +41,9 @@ def make(name="mlp", **options):
     """A network of 4 on a ring in float64, unless said otherwise."""
     shape, _ = MODELS.get(name, (IMAGE, {})) if isinstance(name, str) else (IMAGE, {})
     made = model(name) if isinstance(name, str) else name
-    usual = {"batch_size": 3, "lr": 0.1, "dtype": "float64", "strategy": "loop", "seed": 3}
+    usual = {"lr": 0.1, "dtype": "float64", "strategy": "loop", "seed": 3}
+    if "batches" not in options:
+        usual["batch_size"] = 3
     if "mixing" not in options:
         usual |= {"mixing": "ring", "nodes": 4}
     return network(made, options.pop("data", None) or data(shape), **(usual | options))

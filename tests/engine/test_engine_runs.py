@@ -196,3 +196,20 @@ def test_a_seeded_run_pinned():
 def test_a_rate_that_no_parameter_can_hold_is_named():
     with pytest.raises(ValueError, match=r"lr must be at most 3\.4e\+38, the largest torch\.float32; .* has 1e\+39"):
         make(lr=1e39, dtype="float32")
+
+
+NEGATIVE = {
+    "number": (lambda t: 0.2 - 0.1 * t, r"lr must be at least 0; round 3 has -0\.1\. To ascend, negate the loss"),
+    "one each": (
+        lambda t: torch.tensor([0.1, 0.2 - 0.1 * t, 0.1, 0.1], dtype=torch.float64),
+        r"lr must be at least 0; participant 1 has -0\.1 in round 3\.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lr", "message"), NEGATIVE.values(), ids=NEGATIVE)
+def test_a_rate_that_becomes_negative_is_refused_in_its_round(lr, message):
+    net = make(lr=lr)
+    last(net, 3)
+    with pytest.raises(ValueError, match=message):
+        last(net, 4)

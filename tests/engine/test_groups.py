@@ -184,15 +184,6 @@ def test_there_must_be_one_setting_for_each(options, error, message):
         small(**options)
 
 
-def test_a_partition_beside_batches_says_who_holds_what():
-    batches = torch.arange(NODES * 2 * 3).view(1, NODES, 1, 6).expand(9, -1, -1, -1)
-    parts = [torch.arange(6 * k, 6 * k + 6) for k in range(NODES)]
-    network = small(batches=batches, partition=parts)
-    assert [part.tolist() for part in network.partition] == [part.tolist() for part in parts]
-    assert influence.own_data(network, 5)
-    assert small(batches=batches).partition is None
-
-
 def test_data_may_be_a_torch_dataset():
     train, test = data().train, data().test
     pair = (torch.utils.data.TensorDataset(train.x, train.y), torch.utils.data.TensorDataset(test.x, test.y))

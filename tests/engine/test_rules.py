@@ -5,7 +5,7 @@ import torch
 from engine.cases import CLOSE, equal, last, make
 from torch.testing import assert_close
 
-from cascadice import topology
+from cascadice import influence, topology
 from cascadice.engine import mix
 from cascadice.engine.learner import Participants
 from cascadice.engine.simulation import simulate
@@ -98,3 +98,42 @@ def test_a_rule_may_refill_the_tensor_it_returns():
     assert [torch.equal(done.W, torch.eye(4, dtype=torch.float64)) for done in rounds] == [True, False, True, False]
     for done in rounds:
         assert_close(done.after.theta, done.W.to(done.half.theta) @ done.half.theta, **CLOSE)
+
+
+def in_place(drawn, before, half):
+    """Edits the W it is given: alternately alone and all together."""
+    return drawn.W.copy_(torch.eye(4) if drawn.t % 2 else torch.full((4, 4), 0.25))
+
+
+def in_place_then_normalised(drawn, before, half):
+    """Edits the W it is given, and returns another."""
+    drawn.W[:, 2] = 0
+    return drawn.W / drawn.W.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_rule_may_edit_the_w_it_is_given(dtype):
+    rounds = list(simulate(make(dtype=dtype), 4, rule=in_place))
+    assert [float(done.W[0, 0]) for done in rounds] == [0.25, 1.0, 0.25, 1.0]
+    for done in rounds:
+        assert_close(done.after.theta, done.W.to(done.half.theta) @ done.half.theta)
+
+
+@pytest.mark.parametrize("rule", [in_place, in_place_then_normalised])
+def test_a_rule_cannot_change_the_w_of_the_network(rule):
+    net = make()
+    drawn = net.mixing(0).clone()
+    last(net, 3, rule=rule)
+    assert torch.equal(net.mixing(0), drawn)
+    assert torch.equal(next(simulate(net, 1)).W, drawn)
+
+
+def test_a_rule_that_does_not_average_may_edit_the_w_it_is_given():
+    def halves(drawn, before, half):
+        drawn.W.mul_(0.5)
+        return half._replace(theta=(drawn.W * 2).to(half.theta) @ half.theta)
+
+    net = make()
+    rounds = list(simulate(net, 3, rule=halves))
+    influence.truth(net, rounds[1:], influence.evaluate_on(net))
+    assert all(torch.equal(done.W, topology.uniform(topology.ring(4))) for done in rounds)

@@ -44,7 +44,9 @@ def changing(nodes=NODES):
 
 def small(model=None, **options):
     """Four participants with parameters and weights of their own, on a directed graph that changes."""
-    usual = {"data": data(), "mixing": changing(), "init": "own", "lr": 0.3, "batch_size": 4, "strategy": "vmap"}
+    usual = {"data": data(), "mixing": changing(), "init": "own", "lr": 0.3, "strategy": "vmap"}
+    if "batches" not in options:
+        usual["batch_size"] = 4
     if "mixing" not in options and "q" not in options:
         usual["q"] = [0.1, 0.2, 0.3, 0.4]
     return make(smooth() if model is None else model, **(usual | options))

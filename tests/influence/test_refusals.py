@@ -35,6 +35,42 @@ def test_a_schedule_that_refills_one_buffer_is_read_each_round(form):
         torch.testing.assert_close(one.after.theta, other.after.theta, **CLOSE)
 
 
+def drawn_batches(t):
+    return torch.randint(48, (NODES, 1, 4), generator=torch.Generator().manual_seed(t))
+
+
+def drawn_rates(t):
+    return torch.full((NODES,), 0.3 / (t + 1), dtype=torch.float64)
+
+
+def refilled(function):
+    """The same function, which returns one buffer each time."""
+    buffer = function(0).clone()
+    return lambda t: buffer.copy_(function(t))
+
+
+def refilled_array(function):
+    """The same as an array, which shares its memory with a tensor made of it."""
+    buffer = refilled(function)
+    return lambda t: buffer(t).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "form"),
+    [("batches", drawn_batches, refilled), ("lr", drawn_rates, refilled), ("lr", drawn_rates, refilled_array)],
+)
+def test_rounds_of_a_function_that_refills_one_buffer_keep_what_they_drew(name, function, form):
+    plain, net = small(**{name: function}), small(**{name: form(function)})
+    expected, rounds = list(simulate(plain, 4)), list(simulate(net, 4))
+    for one, other in zip(rounds, expected, strict=True):
+        assert torch.equal(one.draw.batch, other.draw.batch)
+        assert torch.equal(torch.as_tensor(one.draw.lr), torch.as_tensor(other.draw.lr))
+    judged = influence.evaluate_on(net)
+    found, right = (influence.whole_run(net, kept, judged) for kept in (rounds, expected))
+    torch.testing.assert_close(found.samples, right.samples, **CLOSE)
+    assert torch.equal(found.drawn, right.drawn)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("factor", [1.04, 1.002])
 def test_inputs_that_are_slightly_off_are_noticed(dtype, factor):
@@ -109,11 +145,11 @@ def test_a_sign_based_optimizer_has_truth_and_no_derivatives():
             estimate()
 
 
-def test_one_source_may_be_a_number():
+def test_a_generator_of_rounds_is_named_where_a_list_is_needed(unchecked):
     net = small()
-    rounds, evaluation = window(net, 2), influence.evaluate_on(net)
-    for estimate in (influence.truth, influence.first_order, influence.path_integrated):
-        assert estimate(net, rounds, evaluation, 2).sources == (2,)
+    for estimate in (influence.truth, influence.first_order, influence.reverse_gossip, influence.shares):
+        with pytest.raises(TypeError, match=r"must be a list of rounds; found generator\. Use list\(simulate"):
+            estimate(net, simulate(net, 2), influence.evaluate_on(net))
 
 
 def test_one_round_is_not_a_list_of_rounds(unchecked):
@@ -201,6 +237,19 @@ MISTAKEN = {
     "a round": (
         lambda net, rounds: list(influence.score_rounds(net, rounds[0], influence.evaluate_on(net))),
         "one Round",
+    ),
+    "a round to sweep from": (
+        lambda net, rounds: list(influence.full_horizon(net, rounds[0], influence.evaluate_on(net))),
+        r"must come in a list or from a generator; found one Round\. Use \[round\]",
+    ),
+    "a round to take hops from": (lambda net, rounds: influence.hops_from(rounds[0], 2, 1), "found one Round"),
+    "rounds to look at": (
+        lambda net, rounds: influence.proximity(net, rounds, influence.evaluate_on(net)),
+        r"a Round is needed; found list\. Give one of the rounds, e\.g\. rounds\[0\]",
+    ),
+    "numbers of rounds": (
+        lambda net, rounds: influence.truth(net, [0], influence.evaluate_on(net)),
+        "a Round is needed; found int",
     ),
     "a measure": (lambda net, rounds: influence.evaluate_on(net, measure="accuracy"), "must be a function of"),
     "a data set": (lambda net, rounds: influence.evaluate_on(net.data), "takes a network first; found DataSet"),

@@ -322,6 +322,14 @@ def test_what_cannot_be_saved_is_refused(data, tmp_path):
             cd.save(network, rounds, tmp_path / place)
 
 
+@pytest.mark.parametrize("write", [cd.save, cd.report])
+def test_one_round_is_not_a_list_to_save(write, data, tmp_path, unchecked):
+    network = own(data)
+    with pytest.raises(TypeError, match=r"must come in a list or from a generator; found one Round\. Use \[round\]"):
+        write(network, next(cd.simulate(network, 1)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def told_by(page):
     return json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])
 

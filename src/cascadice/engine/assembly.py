@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +11,10 @@ from torch import Tensor, nn
 from cascadice import data as data_sets
 from cascadice import learning_rates, models, seeds, topology
 from cascadice.data import batches as batch_plans
-from cascadice.data import partition as partitions
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.inputs import at, described
-from cascadice.data.partition import Partition
-from cascadice.engine import groups
+from cascadice.engine import groups, plans
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.dropout import seeded, state_of
@@ -43,8 +40,8 @@ def network(
     mixing: Any = "exponential",
     partition: Any = None,
     per_node: int | None = None,
-    batch_size: int | Sequence[int] = 32,
-    local_steps: int | Sequence[int] = 1,
+    batch_size: int | Sequence[int] | None = None,
+    local_steps: int | Sequence[int] | None = None,
     batches: Batches | Tensor | None = None,
     optimizer: Optimizer | str | Sequence[Optimizer | str] = "sgd",
     lr: Any = 0.1,
@@ -73,8 +70,11 @@ def network(
         mixing: A topology's name, a networkx graph, a mixing matrix W, or a schedule t -> W.
         partition: Who holds which training samples: a scheme's name ("iid" unless given), a scheme, or index lists.
         per_node: Samples of each participant; an equal share unless given.
+        batch_size: Samples in a batch, 32 unless given.
+        local_steps: Batches of each participant in a round, 1 unless given.
         batches: What is drawn: indices [rounds, n, steps, batch] or a function of t, in place of passes over the
-            partition.
+            partition. They say batch sizes and numbers of steps themselves; beside a partition, participants must draw
+            from their own part.
         lr: A number, or a function of the round.
         init: "shared", "own", parameters [n, d], or one module each.
         q: The participants' weights, which sum to 1; equal unless given.
@@ -91,7 +91,7 @@ def network(
 
     Raises:
         ValueError: Where parts do not fit together; the message says which, and what to do.
-        TypeError: Where a part is not what it should be.
+        TypeError: Where a part is not what it should be, or an option would have no effect.
 
     Example:
         >>> net = network(models.mlp((64,), 10), data.load("digits"), nodes=8, mixing="ring")
@@ -104,12 +104,8 @@ def network(
     check_participants((*behaviours, *corruptions), nodes)
     if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
-    holdings = None  # unknown where only batches are given
-    if partition is not None or batches is None:
-        least = max(batch_size) if isinstance(batch_size, Sequence) else batch_size
-        scheme = _scheme("iid" if partition is None else partition, of_partition, least)
-        holdings = partitions.resolve(scheme, data.train.y, nodes, per_node=per_node, seed=seed)
-    plan = _batches(batches, holdings, batch_size, local_steps, nodes, seed, len(data.train))
+    given = plans.Given(partition, per_node, batch_size, local_steps, batches, of_partition)
+    holdings, plan = plans.plan(given, data.train.y, nodes, seed)
     made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
     rows, ways = check_members(members, nodes) or range(nodes), groups.optimizers_of(optimizer, nodes)
     ways = [ways[k] for k in rows]
@@ -123,21 +119,6 @@ def network(
         tuple(behaviours), code,
     )  # fmt: skip
     return settled(narrowed(built, tuple(members)) if members else built, ways)
-
-
-def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:
-    """The partition with its options; what was given as a scheme or as index lists has none."""
-    if not isinstance(partition, str):
-        if options:
-            raise TypeError(f"{next(iter(options))!r} is an option of a named partition; found one that is not named.")
-        return partition
-    known = lookup(partitions.PARTITIONS, partition, "partition").options
-    if strange := next((name for name in options if name not in known), None):
-        raise TypeError(
-            f"network() got an unexpected argument {strange!r}; options of the partition {partition!r}: "
-            f"{', '.join(known) or 'none'}."
-        )
-    return partitions.scheme(partition, **(({"minimum": least} if "minimum" in known else {}) | options))
 
 
 def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
@@ -210,32 +191,6 @@ def _device(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use the device 'cpu'.")
     return device
-
-
-def _batches(
-    given: Batches | Tensor | None, holdings: Partition | None, batch_size: Any, steps: Any, nodes: int, seed: int,
-    samples: int,
-) -> Batches:  # fmt: skip
-    if isinstance(given, Tensor):
-        given = batch_plans.given(given, n_samples=samples)
-    if given is not None:
-        return partial(_checked_batch, given, samples, batch_plans.sizes(batch_plans.check_round(given(0), samples, 0)))
-    assert holdings is not None
-    for name, value in (("batch_size", batch_size), ("local_steps", steps)):
-        if isinstance(value, Sequence) and len(value) != nodes:
-            raise ValueError(f"{name} must be one number, or one for each of {nodes} participants; found {len(value)}.")
-    return batch_plans.epochs(holdings, batch_size, steps=steps, seed=seed)
-
-
-def _checked_batch(batches: Batches, samples: int, sizes: list[tuple[int, int]], t: int) -> Tensor:
-    batch = batch_plans.check_round(batches(t), samples, t)
-    for k, (now, first) in enumerate(zip(batch_plans.sizes(batch), sizes, strict=True)):
-        if now != first:
-            raise ValueError(
-                f"participants must keep their number of steps and batch size; {k} has {now} in round {t}, {first} in "
-                "round 0. Pad the batches alike, or drop incomplete last ones."
-            )
-    return batch
 
 
 def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:

@@ -153,17 +153,31 @@ class Network:
 
 
 def draw(network: Network, t: int) -> Draw:
-    """What chance and schedules say for round t."""
-    nodes, lr = network.nodes, network.lr(t)
-    rates = torch.as_tensor(lr)
-    if rates.dim() and rates.shape != (nodes,):
-        raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
-    dtype = network.initial.theta.dtype
-    if not rates.dim() and abs(float(lr)) > (most := torch.finfo(dtype).max):
-        raise ValueError(f"lr must be at most {most:.3g}, the largest {dtype}; round {t} has {float(lr):g}.")
-    conduct: Any = behaviours.conduct(network.behaviours, t, range(nodes))
+    """What chance and schedules say for round t. Batch and rates are copies: their functions may refill one buffer."""
+    conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
     states = network.generators(t) if network.generators else ()
-    return Draw(t, network.batches(t), network.mixing(t), rates if rates.dim() else float(lr), conduct, states)
+    return Draw(t, network.batches(t).clone(), network.mixing(t), _drawn_rate(network, t), conduct, states)
+
+
+def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, " n"]:
+    """The learning rate of round t, one for everybody or one each."""
+    lr, nodes, dtype = network.lr(t), network.nodes, network.initial.theta.dtype
+    rates = torch.as_tensor(lr)
+    if not rates.dim():
+        if abs(rate := float(lr)) > (most := torch.finfo(dtype).max):
+            raise ValueError(f"lr must be at most {most:.3g}, the largest {dtype}; round {t} has {rate:g}.")
+        if rate < 0:
+            raise ValueError(f"lr must be at least 0; round {t} has {rate:g}. To ascend, negate the loss.")
+        return rate
+    if rates.shape != (nodes,):
+        raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
+    # of rates on CUDA only the first are looked at, because a look waits for the device
+    if (t == 0 or not rates.is_cuda) and bool((rates < 0).any()):
+        k, rate = int(rates.argmin()), float(rates.min())
+        raise ValueError(
+            f"lr must be at least 0; participant {k} has {rate:g} in round {t}. To ascend, negate the loss."
+        )
+    return rates.clone()
 
 
 def load(

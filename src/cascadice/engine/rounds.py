@@ -34,7 +34,7 @@ class Draw(NamedTuple):
 
 MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]
 """(draw, before, half) -> the mixing matrix to use, given what everyone sends; for rules that do not average, the mixed
-parameters. `draw.W` says who hears whom."""
+parameters. `draw.W` says who hears whom; it is a copy, which the rule may edit."""
 
 
 class Round(NamedTuple):

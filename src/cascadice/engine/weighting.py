@@ -1,6 +1,10 @@
 """A network in which some updates, or some samples, count less, or not at all.
 
-    α_j multiplies j's learning rate: θ_j^{t+½} = θ_j^t + α_j Δ_j      α_i multiplies sample i's term in the gradients
+    α_j multiplies j's learning rate in every step          α_i multiplies sample i's term in the gradients
+
+With one local step, j sends θ_j^t + α_j Δ_j, where Δ_j is its full step from the same parameters and optimizer state;
+the state itself (momentum) is not scaled. With several, each step starts where the smaller one before it ended, so what
+j sends is not θ_j^t + α_j Δ_j.
 
 α_j = 0 is a participant that trains nothing and passes on what it hears; α_i = 0 is a sample left out. Running
 statistics (BatchNorm) have no learning rate, and move all the same.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cascadice.engine import Network, Participants
 from cascadice.engine.rounds import Perturbation, Round
+from cascadice.influence.checks import check_many
 
 MEMORY = 2**30  # bytes of perturbations held at once; more cases together are faster
 
@@ -80,6 +81,7 @@ def hops_from(rounds: Iterable[Round], t: int, hops: int) -> list[Round]:
     Example:
         >>> truth(network, hops_from(simulate(network, 50), t=20, hops=3), evaluation)
     """
+    check_many(rounds)
     if hops < 1:
         raise ValueError(f"an update travels at least 1 hop; found {hops}. Hop 0 is part of every cascade: value[0].")
     kept: list[Round] = []

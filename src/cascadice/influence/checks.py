@@ -5,7 +5,9 @@ from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import grad
 from torch.utils._pytree import tree_map
@@ -17,6 +19,8 @@ from cascadice.engine.groups import groups_in
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
 
+Sources = int | Sequence[int] | Tensor | NDArray[Any] | None
+"""Whose updates are scored: one participant, several, or None for everybody."""
 PROBED = 4  # participants whose local work is made again, or on whose batches the loss is looked at
 SAME_NETWORK = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
 
@@ -25,16 +29,26 @@ def check_rounds(rounds: Sequence[Round]) -> None:
     """There must be at least the round of the update, and the others must follow it one by one."""
     if isinstance(rounds, Round):
         raise TypeError("rounds must be a list of rounds; found one Round. Use [round].")
-    if not rounds:
+    if not isinstance(rounds, Sequence):
+        raise TypeError(f"rounds must be a list of rounds; found {type(rounds).__name__}. Use list(simulate(...)).")
+    numbers = [check_round(round_).t for round_ in rounds]
+    if not numbers:
         raise ValueError("at least one round is needed: that of the update; found none.")
-    if any(later.t != earlier.t + 1 for earlier, later in pairwise(rounds)):
-        raise ValueError(f"rounds must follow one another; found {[round_.t for round_ in rounds]}.")
+    if any(later != earlier + 1 for earlier, later in pairwise(numbers)):
+        raise ValueError(f"rounds must follow one another; found {numbers}.")
 
 
 def check_many(rounds: Iterable[Round]) -> None:
     """Rounds that are read one by one must not be a single one."""
     if isinstance(rounds, Round):
         raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
+
+
+def check_round(round_: Round) -> Round:
+    """What is looked at, which must be one round."""
+    if not isinstance(round_, Round):
+        raise TypeError(f"a Round is needed; found {type(round_).__name__}. Give one of the rounds, e.g. rounds[0].")
+    return round_
 
 
 def check_recording(
@@ -56,6 +70,7 @@ def check_recording(
 
 def check_form(network: Network, round_: Round) -> None:
     """A round must have the participants, parameters and optimizer state that the network has. Costs nothing."""
+    check_round(round_)
     if (form := _form(round_.before)) != (own := _form(network.initial)):
         raise ValueError(
             f"round {round_.t} must be of this network, {own}; found {form}. Build the network that was recorded."
@@ -70,15 +85,29 @@ def _form(participants: Participants) -> str:
     )
 
 
-def check_sources(network: Network, rounds: Sequence[Round], sources: Sequence[int] | int | None) -> list[int]:
+def check_sources(network: Network, rounds: Sequence[Round], sources: Sources) -> list[int]:
     """The sources, which must be participants (all, unless said) of the network that made these rounds."""
     check_rounds(rounds)
-    chosen = range(network.nodes) if sources is None else [sources] if isinstance(sources, int) else sources
+    chosen = list(range(network.nodes)) if sources is None else numbers_of(sources)
     for source in chosen:
-        if not isinstance(source, int) or not 0 <= source < network.nodes:
+        if not 0 <= source < network.nodes:
             raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
     check_recording(network, rounds, sources=chosen)
-    return list(chosen)
+    return chosen
+
+
+def numbers_of(sources: Any) -> list[int]:
+    """The numbers of one participant or of several, also of those in a tensor or an array."""
+    given = _plain(sources)
+    numbers = [_plain(each) for each in (given if isinstance(given, Iterable) else [given])]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"sources must be numbers of participants, e.g. [0, 2]; found {number!r}.")
+    return numbers
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
 def check_replays(network: Network, round_: Round, many: int = PROBED, sources: Sequence[int] | None = None) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.checks import check_many, check_rounds, check_sources
+from cascadice.influence.checks import Sources, check_many, check_rounds, check_sources, numbers_of
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
 from cascadice.influence.reverse_gossip import by_both, by_participant, swept
@@ -147,7 +147,7 @@ ESTIMATORS: dict[str, Estimator] = {
 }  # fmt: skip
 
 
-def check_part(kinds: Sequence[str], hops: int, sources: Sequence[int] | None = None) -> None:
+def check_part(kinds: Sequence[str], hops: int, sources: Sources = None) -> None:
     """Raise ValueError unless processes that have a part of the network each can answer this."""
     for kind in kinds:
         if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
@@ -178,7 +178,7 @@ def score_rounds(
     kinds: Sequence[str] = ("first-order",),
     samples: bool = False,
     points: int = 2,
-    sources: Sequence[int] | None = None,
+    sources: Sources = None,
     every: int = 1,
     exchange: Exchange | None = None,
 ) -> Iterator[RoundInfluence]:
@@ -212,11 +212,12 @@ def score_rounds(
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)
-    if not names or (sources is not None and not len(sources)):
+    wanted = None if sources is None else numbers_of(sources)
+    if not names or wanted == []:
         raise ValueError("there must be at least one kind and one source to look at.")
     estimators = [lookup(ESTIMATORS, kind, "kind").estimate for kind in names]
     if network.members:
-        check_part(names, hops, sources)
+        check_part(names, hops, wanted)
     if not hops:
         estimators = [partial(_hop_zero, kind) for kind in names]
     chosen: list[int] | None = None
@@ -228,7 +229,7 @@ def score_rounds(
         operator.forget(window[0].t)
         if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
-                chosen = check_sources(network, list(window), sources)
+                chosen = check_sources(network, list(window), wanted)
             request = Request(operator, list(window), evaluation, samples, points, chosen)
             yield _together([estimate(request) for estimate in estimators])
     if seen + 1 < hops:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
-from cascadice.influence.checks import check_sources
+from cascadice.influence.checks import Sources, check_sources
 
 
 def first_order(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None, *,
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources = None, *,
     operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
     """The first-order influence of each source's update (DICE-E): a tangent is pushed through the rounds.

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
+from cascadice.influence.checks import check_form, check_many, check_recording, check_samples_are_separate
 
 
 class HorizonScores(NamedTuple):
@@ -92,6 +92,7 @@ def _check_buffers(round_: Round) -> None:
 
 def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
     """The same rounds, which must go back one by one, and be at least one."""
+    check_many(backwards)
     later: int | None = None
     for round_ in backwards:
         if later is not None and round_.t + 1 != later:

@@ -14,14 +14,14 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.rounds import Perturbation
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
-from cascadice.influence.checks import check_samples_are_separate, check_sources
+from cascadice.influence.checks import Sources, check_samples_are_separate, check_sources
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import by_sample
 from cascadice.influence.shares import mean_adjoint
 
 
 def path_integrated(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None,
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources = None,
     points: int = 2, *, operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
     """The influence of each source's update, integrated along it: sums to the truth where networks are smooth.
@@ -116,7 +116,7 @@ def path_integrated_samples(
     Example:
         >>> path_integrated_samples(network, rounds[10:12], evaluate_on(network), source=3).argmax()
     """
-    check_sources(network, rounds, [source])
+    (source,) = check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     adjoint = mean_adjoint(network, rounds, evaluation, points, only=source, operator=operator)
     return by_sample(network, rounds[0], adjoint)[source]

@@ -90,6 +90,8 @@ def retrain(
     """Train the network again with each of these weights, many side by side, and measure the final models.
 
     Args:
+        rounds: How many rounds to train; a mixing rule that the network was trained with (`simulate(rule=...)`) is
+            not used.
         updates: Weights of everybody's updates, a row for each network to train: 0 leaves a participant out.
         samples: Weights of the training samples, a row for each network: 0 leaves a sample out.
         together: How many networks to train side by side; unless given, as many as fit in `MEMORY`.
@@ -239,7 +241,8 @@ def leave_one_out(
     Cost: a training for each participant, and one with all of them.
 
     Args:
-        rounds: How many rounds to train.
+        rounds: How many rounds to train; a mixing rule that the network was trained with (`simulate(rule=...)`) is
+            not used.
         trained: Called with how many networks were trained, each time some are done.
 
     Returns:

@@ -15,11 +15,11 @@ from cascadice.engine import Evaluation, Operator, Participants
 from cascadice.engine.networks import Network, Weights
 from cascadice.engine.rounds import Perturbation, Round, difference, rows_of
 from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
-from cascadice.influence.checks import check_samples_are_separate, check_sources
+from cascadice.influence.checks import Sources, check_samples_are_separate, check_sources
 
 
 def truth(
-    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sequence[int] | int | None = None, *,
+    network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources = None, *,
     operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
     """The true influence of each source's update: it skips its local step, and its light cone is replayed.
@@ -77,7 +77,7 @@ def truth_of_samples(
     Example:
         >>> truth_of_samples(network, rounds[10:12], evaluate_on(network), source=3, samples=[0, 1]).value.sum(2)
     """
-    check_sources(network, rounds, [source])
+    (source,) = check_sources(network, rounds, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     drawn, op = rounds[0].draw.batch[source].flatten().cpu(), operator or Operator(network)
     used = (drawn != PADDING).nonzero().flatten().tolist()

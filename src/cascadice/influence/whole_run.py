@@ -108,7 +108,7 @@ def whole_run(
     Cost: about four trainings, or three where all rounds fit in memory; at α = 1 with rounds that were kept, two.
 
     Args:
-        rounds: How many rounds to train; or rounds that were kept, from the first to the last.
+        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
         at: α, one number or one for each participant: 0 leaves it out, and its own derivative is NaN.
         during: The rounds whose updates α weights; all of them unless given.
         on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.

@@ -45,7 +45,7 @@ def whole_run_shares(
     Cost: `points` × `whole_run`, and one training more unless rounds were kept.
 
     Args:
-        rounds: How many rounds to train; or rounds that were kept, from the first to the last.
+        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
         points: Points of the quadrature over α.
         on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
         samples: Score samples too.
@@ -81,7 +81,7 @@ def contributions(network: Network, rounds: Rounds, evaluation: Evaluation, *, p
     """What each participant contributed to the final models: its whole-run share. Negative helped.
 
     Args:
-        rounds: How many rounds to train; or rounds that were kept, from the first to the last.
+        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
         points: Points of the quadrature; see `whole_run_shares`.
 
     Returns:

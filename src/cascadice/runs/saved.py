@@ -181,7 +181,7 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     batch = first.batch.clamp(min=0) if facts["uneven"] else first.batch  # in which nobody is missing
     built = assemble(
         lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
-        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr, partition=held or None,
+        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
         optimizer=alike(per_participant(config, len(first.batch)), cache(optimizer_of)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],
@@ -190,7 +190,8 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     )  # fmt: skip
     initial = tree_map(lambda tensor: tensor.to(built.device), store.from_tensors("initial.", tensors))
     weights = tensors.get("sample_weights")
-    built = replace(built, initial=initial, sample_weights=None if weights is None else weights.to(built.device))
+    weights = None if weights is None else weights.to(built.device)
+    built = replace(built, initial=initial, sample_weights=weights, partition=held or None)
     if facts["autocast"]:
         precision = lookup({**DTYPES, "float16": torch.float16}, facts["autocast"], "dtype")
         built = replace(built, learner=replace(built.learner, autocast=precision))

@@ -16,7 +16,7 @@ from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
 from cascadice.engine import Network, Round
 from cascadice.files import locks
-from cascadice.influence.checks import check_form, check_rounds
+from cascadice.influence.checks import check_form, check_many, check_rounds
 from cascadice.losses import LOSSES
 from cascadice.runs import saved
 from cascadice.runs.config import UNNAMED, Config, to_json
@@ -70,6 +70,7 @@ def save(
         >>> cd.save(network, cd.simulate(network, 100), "runs/mine", model="mymodels:make")  # doctest: +SKIP
         >>> # then: cascadice report runs/mine
     """
+    check_many(rounds)
     coming = iter(rounds)
     if (first := next(coming, None)) is None:
         raise ValueError("there must be at least one round to save; found none. Train first.")

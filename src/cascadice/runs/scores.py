@@ -167,7 +167,7 @@ def score(
 
     Args:
         network: Of `cd.network`, or of a `Recorder`.
-        rounds: Its rounds, or how many to train.
+        rounds: Its rounds, or how many to train, without a mixing rule: of `simulate(rule=...)`, give the rounds.
         hops: How many rounds to follow each update; None: to the final models.
         samples: Score training samples too.
         kind: The estimator. About the final models: "whole-run" (unless given) or "whole-run-shares"; about rounds:

@@ -255,4 +255,4 @@ def test_updates_fade_over_an_epoch():
     assert epoch_fading(digits(batch_size=16, per_node=160)) == 0.9
     assert epoch_fading(digits(batch_size=2, per_node=160)) == pytest.approx(1 - 1 / 80)
     given = torch.arange(3 * NODES).view(3, NODES, 1, 1)
-    assert epoch_fading(digits(batches=given)) == 0.9
+    assert epoch_fading(digits(batches=given, batch_size=None)) == 0.9

@@ -27,15 +27,18 @@ def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
 
     Of several `networks` side by side, none may hear another.
     """
-    chosen = rule(round_.draw, round_.before, round_.half)
+    chosen = rule(_handed(round_).draw, round_.before, round_.half)
     if isinstance(chosen, Participants):
         return round_._replace(after=_checked_rows(chosen, round_, rule), rule=rule)
-    if chosen is round_.W:
-        return round_
     W = _checked(chosen, round_, rule)
     if networks > 1:
         _check_apart(W.to_dense(), networks, f"the rule {_name(rule)} in round {round_.t}")
     return round_._replace(draw=round_.draw._replace(W=W))
+
+
+def _handed(round_: Round) -> Round:
+    """The round with a copy of its W, which a rule may edit. Inside a derivative, torch cannot copy a CSR."""
+    return round_._replace(draw=round_.draw._replace(W=round_.W.clone()))
 
 
 def _check_apart(W: Float[Tensor, "n n"], networks: int, what: str) -> None:
@@ -86,7 +89,7 @@ class ByRule:
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What participants have after this round if they send `half`."""
-        return _called(round_, round_.before, half)
+        return _called(_handed(round_), round_.before, half)
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
         """The W of the round; it says who hears whom."""
@@ -96,7 +99,7 @@ class ByRule:
         """What becomes of a change of what is sent, and of what was there before: exactly."""
 
         def again(source: int) -> Tensor:
-            return _theta(round_, *_moved(round_, (before, half), source)) - round_.after.theta
+            return _theta(_handed(round_), *_moved(round_, (before, half), source)) - round_.after.theta
 
         return _gathered(half, again)
 
@@ -105,15 +108,16 @@ class ByRule:
 
         def along(source: int) -> Tensor:
             point, tangent = _moved(round_, at, source), (_dense(round_, before, source), _dense(round_, half, source))
-            change: Tensor = _derived(round_, lambda: jvp(partial(_theta, round_), point, tangent))[1]
+            mixed = partial(_theta, _handed(round_))
+            change: Tensor = _derived(round_, lambda: jvp(mixed, point, tangent))[1]
             return change
 
         return _gathered(half, along)
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`."""
-        point = (round_.before.theta, round_.half.theta)
-        of_before, of_half = _derived(round_, lambda: vjp(partial(_theta, round_), *point)[1](adjoint.theta))
+        point, mixed = (round_.before.theta, round_.half.theta), partial(_theta, _handed(round_))
+        of_before, of_half = _derived(round_, lambda: vjp(mixed, *point)[1](adjoint.theta))
         if bool(of_before.any()):
             raise ValueError(
                 f"the rule that mixed round {round_.t} depends on what participants had before it; a reverse sweep "
