@@ -76,6 +76,14 @@ def test_paired_differences_are_shown_and_unknown_estimates_are_named(capsys):
     assert "whole-run at 1" in capsys.readouterr().err
 
 
+def test_paired_differences_need_results(capsys, monkeypatch):
+    monkeypatch.setattr(command.measure, "measure", None)  # nothing is to be measured
+    assert command.main(["--paired", "whole-run at 0.8", "first order, 1 hop"]) == 2
+    assert capsys.readouterr().err == (
+        "--paired compares results that were kept; found no --show. Add --show and their folder.\n"
+    )
+
+
 def test_all_results_are_of_five_seeds():
     seeds = {result["case"]: len(result["accuracy"]) for result in RESULTS}
     assert len(seeds) >= 11

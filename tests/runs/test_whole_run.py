@@ -282,6 +282,15 @@ def test_questions_that_make_no_sense(settings, complaint):
         ("--kind whole-run --every 2", "--every does not go with whole-run kinds"),
         ("--kind whole-run --sources 1", "--sources does not go with whole-run kinds"),
         ("--kind whole-run,truth", "--kind truth is about rounds"),
+        (
+            "--kind whole-runn",
+            "Did you mean 'whole-run'? Known: first-order, path-integrated, "
+            "shares, truth, whole-run, whole-run-shares.",
+        ),
+        (
+            "--kind truthh",
+            "Did you mean 'truth'? Known: first-order, path-integrated, shares, truth, whole-run, whole-run-shares.",
+        ),
         ("--kind whole-run-shares --at 0.5", "--at is for --kind whole-run; found whole-run-shares"),
         ("--kind whole-run --points 4", "--points is for --kind whole-run-shares; found whole-run"),
         ("--at 0.5", "--at is for the final models. Use --kind whole-run"),

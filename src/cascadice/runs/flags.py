@@ -7,6 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from cascadice.names import lookup
 from cascadice.runs.config import Config, field_types
 
 if TYPE_CHECKING:
@@ -110,12 +111,14 @@ def given_question(args: argparse.Namespace) -> dict[str, Any]:
 
 def question_from(args: argparse.Namespace) -> "Question | WholeRunQuestion":
     """The question that was given as flags."""
-    from cascadice.influence.estimators import WHOLE_RUN_KINDS
+    from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS
     from cascadice.runs.ask import Question
 
     given = given_question(args)
     if "kinds" in given:
         given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
+        for kind in given["kinds"]:  # a question knows the kinds of its own sort only
+            lookup({**ESTIMATORS, **WHOLE_RUN_KINDS}, kind, "kind")
     if any(kind in WHOLE_RUN_KINDS for kind in given.get("kinds", ())):
         return _whole_run_question(given)
     for name in ("at", "on"):
