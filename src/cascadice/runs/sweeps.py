@@ -14,7 +14,7 @@ from cascadice.influence.estimators import WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
-from cascadice.influence.whole_run_shares import share_out
+from cascadice.influence.whole_run_shares import POINTS, share_out
 from cascadice.runs.ask import FORMAT, changed_settings, check_question
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
@@ -39,7 +39,7 @@ class WholeRunQuestion:
 
     kinds: tuple[str, ...] = ("whole-run-shares",)
     at: float = 1.0
-    points: int = 3
+    points: int = POINTS
     samples: bool = False
     on: str | int = "all"
     eval_samples: int | None = None

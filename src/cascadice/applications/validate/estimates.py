@@ -96,6 +96,10 @@ ESTIMATES: Mapping[str, Kind] = {
         lambda setting: _over_run(setting, whole_run), "whole-run at 1",
         "how the final models' loss changes with its weight, in the run as it was", 4,
     ),
+    "whole-run-at-0.5": Kind(
+        lambda setting: _over_run(setting, whole_run, at=0.5), "whole-run at 0.5",
+        "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate", 4,
+    ),
     "whole-run-shares": Kind(
         lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
         "its share of what training as a whole did to the final models", 13,
