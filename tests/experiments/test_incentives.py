@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from cascadice_experiments.drawing import save
 from cascadice_experiments.incentives import __main__ as command
 from cascadice_experiments.incentives.coalitions import coalitions, exact_shapley
 from cascadice_experiments.incentives.measure import _equals, judge, ledgers, misplaced, pay_by_role
-from cascadice_experiments.incentives.picture import draw
+from cascadice_experiments.incentives.picture import _plus_minus, draw, lines
 from cascadice_experiments.incentives.settings import (
     QUALITIES,
     QUICK,
@@ -159,9 +160,9 @@ def test_each_quality_is_paid_its_mean_part():
     names = [["plain", "few samples", "plain"], ["few samples", "plain", "plain"]]
     paid = pay_by_role(names, torch.tensor([[-1.0, -1.0, -2.0], [-2.0, 0.0, -2.0]]))
     assert paid["plain"]["mean"] == pytest.approx((0.25 + 0.5 + 0 + 0.5) / 4)
-    assert paid["few samples"] == pytest.approx({"mean": 0.375, "std": 0.125 * 2**0.5})
+    assert paid["few samples"] == pytest.approx({"mean": 0.375, "std": 0.125 * 2**0.5, "count": 2, "of": 2})
     harmful = pay_by_role(names[:1], torch.ones(1, 3))
-    assert harmful["plain"]["mean"] != harmful["plain"]["mean"]
+    assert harmful["plain"] == {"mean": None, "std": None, "count": 0, "of": 2}
 
 
 def test_what_is_misplaced_is_paid_to_others():
@@ -172,7 +173,32 @@ def test_what_is_misplaced_is_paid_to_others():
 
 def test_equals_are_compared_with_an_equal_share():
     paid = _equals(torch.tensor([[0.5, 0.25, 0.25], [torch.nan] * 3]))
-    assert (paid["least"]["mean"], paid["most"]["mean"]) == (0.375, 0.75)
+    assert paid["least"] == {"mean": 0.75, "std": 0.0, "count": 1, "of": 2}  # in the other seed no one is paid
+    assert paid["most"]["mean"] == 1.5
+
+
+def test_a_figure_says_of_how_many_seeds_it_is():
+    half, none, whole = ({"mean": 0.5, "std": 0.25, "count": c, "of": 4} for c in (3, 0, 4))
+    none |= {"mean": None, "std": None}
+    assert [_plus_minus(one).strip() for one in (half, none, whole)] == [
+        "0.500 ± 0.250 [3]", "no one paid", "0.500 ± 0.250",
+    ]  # fmt: skip
+    rows = {"honest": {"shares": none, "horizon": half}}
+    accuracy = {"honest": {"mean": 0.9, "std": 0.0, "count": 4, "of": 4}}
+    equals = {"shares": {"least": none, "most": none}}
+    result = {"nodes": 3, "rows": rows, "test_accuracy": accuracy, "seconds": 1.0, "equals": equals}
+    text = "\n".join(lines(result))
+    assert "no one paid" in text
+    assert "[n]: of n values; in the seeds of the others no one was paid" in text
+    json.loads(json.dumps(result, allow_nan=False))
+
+
+def test_results_that_are_kept_are_json():
+    def refuse(name):
+        raise ValueError(f"{name} is not JSON")
+
+    for path in sorted((Path(__file__).parents[2] / "docs" / "results").rglob("*.json")):
+        json.loads(path.read_text(), parse_constant=refuse)
 
 
 def test_mistakes_end_with_a_line(capsys):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from cascadice.applications.reward.payouts import shapley
+from cascadice.influence.readings import agreement
+from cascadice.influence.retraining import random_subsets
 from cascadice_experiments.retraining import __main__ as command
 from cascadice_experiments.retraining import contest, roughness
 from cascadice_experiments.retraining.settings import CASES, load, make_networks, shifted
@@ -20,12 +22,34 @@ RESULTS = read(DOCS / "results" / "retraining")
 (DIGITS,) = read(DOCS / "results" / "retraining" / "digits")
 
 
-def test_a_small_study_runs(capsys):
-    assert command.main(["--quick", "--rounds", "6", "--subsets", "4", "--seeds", "2"]) == 0
+def test_a_small_study_runs(capsys, tmp_path):
+    line = ["--quick", "--rounds", "6", "--subsets", "4", "--seeds", "2", "--out", str(tmp_path)]
+    assert command.main(line) == 0
+    check_that_what_was_measured_is_kept(json.loads((tmp_path / "mlp.json").read_text()))
     out = capsys.readouterr().out
     assert "mlp (test accuracy" in out
     row = next(line for line in out.splitlines() if line.startswith("| whole-run at 0.9"))
     assert row.count("±") == 6
+
+
+def check_that_what_was_measured_is_kept(result):
+    """From what is in the file, rows can be computed again without training."""
+    assert (result["settings"]["rounds"], result["settings"]["seeds"]) == (6, [0, 1])
+    assert set(result["versions"]) == {"cascadice", "torch", "python"}
+    assert result["device"].startswith("cpu")
+    assert set(result["rows"][0]) == {"condition", "estimate", "seed", "spearman", "pearson"}
+    kept = {(one["condition"], one["seed"]): one for one in result["retrained"]}
+    scores = {(one["estimate"], one["seed"]): torch.tensor(one["participants"]).double() for one in result["scores"]}
+    checked = [row for row in result["rows"] if not row["condition"].startswith("samples")]
+    assert len(checked) == 2 * 3 * len({one["estimate"] for one in result["scores"]})
+    for row in checked:
+        one, own = kept[row["condition"], row["seed"]], scores[row["estimate"], row["seed"]]
+        found = torch.tensor(one["found"]).double()
+        if one["subsets"] is None:
+            agreed = agreement(found[0] - found[1:], own)
+        else:
+            agreed = agreement(found, random_subsets(len(own), **one["subsets"]) @ own)
+        assert agreed.spearman == pytest.approx(row["spearman"], abs=1e-6)
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: result["case"])
@@ -74,6 +98,14 @@ def test_paired_differences_are_shown_and_unknown_estimates_are_named(capsys):
     assert "mlp, participants 0.8: +0.90, +0.48 to +1.33" in capsys.readouterr().out.splitlines()
     assert command.main([*show, "whole-run", "first order, 1 hop"]) == 2
     assert "whole-run at 1" in capsys.readouterr().err
+
+
+def test_paired_differences_need_results(capsys, monkeypatch):
+    monkeypatch.setattr(command.measure, "measure", None)  # nothing is to be measured
+    assert command.main(["--paired", "whole-run at 0.8", "first order, 1 hop"]) == 2
+    assert capsys.readouterr().err == (
+        "--paired compares results that were kept; found no --show. Add --show and their folder.\n"
+    )
 
 
 def test_all_results_are_of_five_seeds():

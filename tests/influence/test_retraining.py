@@ -17,7 +17,7 @@ from cascadice.influence.retraining import (
     without_each,
 )
 from cascadice.influence.whole_run import whole_run
-from cascadice.influence.whole_run_shares import measured_at
+from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 from cascadice.optimizers import build
 
 ROUNDS = 6
@@ -71,6 +71,22 @@ def test_leaving_one_out():
     run = measured_at(network, ROUNDS, evaluation, 1.0)
     assert float(found[2]) == pytest.approx(run - measured_at(network, ROUNDS, evaluation, without_each(NODES)[2]))
     assert told == [NODES + 1]
+
+
+@pytest.mark.parametrize("on", ["average", 2])
+def test_on_whose_final_models(on):
+    """Retrained networks are measured as those of whole-run influence are; shares are theirs, too."""
+    network = small()
+    evaluation = evaluate_on(network)
+    rows = torch.cat([torch.ones(1, NODES), without_each(NODES)]).double()
+    slow = [measured_at(network, 5, evaluation, row, on=on) for row in rows]
+    torch.testing.assert_close(retrain(network, 5, evaluation, updates=rows, on=on), torch.tensor(slow).double())
+    found = leave_one_out(network, 5, evaluation, on=on)
+    torch.testing.assert_close(found, slow[0] - torch.tensor(slow[1:]).double())
+    shares = whole_run_shares(network, 5, evaluation, on=on, samples=False).participants
+    torch.testing.assert_close(contributions(network, 5, evaluation, on=on), shares)
+    with pytest.raises(ValueError, match=r'on must be "all", "average" or a participant below'):
+        retrain(network, 5, evaluation, updates=rows, on="everyone")
 
 
 def test_whole_run_influence_predicts_small_changes():

@@ -209,6 +209,34 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     ):
         assert line in text
     assert "shares sum" not in told(summarise(concatenate(rows), 3))
+    assert "owe to anybody" not in text
+
+
+@pytest.mark.parametrize(("change", "warning"), [
+    (-0.5, ""),
+    (-0.54, ""),
+    (-0.75, ". The shares miss what training changed by 33 %: do not take them for parts of the whole. Ask for more "
+            "points: --points 8 --overwrite"),
+    (0.3, ". The shares do not even have the sign of what training changed: do not take them for parts of the whole. "
+          "Ask for more points: --points 8 --overwrite"),
+])  # fmt: skip
+def test_shares_that_do_not_add_up_are_called_so(change, warning):
+    scores = table_of_participants("whole-run shares", 0, torch.tensor([-0.75, 0.25, 0.0], dtype=torch.float64))
+    text = told(summarise(scores, 3, training_change=change, asked={"points": "4"}))
+    assert f"shares sum to -0.5000; training changed the loss by {change:+.4f}{warning}\n" in text
+
+
+@pytest.mark.parametrize(("asked", "title"), [
+    ({"hops": "0"}, "Whose updates lowered the loss before any gossip, and whose raised it (truth, "),
+    ({"hops": "1"}, "Whose updates lowered the loss within 1 hop, and whose raised it (truth, "),
+    ({"hops": "3"}, "Whose updates lowered the loss within 3 hops, and whose raised it (truth, "),
+    ({}, "Whose updates lowered the loss, and whose raised it (truth, "),
+])  # fmt: skip
+def test_sums_over_hops_are_not_called_help_to_the_final_models(asked, title):
+    scores = table_of_participants("truth", 0, torch.tensor([-0.75, 0.25, 0.0], dtype=torch.float64))
+    text = told(summarise(scores, 3, asked=asked))
+    assert title in text
+    assert "These sums do not say what the final models owe to anybody. For that, use --kind whole-run.\n" in text
 
 
 def test_what_is_within_noise_is_not_called_harm():
@@ -254,6 +282,7 @@ def test_under_adam_samples_are_not_ranked_as_if_it_meant_something(kind, sees_s
     updates = table_of_participants(kind, 0, torch.tensor([-1.0, 2.0], dtype=torch.float64))
     text = told(summarise(concatenate([updates, sampled(kind)]), 2, sees_scale=sees_scale))
     assert ("Do not choose samples by these scores: Adam and clipping" in text) == warned
+    assert ("LDS 0.1 to 0.3 for an MLP on images, 0.63 for a transformer on text" in text) == warned
     assert ("Samples that clearly helped and harmed" in text) != warned
 
 

@@ -103,6 +103,19 @@ def test_on_whose_final_models(tmp_path, monkeypatch, on, at):
     assert read_note(run / "whole-run")["on"] == str(on)
 
 
+def test_the_updates_of_some_rounds(run):
+    assert (
+        main(["influence", str(run), "--kind", "whole-run", "--during", "1:4", "--eval-samples", "20", "--quiet"]) == 0
+    )
+    network, evaluation = library()
+    expected = whole_run(network, ROUNDS, evaluation, during=range(1, 4), samples=False).by_round
+    found = column(read_table(run / "whole-run"), kind="whole-run at 1").reshape(ROUNDS, 3)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert not found[[0, 4, 5]].any()
+    assert found[1:4].any()
+    assert read_note(run / "whole-run")["during"] == "1, 4"
+
+
 def test_at_weight_one_a_complete_recording_is_read_and_nothing_is_played(run, monkeypatch):
     question = WholeRunQuestion(("whole-run",), eval_samples=20)
     network, evaluation = library()
@@ -282,10 +295,23 @@ def test_questions_that_make_no_sense(settings, complaint):
         ("--kind whole-run --every 2", "--every does not go with whole-run kinds"),
         ("--kind whole-run --sources 1", "--sources does not go with whole-run kinds"),
         ("--kind whole-run,truth", "--kind truth is about rounds"),
+        (
+            "--kind whole-runn",
+            "Did you mean 'whole-run'? Known: first-order, path-integrated, "
+            "shares, truth, whole-run, whole-run-shares.",
+        ),
+        (
+            "--kind truthh",
+            "Did you mean 'truth'? Known: first-order, path-integrated, shares, truth, whole-run, whole-run-shares.",
+        ),
         ("--kind whole-run-shares --at 0.5", "--at is for --kind whole-run; found whole-run-shares"),
         ("--kind whole-run --points 4", "--points is for --kind whole-run-shares; found whole-run"),
         ("--at 0.5", "--at is for the final models. Use --kind whole-run"),
         ("--on 2 --kind truth", "--on is for the final models"),
+        ("--kind whole-run --during 4", "--during must be two rounds, e.g. 0:100 for rounds 0 to 99; found '4'."),
+        ("--kind whole-run --during 4:9", "during must be within rounds 0:6, the first below the second; found 4:9."),
+        ("--kind whole-run-shares --during 0:4", "--during is for --kind whole-run; found whole-run-shares"),
+        ("--kind whole-run,whole-run-shares --during 0:4", "shares are of all rounds"),
         ("--kind whole-run --on 3", 'on must be "all", "average" or a participant below 3; found 3'),
         ("--kind whole-run --on everyone", "a participant below 3; found 'everyone'"),
         ("--kind whole-run --eval-samples 9999", "eval-samples must be at most 355"),

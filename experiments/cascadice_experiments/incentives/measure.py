@@ -122,10 +122,13 @@ def pay_by_role(roles: Sequence[Sequence[str]], contributed: Tensor) -> dict[str
     }
 
 
-def _spread(values: Tensor) -> dict[str, float]:
-    """Mean and standard deviation of the finite values."""
+def _spread(values: Tensor) -> dict[str, Any]:
+    """Mean and standard deviation of the finite values, and how many of all these are: NaN where no one was paid."""
     finite = values.double()[values.isfinite()]
-    return {"mean": float(finite.mean()), "std": float(finite.std()) if len(finite) > 1 else 0.0}
+    count = {"count": len(finite), "of": values.numel()}
+    if not len(finite):
+        return {"mean": None, "std": None, **count}
+    return {"mean": float(finite.mean()), "std": float(finite.std()) if len(finite) > 1 else 0.0, **count}
 
 
 def earnings(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]:
@@ -145,6 +148,7 @@ def earnings(setting: Setting, whole: DataSet, clean: Samples) -> dict[str, Any]
     accuracy = _by_case(accuracies(networks, setting))
     return {
         "part": "roles", "nodes": setting.players, "rows": rows,
+        "found": {name: _by_case_and_seed(value) for name, value in contributed.items()},
         "equals": {name: _equals(payment["honest"]) for name, payment in paid.items()},
         "test_accuracy": {case: _spread(row) for case, row in accuracy.items()},
         "seconds": time.perf_counter() - start,
@@ -155,9 +159,14 @@ def _by_case(rows: Tensor) -> dict[str, Tensor]:
     return dict(zip(CASES, rows.chunk(len(CASES)), strict=True))
 
 
+def _by_case_and_seed(contributed: Tensor) -> dict[str, Any]:
+    """Everyone's contribution in each case, a row for each seed."""
+    return {case: rows.tolist() for case, rows in _by_case(contributed).items()}
+
+
 def _equals(payment: Tensor) -> dict[str, Any]:
-    """What the least and the best paid of equals get, as multiples of an equal share; 0 where no one is paid."""
-    multiples = payment.nan_to_num() * payment.shape[1]
+    """What the least and the best paid of equals get, as multiples of an equal share."""
+    multiples = payment * payment.shape[1]
     return {"least": _spread(multiples.amin(1)), "most": _spread(multiples.amax(1))}
 
 

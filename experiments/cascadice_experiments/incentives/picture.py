@@ -1,10 +1,11 @@
 """The results of the study as a picture, and as lines on the console."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cascadice_experiments.drawing import GREEN, GREY, HARMED, HELPED, PINK, SKY, YELLOW, hide_box, panels, save
 
@@ -27,7 +28,7 @@ def draw(study: Mapping[str, Any], path: str | PathLike[str]) -> None:
 
 def _draw_ranks(axes: Any, result: Mapping[str, Any]) -> None:
     names = list(result["rows"])
-    means, spreads = (np.array([result["rows"][name]["spearman"][key] for name in names]) for key in ("mean", "std"))
+    means, spreads = (_column([result["rows"][name]["spearman"][key] for name in names]) for key in ("mean", "std"))
     colours = [HELPED if name.startswith(("whole", "shares", "horizon")) else GREY for name in names]
     axes.barh(range(len(names)), means, xerr=spreads, color=colours, ecolor="0.3")
     axes.set_yticks(range(len(names)), names, fontsize=8)
@@ -46,7 +47,7 @@ def _draw_roles(axes: Any, result: Mapping[str, Any]) -> None:
     names = [name for name in result["rows"][cases[0]] if name not in UNDRAWN]
     width = 0.8 / len(names)
     for place, name in enumerate(names):
-        means, spreads = ([100 * result["rows"][case][name][key] for case in cases] for key in ("mean", "std"))
+        means, spreads = (100 * _column([result["rows"][case][name][key] for case in cases]) for key in ("mean", "std"))
         centres = np.arange(len(cases)) + (place - (len(names) - 1) / 2) * width
         colour = "0.2" if place == 0 else SHADES[(place - 1) % len(SHADES)]
         axes.bar(centres, means, width, yerr=spreads, color=colour, ecolor="0.3", label=name)
@@ -57,28 +58,40 @@ def _draw_roles(axes: Any, result: Mapping[str, Any]) -> None:
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """One part of the study as lines of text: mean ± standard deviation over seeds."""
+    """One part of the study as lines of text: mean ± standard deviation over seeds.
+
+    "[4]" is a figure of four values only: in the seeds of the others no one was paid.
+    """
     if "truth" in result:
         what = "(Spearman, Pearson, part of the budget misplaced)"
         yield f"\nagainst {result['part']}, {result['nodes']} participants  {what}"
         for name, row in result["rows"].items():
-            yield f"  {name:40}" + "".join(f"{_plus_minus(value):>17}" for value in row.values())
+            yield f"  {name:40}" + "".join(f"{_plus_minus(value):>19}" for value in row.values())
         roles = list(result["paid"]["truth"])
-        yield f"  {'share of the budget per participant':40}" + "".join(f"{role:>17}" for role in roles)
+        yield f"  {'share of the budget per participant':40}" + "".join(f"{role:>19}" for role in roles)
         for name, paid in result["paid"].items():
-            yield f"  {name:40}" + "".join(f"{_plus_minus(paid[role]):>17}" for role in roles)
+            yield f"  {name:40}" + "".join(f"{_plus_minus(paid[role]):>19}" for role in roles)
         yield f"  test accuracy {_plus_minus(result['test_accuracy'])}, {result['seconds']:.0f} s"
         return
     cases = list(result["rows"])
-    yield f"\nshare of the budget, {result['nodes']} participants    " + "".join(f"{case:>17}" for case in cases)
+    yield "\n[n]: of n values; in the seeds of the others no one was paid"
+    yield f"share of the budget, {result['nodes']} participants    " + "".join(f"{case:>19}" for case in cases)
     for name in result["rows"][cases[0]]:
-        yield f"  {name:40}" + "".join(f"{_plus_minus(result['rows'][case][name]):>17}" for case in cases)
-    accuracies = "".join(f"{_plus_minus(result['test_accuracy'][case]):>17}" for case in cases)
+        yield f"  {name:40}" + "".join(f"{_plus_minus(result['rows'][case][name]):>19}" for case in cases)
+    accuracies = "".join(f"{_plus_minus(result['test_accuracy'][case]):>19}" for case in cases)
     yield f"  {'test accuracy':40}{accuracies}, {result['seconds']:.0f} s"
-    yield f"\n{result['nodes']} honest equals, pay in equal shares" + f"{'least paid':>22}{'best paid':>17}"
+    yield f"\n{result['nodes']} honest equals, pay in equal shares" + f"{'least paid':>24}{'best paid':>19}"
     for name, paid in result["equals"].items():
-        yield f"  {name:40}{_plus_minus(paid['least']):>17}{_plus_minus(paid['most']):>17}"
+        yield f"  {name:40}{_plus_minus(paid['least']):>19}{_plus_minus(paid['most']):>19}"
 
 
-def _plus_minus(spread: Mapping[str, float]) -> str:
-    return f"{spread['mean']:6.3f} ± {spread['std']:.3f}"
+def _column(values: Sequence[float | None]) -> NDArray[np.float64]:
+    """Numbers to draw; None, where there is none, is NaN."""
+    return np.array(values, dtype=np.float64)
+
+
+def _plus_minus(spread: Mapping[str, Any]) -> str:
+    if spread["mean"] is None:
+        return "no one paid"
+    fewer = f" [{spread['count']}]" if spread["count"] < spread["of"] else ""
+    return f"{spread['mean']:6.3f} ± {spread['std']:.3f}{fewer}"

@@ -42,17 +42,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return study.run("retraining", _measure, study.parser("retraining", FLAGS).parse_args(arguments))
 
 
+def _show(args: Namespace) -> dict[str, Any]:
+    kept = read(args.show)
+    if args.paired:
+        known = {row["estimate"]: row for result in kept for row in result["rows"]}
+        for name in args.paired:
+            lookup(known, name, "estimate")
+    for result in kept:
+        for line in paired_lines(result, *args.paired) if args.paired else [*lines(result), ""]:
+            print(line)
+    return {"cases": kept}
+
+
 def _measure(args: Namespace) -> dict[str, Any]:
     if args.show:
-        kept = read(args.show)
-        if args.paired:
-            known = {row["estimate"]: row for result in kept for row in result["rows"]}
-            for name in args.paired:
-                lookup(known, name, "estimate")
-        for result in kept:
-            for line in paired_lines(result, *args.paired) if args.paired else [*lines(result), ""]:
-                print(line)
-        return {"cases": kept}
+        return _show(args)
+    if args.paired:
+        raise ValueError("--paired compares results that were kept; found no --show. Add --show and their folder.")
     torch.set_float32_matmul_precision("high")
     source, root = ("digits", None) if args.quick else find(args.data_root)
     names = list(KNOWN) if args.case == "all" else (args.case or "mlp").split(",")

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Network, by_network, evaluate, evaluate_on, fleet, simulate
-from cascadice.influence.retraining import datamodeling_score, predicts, retrain
+from cascadice.influence.readings import agreement
+from cascadice.influence.retraining import retrain
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import measured_at, whole_run_shares
 from cascadice_experiments import rivals
-from cascadice_experiments.retraining.measure import RESAMPLES, Scores, few_hops
+from cascadice_experiments.retraining.measure import Scores, few_hops, made_by, ranked, scored
 from cascadice_experiments.retraining.settings import MLP, Case, load, make_networks
 from cascadice_experiments.rivals.coalitions import every_coalition, marginals, prefixes, random_orders
 from cascadice_experiments.study import clock
@@ -58,7 +59,7 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
     rows = [row for name, scores in estimates.items() for row in _compared(case, name, scores.participants, games)]
     costs = {name: scores.seconds / training for name, scores in estimates.items()}
     result = {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
-    return {**result, "coalitions": games.tolist()}
+    return {**result, **made_by(case, device), "coalitions": games.tolist(), "scores": scored(estimates, case)}
 
 
 def _values(case: Case, network: Network) -> Tensor:
@@ -116,18 +117,16 @@ def _compared(case: Case, name: str, scores: Tensor, games: Tensor) -> Iterator[
     sizes = coalitions.sum(1)
     for seed, own, game in zip(case.seeds, scores, games, strict=True):
         found = {
-            "exact Shapley": predicts(own, shapley(game), resamples=RESAMPLES),
-            "leave one out": predicts(own, game[-1] - game[_without_one(case.nodes)], resamples=RESAMPLES),
+            "exact Shapley": agreement(shapley(game), own),
+            "leave one out": agreement(game[-1] - game[_without_one(case.nodes)], own),
         }
         for kept in KEPT:
             rows = sizes == kept
-            found[f"{kept} of {case.nodes} kept"] = datamodeling_score(
-                own, coalitions[rows].double(), game[rows], resamples=RESAMPLES
-            )
+            found[f"{kept} of {case.nodes} kept"] = agreement(game[rows], coalitions[rows].double() @ own.double())
         for size, change in enumerate(joining(game, case.nodes)):
-            found[f"joining {size}"] = predicts(own, change, resamples=RESAMPLES)
+            found[f"joining {size}"] = agreement(change, own)
         for condition, agreed in found.items():
-            yield {"condition": condition, "estimate": name, "seed": seed, **agreed._asdict()}
+            yield {"condition": condition, "estimate": name, "seed": seed, **ranked(agreed)}
 
 
 def joining(game: Tensor, nodes: int) -> Iterator[Tensor]:

@@ -1,11 +1,14 @@
 """Retrain, score, compare: the numbers of one case."""
 
-from collections.abc import Callable, Iterator
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+import cascadice
 from cascadice.engine import (
     Evaluation,
     Network,
@@ -19,13 +22,14 @@ from cascadice.engine import (
 )
 from cascadice.engine.backwards import MEMORY, segment
 from cascadice.influence.estimators import score_rounds
-from cascadice.influence.retraining import datamodeling_score, predicts, random_subsets, retrain, without_each
+from cascadice.influence.readings import Agreement, agreement
+from cascadice.influence.retraining import random_subsets, retrain, without_each
 from cascadice.influence.whole_run import WholeRun, whole_run
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice_experiments.retraining.settings import Case, load, make_networks
 from cascadice_experiments.study import clock
 
-RESAMPLES = 20  # few: the spread over seeds is what is reported
+DRAWN_BY = {"participants": 1, "samples": 2}  # seeds of the random subsets, the same in all seeds of the networks
 HOPS = 4  # of shares over a few hops
 KEPT = 24 * 2**30  # bytes of rounds to keep on a GPU
 
@@ -36,6 +40,13 @@ class Scores(NamedTuple):
     participants: Tensor
     samples: list[Tensor] | None
     seconds: float
+
+
+class Retrained(NamedTuple):
+    """What was left out of one seed's network, and what the final models measured then."""
+
+    subsets: Tensor
+    found: Tensor
 
 
 def measure(case: Case, source: str, root: str | None, device: str, say: Callable[[str], None]) -> dict[str, Any]:
@@ -64,7 +75,41 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
         say(f"{case.name}: {name} in {scores.seconds / training:.1f} trainings")
     rows = [row for name, found in conditions.items() for row in _compared(case, name, found, estimates)]
     costs = {name: scores.seconds / training for name, scores in estimates.items()}
-    return {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
+    result = {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
+    retrained = list(_kept(case, conditions))
+    return {**result, **made_by(case, device), "retrained": retrained, "scores": scored(estimates, case)}
+
+
+def made_by(case: Case, device: str) -> dict[str, Any]:
+    """With which settings, versions and device a case was measured."""
+    gpu = torch.device(device).type == "cuda"
+    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {
+        "settings": asdict(case),
+        "versions": versions,
+        "device": torch.cuda.get_device_name(device) if gpu else f"{device}, {platform.machine()}",
+    }
+
+
+def scored(estimates: Mapping[str, Scores], case: Case) -> list[dict[str, Any]]:
+    """The participants' scores by every estimate, so that others can be compared without training again."""
+    return [
+        {"estimate": name, "seed": seed, "participants": own}
+        for name, scores in estimates.items()
+        for seed, own in zip(case.seeds, scores.participants.tolist(), strict=True)
+    ]
+
+
+def _kept(case: Case, conditions: Mapping[str, Sequence[Retrained]]) -> Iterator[dict[str, Any]]:
+    """What retraining found, and how to draw the subsets again: `random_subsets(size, keep, count, seed)`.
+
+    Samples are numbered in the order in which participants hold them. Without each participant, everybody comes first.
+    """
+    for name, each in conditions.items():
+        what, _, keep = name.rpartition(" ")
+        drawn = {"keep": float(keep), "count": case.subsets, "seed": DRAWN_BY[what]} if what in DRAWN_BY else None
+        for seed, one in zip(case.seeds, each, strict=True):
+            yield {"condition": name, "seed": seed, "subsets": drawn, "found": one.found.tolist()}
 
 
 def _conditions(case: Case) -> list[str]:
@@ -72,20 +117,17 @@ def _conditions(case: Case) -> list[str]:
             *(f"samples {keep:g}" for keep in case.samples)]  # fmt: skip
 
 
-class Retrained(NamedTuple):
-    """What was left out of one seed's network, and what the final models measured then."""
-
-    subsets: Tensor
-    found: Tensor
-
-
 def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Evaluation) -> dict[str, Retrained]:
     """All conditions of one seed, side by side."""
     nodes, size = case.nodes, len(network.data.train)
     own = torch.cat([part.view(case.copies, -1) for part in held], 1)
     kept = {f"participants {keep:g}": keep for keep in case.participants}
-    updates = {name: random_subsets(nodes, keep, case.subsets, seed=1) for name, keep in kept.items()}
-    samples = {f"samples {keep:g}": random_subsets(own.shape[1], keep, case.subsets, seed=2) for keep in case.samples}
+    of_updates, of_samples = DRAWN_BY["participants"], DRAWN_BY["samples"]
+    updates = {name: random_subsets(nodes, keep, case.subsets, of_updates) for name, keep in kept.items()}
+    held_by_all = own.shape[1]
+    samples = {
+        f"samples {keep:g}": random_subsets(held_by_all, keep, case.subsets, of_samples) for keep in case.samples
+    }
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
     rows = torch.cat(list(updates.values()))
     found = retrain(network, case.rounds, evaluation, updates=rows, together=case.together)
@@ -111,18 +153,18 @@ def _estimates(
     whole_run(together, 3, evaluation)  # what is compiled and allocated once is no part of the cost
     alphas = case.alphas or sorted({1.0, *case.participants, *case.samples}, reverse=True)
 
-    def scored(run: WholeRun, seconds: float) -> Scores:
+    def timed(run: WholeRun, seconds: float) -> Scores:
         each = [_own(run, i, count) for i in range(count)]
         return Scores(by_network(run.participants, count), [one.by_sample(size) for one in each], seconds)
 
     for alpha in alphas:
         start = clock(device)
         run = whole_run(together, case.rounds, evaluation, at=alpha, length=length)
-        yield f"whole-run at {alpha:g}", scored(run, clock(device) - start)
+        yield f"whole-run at {alpha:g}", timed(run, clock(device) - start)
     if case.points:
         start = clock(device)
         run = whole_run_shares(together, case.rounds, evaluation, points=case.points, length=length)
-        yield "whole-run shares", scored(run, clock(device) - start)
+        yield "whole-run shares", timed(run, clock(device) - start)
     if case.halves:
         start = clock(device)
         scores = _over_halves(case, together, evaluation, count, length)
@@ -184,8 +226,13 @@ def _compared(case: Case, name: str, found: list[Retrained], estimates: dict[str
         for place, (subsets, values) in enumerate(found):
             own = scores.participants[place]
             if name == "leave one out":
-                agreed = predicts(own, values[0] - values[1:], resamples=RESAMPLES)
+                agreed = agreement(values[0] - values[1:], own)
             else:
                 own = scores.samples[place] if name.startswith("samples") and scores.samples else own
-                agreed = datamodeling_score(own, subsets, values, resamples=RESAMPLES)
-            yield {"condition": name, "estimate": estimate, "seed": case.seeds[place], **agreed._asdict()}
+                agreed = agreement(values, subsets.double() @ own.double().cpu())
+            yield {"condition": name, "estimate": estimate, "seed": case.seeds[place], **ranked(agreed)}
+
+
+def ranked(agreed: Agreement) -> dict[str, float]:
+    """What rows keep of an agreement. There is no interval over subsets: the spread over seeds is reported."""
+    return {"spearman": agreed.spearman, "pearson": agreed.pearson}

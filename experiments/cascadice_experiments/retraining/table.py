@@ -20,8 +20,9 @@ def read(folder: Path) -> list[dict[str, Any]]:
 def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:
     parts.sort(key=lambda part: part["rows"][0]["seed"])
     costs = {e: mean(part["costs"][e] for part in parts if e in part["costs"]) for part in parts for e in part["costs"]}
-    accuracy, rows = ([entry for part in parts for entry in part[name]] for name in ("accuracy", "rows"))
-    return {**parts[0], "accuracy": accuracy, "rows": rows, "costs": costs}
+    by_seed = ("accuracy", "rows", "retrained", "scores")  # the last two are not in results of earlier versions
+    lists = {name: [entry for part in parts for entry in part.get(name, ())] for name in by_seed}
+    return {**parts[0], **lists, "costs": costs}
 
 
 def spearman(result: Mapping[str, Any], condition: str, estimate: str) -> list[float]:
@@ -70,7 +71,7 @@ def _spread(values: list[float]) -> str:
 
 
 def lines(result: Mapping[str, Any], only: Container[str] | None = None) -> Iterator[str]:
-    """A Markdown table: LDS of each estimate in each condition, its cost, and the accuracy beside it.
+    """A Markdown table: LDS of each estimate in each condition, its cost if it is known, and the accuracy beside it.
 
     Args:
         only: The conditions to show; all unless given.
@@ -79,7 +80,10 @@ def lines(result: Mapping[str, Any], only: Container[str] | None = None) -> Iter
     conditions, rows = cells({**result, "rows": kept})
     accuracy = _spread(result["accuracy"])
     yield f"{result['case']} (test accuracy {accuracy}, {len(result['accuracy'])} seeds)"
-    yield "| summed over the run | " + " | ".join(conditions) + " | trainings |"
-    yield "|---" * (len(conditions) + 2) + "|"
+    costs = result["costs"]
+    columns = ["summed over the run", *conditions, *(["trainings"] if costs else [])]
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
     for estimate, values in rows.items():
-        yield f"| {estimate} | " + " | ".join(values) + f" | {result['costs'][estimate]:.1f} |"
+        cost = [f"{costs[estimate]:.1f}"] if costs else []
+        yield f"| {' | '.join([estimate, *values, *cost])} |"

@@ -27,6 +27,7 @@ from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.checks import check_samples_are_separate
 from cascadice.influence.readings import agreement, resampled_rank_correlations
+from cascadice.influence.whole_run import focused, judged, measured
 
 MEMORY = 2**30
 """Bytes of parameters and optimizer state to train side by side."""
@@ -83,6 +84,7 @@ def retrain(
     *,
     updates: Float[Tensor, "subsets n"] | None = None,
     samples: Float[Tensor, "subsets size"] | None = None,
+    on: str | int = "all",
     together: int | None = None,
     names: Sequence[str] | None = None,
     trained: Callable[[int], None] | None = None,
@@ -94,6 +96,7 @@ def retrain(
             not used.
         updates: Weights of everybody's updates, a row for each network to train: 0 leaves a participant out.
         samples: Weights of the training samples, a row for each network: 0 leaves a sample out.
+        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
         together: How many networks to train side by side; unless given, as many as fit in `MEMORY`.
         names: What to call each network in errors; "network 3 of those trained again" unless given.
         trained: Called with how many networks were trained, each time some are done.
@@ -119,14 +122,15 @@ def retrain(
         check_samples_are_separate(network, draw(network, 0), network.initial)
     alone = network.groups or network.uneven
     count = 1 if alone else together or min(MOST, max(1, MEMORY // bytes_of(network.initial)))
-    operator, values = Operator(network), list[Tensor]()
+    there, on = focused(network, on)
+    operator, values = Operator(there), list[Tensor]()
     for first in range(0, total, count):
         part = slice(first, min(first + count, total))
         own_updates, own_samples = (None if weights is None else weights[part] for weights in (updates, samples))
         models = _trained(network, rounds, own_updates, own_samples, names[part])
         for i in range(0, len(models.theta), network.nodes):
-            own = rows_of(models, slice(i, i + network.nodes))
-            values.append((network.weights * operator.losses(evaluation, own, range(network.nodes))).sum().double())
+            own = judged(operator, rows_of(models, slice(i, i + network.nodes)), on)
+            values.append(measured(operator, evaluation, own).double())
         if trained is not None:
             trained(part.stop)
     return torch.stack(values).cpu()
@@ -234,8 +238,9 @@ def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"
 
 
 def leave_one_out(
-    network: Network, rounds: int, evaluation: Evaluation, *, trained: Callable[[int], None] | None = None
-) -> Float[Tensor, " n"]:
+    network: Network, rounds: int, evaluation: Evaluation, *, on: str | int = "all",
+    trained: Callable[[int], None] | None = None,
+) -> Float[Tensor, " n"]:  # fmt: skip
     """What each participant's data did, by retraining without it: f(1) − f(1 − e_j). Negative helped.
 
     Cost: a training for each participant, and one with all of them.
@@ -243,6 +248,7 @@ def leave_one_out(
     Args:
         rounds: How many rounds to train; a mixing rule that the network was trained with (`simulate(rule=...)`) is
             not used.
+        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
         trained: Called with how many networks were trained, each time some are done.
 
     Returns:
@@ -252,7 +258,6 @@ def leave_one_out(
         >>> leave_one_out(network, 100, evaluate_on(network))
     """
     everybody = torch.ones(1, network.nodes, dtype=torch.float64)
-    values = retrain(
-        network, rounds, evaluation, updates=torch.cat([everybody, without_each(network.nodes)]), trained=trained
-    )
+    rows = torch.cat([everybody, without_each(network.nodes)])
+    values = retrain(network, rounds, evaluation, updates=rows, on=on, trained=trained)
     return values[0] - values[1:]

@@ -218,13 +218,23 @@ def _scored(
 
 def final(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:
     """λ^T and f, on the final models of all or on their average."""
-    weights, models = operator.network.weights, last.after
-    if on == "average":
-        models = tree_map(lambda tensor: _averaged(weights, tensor), models)
+    weights, models = operator.network.weights, judged(operator, last.after, on)
     adjoint = final_adjoint(operator, evaluation, last._replace(after=models))
     if on == "average":
         adjoint = adjoint._replace(theta=weights[:, None] * adjoint.theta.sum(0))
-    return adjoint, float((weights * operator.losses(evaluation, models, range(operator.network.nodes))).sum())
+    return adjoint, float(measured(operator, evaluation, models))
+
+
+def judged(operator: Operator, models: Participants, on: str) -> Participants:
+    """The models that are measured: everybody's, or their average in everybody's place."""
+    weights = operator.network.weights
+    return tree_map(lambda tensor: _averaged(weights, tensor), models) if on == "average" else models
+
+
+def measured(operator: Operator, evaluation: Evaluation, models: Participants) -> Tensor:
+    """f of these models: everybody's loss, weighted by q."""
+    losses = operator.losses(evaluation, models, range(operator.network.nodes))
+    return (operator.network.weights * losses).sum()
 
 
 def _averaged(weights: Tensor, tensor: Tensor) -> Tensor:

@@ -25,13 +25,16 @@ from cascadice.influence.whole_run import (
     whole_run,
 )
 
+POINTS = 3
+"""Points of the quadrature over α, unless more are asked for."""
+
 
 def whole_run_shares(
     network: Network,
     rounds: Rounds,
     evaluation: Evaluation,
     *,
-    points: int = 3,
+    points: int = POINTS,
     on: str | int = "all",
     samples: bool = True,
     length: int | None = None,
@@ -77,12 +80,15 @@ def share_out(parts: Sequence[tuple[float, WholeRun]], trained: float, untrained
     return WholeRun(trained, parts[0][1].first, by_round, samples, parts[0][1].drawn, gap)
 
 
-def contributions(network: Network, rounds: Rounds, evaluation: Evaluation, *, points: int = 3) -> Float[Tensor, " n"]:
+def contributions(
+    network: Network, rounds: Rounds, evaluation: Evaluation, *, points: int = POINTS, on: str | int = "all"
+) -> Float[Tensor, " n"]:
     """What each participant contributed to the final models: its whole-run share. Negative helped.
 
     Args:
         rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
         points: Points of the quadrature; see `whole_run_shares`.
+        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
 
     Returns:
         A share for each participant; together they are what training changed.
@@ -90,7 +96,7 @@ def contributions(network: Network, rounds: Rounds, evaluation: Evaluation, *, p
     Example:
         >>> contributions(network, 100, evaluate_on(network))
     """
-    return whole_run_shares(network, rounds, evaluation, points=points, samples=False).participants
+    return whole_run_shares(network, rounds, evaluation, points=points, on=on, samples=False).participants
 
 
 def measured_at(

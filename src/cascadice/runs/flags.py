@@ -7,6 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from cascadice.names import lookup
 from cascadice.runs.config import Config, field_types
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 OF_YOUR_OWN = ("model", "loss")
 DIFFERENT = ("device", "data_root", *OF_YOUR_OWN)  # settings in which a command may differ from the run
+FINAL = ("at", "during", "on")  # what only questions about the final models have
 NUMBERS = {
     "hops": "how many rounds to follow an update [1]",
     "points": "points of an integral; more are more accurate [2; for whole-run-shares 3]",
@@ -99,26 +101,30 @@ def add_whole_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares)")
     at = "weight of all updates in the run that is looked at, above 0 and at most 1 [1]"
     group.add_argument("--at", type=float, metavar="X", help=at, default=argparse.SUPPRESS)
+    text = "with whole-run: only updates of rounds A to B − 1 count, e.g. 0:100 (all rounds)"
+    group.add_argument("--during", metavar="A:B", help=text, default=argparse.SUPPRESS)
     on = "whose final models: all, average, or the number of a participant [all]"
     group.add_argument("--on", metavar="WHOSE", help=on, default=argparse.SUPPRESS)
 
 
 def given_question(args: argparse.Namespace) -> dict[str, Any]:
     """The parts of a question that were given as flags."""
-    return {name: vars(args)[name] for name in ("kinds", "samples", "sources", "at", "on", *NUMBERS) if name in args}
+    return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *FINAL, *NUMBERS) if name in args}
 
 
 def question_from(args: argparse.Namespace) -> "Question | WholeRunQuestion":
     """The question that was given as flags."""
-    from cascadice.influence.estimators import WHOLE_RUN_KINDS
+    from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS
     from cascadice.runs.ask import Question
 
     given = given_question(args)
     if "kinds" in given:
         given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
+        for kind in given["kinds"]:  # a question knows the kinds of its own sort only
+            lookup({**ESTIMATORS, **WHOLE_RUN_KINDS}, kind, "kind")
     if any(kind in WHOLE_RUN_KINDS for kind in given.get("kinds", ())):
         return _whole_run_question(given)
-    for name in ("at", "on"):
+    for name in FINAL:
         if name in given:
             raise ValueError(f"--{name} is for the final models. Use --kind whole-run, or leave it out.")
     if "sources" in given:
@@ -144,12 +150,22 @@ def _whole_run_question(given: dict[str, Any]) -> "WholeRunQuestion":
                 f"--{name} does not go with whole-run kinds, which follow every update to the final models. "
                 "Leave it out."
             )
-    for name, kind in (("at", "whole-run"), ("points", "whole-run-shares")):
+    for name, kind in (("at", "whole-run"), ("during", "whole-run"), ("points", "whole-run-shares")):
         if name in given and kind not in given["kinds"]:
             raise ValueError(f"--{name} is for --kind {kind}; found {', '.join(given['kinds'])}. Leave it out.")
     if given.get("on", "").isdecimal():
         given["on"] = int(given["on"])
+    if "during" in given:
+        given["during"] = _span(given["during"])
     return WholeRunQuestion(**given)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """The first round and the one after the last, from "0:100"."""
+    start, _, stop = text.partition(":")
+    if not (start.isdecimal() and stop.isdecimal()):
+        raise ValueError(f"--during must be two rounds, e.g. 0:100 for rounds 0 to 99; found {text!r}.")
+    return int(start), int(stop)
 
 
 def add_recording(

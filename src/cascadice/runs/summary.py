@@ -1,7 +1,7 @@
 """What a table of influence says: who helped, who harmed, how far influence reached, and how accurate it is."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from cascadice.engine.networks import Network
 from cascadice.files import Folder
 from cascadice.influence import agreement
 from cascadice.influence.readings import Agreement, extremes
-from cascadice.influence.tables import ALL, Table, read_table
+from cascadice.influence.tables import ALL, Table, read_note, read_table
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
 from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
@@ -89,6 +89,8 @@ class InfluenceSummary(NamedTuple):
     """what training did to the final models' loss, which whole-run shares divide"""
     sees_scale: bool = True
     """whether training depended on the size of gradients; else scores of samples predict little"""
+    asked: Mapping[str, str] = {}
+    """the note beside the table: what was asked, without settings at their defaults"""
     told: Told | None = None
     """of several processes, for the console: then `samples` are the strongest of all"""
 
@@ -121,7 +123,7 @@ class InfluenceSummary(NamedTuple):
 
 def summarise(
     table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None,
-    training_change: float | None = None, sees_scale: bool = True,
+    training_change: float | None = None, sees_scale: bool = True, asked: Mapping[str, str] | None = None,
 ) -> InfluenceSummary:  # fmt: skip
     """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
 
@@ -130,6 +132,7 @@ def summarise(
         injected: The faults of participants, for the names in tables and figures.
         training_change: What training did to the final models' loss.
         sees_scale: Whether steps depend on the size of gradients, unlike those of Adam.
+        asked: The note beside the table.
     """
     check_range(table, source=nodes, receiver=nodes)
     rounds = tuple(np.unique(table.round).tolist())
@@ -148,16 +151,17 @@ def summarise(
         injected or {},
         training_change,
         sees_scale,
+        asked or {},
     )
 
 
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
     """Summarise the influence in a folder, with the test accuracy that the run measured."""
     metrics = store.metrics_so_far(run)
-    table, change = read_table(folder), read_training_change(folder)
+    table, change, note = read_table(folder), read_training_change(folder), read_note(folder)
     check_range(table, sample=len(network.data.train))
     sees_scale = all(learner.optimizer.linear for learner in network.learners)
-    return summarise(table, network.whole, metrics, injected_faults(network), change, sees_scale)
+    return summarise(table, network.whole, metrics, injected_faults(network), change, sees_scale, note)
 
 
 def check_range(table: Table, **counts: int) -> None:

@@ -14,7 +14,7 @@ from cascadice.influence.estimators import WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE
 from cascadice.influence.whole_run import WholeRun, sweep
-from cascadice.influence.whole_run_shares import share_out
+from cascadice.influence.whole_run_shares import POINTS, share_out
 from cascadice.runs.ask import FORMAT, changed_settings, check_question
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
@@ -31,6 +31,7 @@ class WholeRunQuestion:
     Attributes:
         kinds: "whole-run", "whole-run-shares" or both.
         at: The weight of all updates in the run at which "whole-run" takes the derivative.
+        during: The first round whose updates count in "whole-run", and the one after the last (None: all rounds).
         points: At how many weights shares are integrated.
         samples: Whether to score single training samples too.
         on: Whose final models: "all", "average" or the number of a participant.
@@ -39,7 +40,8 @@ class WholeRunQuestion:
 
     kinds: tuple[str, ...] = ("whole-run-shares",)
     at: float = 1.0
-    points: int = 3
+    during: tuple[int, int] | None = None
+    points: int = POINTS
     samples: bool = False
     on: str | int = "all"
     eval_samples: int | None = None
@@ -54,6 +56,15 @@ class WholeRunQuestion:
         check_question(self, WHOLE_RUN_KINDS, points=1, eval_samples=1)
         if not 0 < self.at <= 1:
             raise ValueError(f"at must be above 0 and at most 1; found {self.at:g}.")
+        if self.during is not None and "whole-run-shares" in self.kinds:
+            raise ValueError("shares are of all rounds; found some (during). Ask for whole-run alone.")
+
+
+def check_during(question: WholeRunQuestion, rounds: int) -> None:
+    """Raise ValueError unless the rounds that were asked about are some of the run's."""
+    start, stop = question.during or (0, rounds)
+    if not 0 <= start < stop <= rounds:
+        raise ValueError(f"during must be within rounds 0:{rounds}, the first below the second; found {start}:{stop}.")
 
 
 class Swept(NamedTuple):
@@ -141,11 +152,12 @@ def _sweep(
     count: Callable[[], None],
 ) -> WholeRun:  # fmt: skip
     """The sweep at one weight, from where it was."""
+    during = None if question.during is None else range(*question.during)
     if scores.latest is None or scores.latest.t > 0:
         rounds = sweep(
-            played.network, played.rounds_at(at), evaluation, at=at, on=question.on, samples=question.samples,
-            length=_length(played), resume=scores.latest, saved=scores.checkpoints, played=count,
-            exchange=played.exchange,
+            played.network, played.rounds_at(at), evaluation, at=at, during=during, on=question.on,
+            samples=question.samples, length=_length(played), resume=scores.latest, saved=scores.checkpoints,
+            played=count, exchange=played.exchange,
         )  # fmt: skip
         try:
             for scored in rounds:

@@ -17,7 +17,7 @@ from cascadice.runs.forecast import of_whole_run
 from cascadice.runs.playing import open_playable
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.summary import LOSSES, InfluenceSummary
-from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, remove_sweeps, sweep_run, whole_run_note
+from cascadice.runs.sweeps import UNFINISHED, WholeRunQuestion, check_during, remove_sweeps, sweep_run, whole_run_note
 
 __all__ = ["WholeRunQuestion", "ask_whole_run"]
 
@@ -60,6 +60,7 @@ def ask_whole_run(
     played = together.in_step(world, open_playable(folder, settings, quiet=quiet, world=world))
     check_eval_samples(question.eval_samples, played.network)
     focused(played.network, question.on)
+    check_during(question, played.rounds)
     parts = of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", parts, played.network.device)
     with writing(place), world.exchange(played.network) as exchange:

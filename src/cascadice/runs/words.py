@@ -8,8 +8,11 @@ from torch import Tensor
 
 from cascadice.console import Console, say
 from cascadice.influence.uncertainty import decimals
+from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
 
+FAR = 0.1  # of what training changed: shares that miss more of it are not its parts
+NOT_FINAL = "These sums do not say what the final models owe to anybody. For that, use --kind whole-run."
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
 
@@ -63,6 +66,8 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
         say(console, f"within noise (the interval includes 0): {', '.join(noise[:MOST])}{rest}")
     if idle := [with_faults(node, summary) for node in found.idle]:
         say(console, f"no influence: {', '.join(idle)}")
+    if not summary.whole_run:
+        say(console, NOT_FINAL)
 
 
 def _print_samples(
@@ -100,7 +105,8 @@ def caution(summary: InfluenceSummary) -> str:
     if summary.whole_run and not summary.sees_scale:
         return (
             "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
-            "samples then hardly predict training without them (LDS at most 0.32 in docs/retraining.md)."
+            "samples may hardly predict training without them (LDS 0.1 to 0.3 for an MLP on images, 0.63 for a "
+            "transformer on text: docs/retraining.md). cascadice validate --of samples says how it is here."
         )
     verdicts = set(next(iter(summary.verdicts.values())))
     if verdicts == {"used once"}:
@@ -124,15 +130,31 @@ def counted_samples(verdicts: Mapping[str, int]) -> str:
 
 def headline(summary: InfluenceSummary) -> str:
     """What the totals of participants say."""
-    return "Who helped the final models, and who harmed them" if summary.whole_run else "Who helped and who harmed"
+    if summary.whole_run:
+        return "Who helped the final models, and who harmed them"
+    hops = summary.asked.get("hops")
+    within = "" if hops is None else f" within {hops} hop{'s' * (hops != '1')}" if hops != "0" else " before any gossip"
+    return f"Whose updates lowered the loss{within}, and whose raised it"
 
 
 def adding_up(summary: InfluenceSummary) -> str:
     """What whole-run shares sum to, beside what training changed; empty if there are none."""
-    shares = summary.participants.get("whole-run shares")
-    if shares is None or summary.training_change is None or np.isnan(shares).any():
+    shares, change = summary.participants.get("whole-run shares"), summary.training_change
+    if shares is None or change is None or np.isnan(shares).any():
         return ""
-    return f"shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}"
+    total, points = float(shares.sum()), int(summary.asked.get("points", POINTS))
+    wrong, more = missed(total, change), f"Ask for more points: --points {2 * points} --overwrite"
+    sums = f"shares sum to {total:+.4f}; training changed the loss by {change:+.4f}"
+    return f"{sums}. {wrong}: do not take them for parts of the whole. {more}" if wrong else sums
+
+
+def missed(total: float, change: float) -> str:
+    """How far shares are from summing to what training changed, where that is more than a tenth of it; else empty."""
+    if abs(total - change) <= FAR * abs(change):
+        return ""
+    if total * change <= 0:
+        return "The shares do not even have the sign of what training changed"
+    return f"The shares miss what training changed by {100 * abs(total / change - 1):.0f} %"
 
 
 def in_words(results: Sequence[EvaluationResult]) -> str:

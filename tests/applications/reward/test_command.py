@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 import torch
 
 from cascadice import influence
-from cascadice.applications.reward.contributions import by_shares
-from cascadice.applications.reward.ledger import CHAIN, by_round, read_ledger, totals
+from cascadice.applications.reward.contributions import Entry, by_shares
+from cascadice.applications.reward.ledger import CHAIN, by_round, enter, read_ledger, totals
 from cascadice.cli import main
 from cascadice.files import write_json
-from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.influence.whole_run_shares import share_out, whole_run_shares
 from cascadice.runs.recording import open_recording
 
 PREDECESSOR = Path(__file__).parents[2] / "predecessor" / "run-0.1.0"
@@ -113,6 +114,36 @@ def test_pays_by_whole_run_shares_unless_told_otherwise(reward, tmp_path, record
     total = sum(map(sum, results["contributions"]))
     assert total - results["gap"] == pytest.approx(results["trained"] - results["untrained"])
     assert f"from {results['untrained']:.4f} to {results['trained']:.4f}. Contributions sum to {total:+.4f}" in out
+
+
+def test_contributions_that_do_not_add_up_are_called_so_or_refused(reward, tmp_path, undrawn, monkeypatch):
+    """They are refused before they are in a ledger, which would take none with more points."""
+
+    def off_by(part):
+        return lambda parts, trained, untrained: make(parts, trained, untrained, part)
+
+    def make(parts, trained, untrained, part):
+        run = share_out(parts, trained, untrained)
+        scale = (1 + part) * (trained - untrained) / float(run.by_round.sum())
+        return replace(run, by_round=scale * run.by_round)
+
+    monkeypatch.setattr("cascadice.runs.sweeps.share_out", off_by(-1.2))
+    code, _, err = reward()
+    assert code == 2
+    assert "contributions must sum to about what training did to the loss, -0." in err
+    assert "; with 3 points they sum to +0." in err
+    assert err.endswith("Ask for more: --points 6.\n")
+    assert not (tmp_path / "ledger" / CHAIN).exists()
+    monkeypatch.setattr("cascadice.runs.sweeps.share_out", off_by(0.5))
+    code, out, err = reward()
+    assert (code, err) == (0, "")
+    wrong = "off (50.0%). That is a large part of it: payments may change with more points, in a new ledger: "
+    assert f"{wrong}--points 6 --ledger DIR --overwrite." in out
+    content = read_ledger(tmp_path / "ledger")
+    enter(tmp_path / "ledger", content.note, [Entry(0, torch.full((4,), 9.0))])  # as an earlier version may have
+    code, _, err = reward("--overwrite")
+    assert code == 2
+    assert err.endswith("Ask for more: --points 6 --ledger DIR.\n")
 
 
 def test_a_run_that_was_not_recorded_is_played_again(reward, tmp_path, undrawn):

@@ -46,6 +46,7 @@ def test_whole_run_estimates_are_those_of_the_library():
     expected = {
         "whole-run": whole_run(network, rounds, evaluation, at=0.5).participants,
         "whole-run-at-1": whole_run(network, rounds, evaluation).participants,
+        "whole-run-at-0.5": whole_run(network, rounds, evaluation, at=0.5).participants,
         "whole-run-shares": contributions(network, rounds, evaluation),
     }
     for kind, scores in expected.items():
@@ -86,6 +87,9 @@ def test_samples_of_rounds_are_summed_over_the_run():
 def test_only_some_estimates_score_samples():
     assert "truth" not in kinds_of(samples=True)
     assert kinds_of(samples=False) == list(ESTIMATES)
+    here = setting()
+    usual = make_plan(here, distinct_subsets(here.size, 0.5, 4), None, False).kinds
+    assert set(ESTIMATES) - set(usual) == {"whole-run-at-0.5"}  # which is checked if it is named
     with pytest.raises(ValueError, match=r"'truth' scores participants only. For samples use any of whole-run, "):
         estimate("truth", setting(samples=True))
     with pytest.raises(ValueError, match=r"unknown estimate 'whole-runs'. Did you mean 'whole-run'"):

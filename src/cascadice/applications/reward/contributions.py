@@ -13,6 +13,7 @@ from cascadice.influence.checks import check_recording
 from cascadice.influence.readings import samples_of
 from cascadice.influence.shares import mean_adjoint
 from cascadice.influence.whole_run import Rounds, WholeRun
+from cascadice.influence.whole_run_shares import POINTS
 
 CONTRIBUTIONS: Mapping[str, str] = {
     "whole-run-shares": "shares of what the whole run did to the loss of the final models",
@@ -39,7 +40,7 @@ def by_whole_run(
     rounds: Rounds,
     evaluation: Evaluation,
     *,
-    points: int = 3,
+    points: int = POINTS,
     samples: bool = False,
     played: Callable[[], None] | None = None,
 ) -> list[Entry]:

@@ -19,12 +19,13 @@ from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
 from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
-from cascadice.applications.reward.sentences import everybody, sentences
+from cascadice.applications.reward.sentences import check_gap, everybody, sentences
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
 from cascadice.engine import Network
 from cascadice.engine.exchange.messages import Messages
 from cascadice.influence.uncertainty import Bounds
+from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs import together
 from cascadice.runs.ask import Question, start_rounds
@@ -37,7 +38,7 @@ from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
-POINTS, HOPS = 3, 4
+HOPS = 4
 WHOLE_RUN = "whole-run-shares"
 FLAGS = {"points": WHOLE_RUN, "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 SHOWN = 10  # payments on the console
@@ -83,7 +84,8 @@ def _run(args: argparse.Namespace, world: World) -> None:
         sign = None if key is None else partial(signature, key)
         swept = _enter_missing(writer, ledger, folder, note, args, among, sign)
         ledger = read_ledger(folder, note)
-        results = _results(writer, ledger, _paid(ledger, args, among, recording.network), swept, args, among)
+        measured = _training(ledger, swept, args, among)
+        results = _results(writer, ledger, _paid(ledger, args, among, recording.network), measured, args, among)
     of_all = writer.write(plain(results), picture.plot, SECTION, world)
     _print_payments(writer, of_all["table"]["rows"], world)
     writer.print_files(f"; the ledger in {ledger.folder}")
@@ -178,8 +180,28 @@ def _of_the_whole_run(
         return [], 0, None
     question = WholeRunQuestion(points=args.points or POINTS, samples=args.samples, eval_samples=args.eval_samples)
     swept = sweep_run(run, question, writer.folder, writer.console)
-    entries = entries_of(swept.scores[SHARES], args.samples, run.network.members)
+    shares = swept.scores[SHARES]
+    check_gap(**_measured(swept.losses, float(shares.by_round.sum()), args, among), begun=bool(entered))
+    entries = entries_of(shares, args.samples, run.network.members)
     return (entry for entry in entries if entry.round in missing), len(missing), swept
+
+
+def _measured(losses: Sequence[float], shares: float, args: argparse.Namespace, among: Among) -> Json:
+    """What training did to the loss, and how far all shares, of which these are the sum here, are from it."""
+    untrained, trained = losses
+    (entered,) = among.world.total(shares)
+    gap = entered - trained + untrained
+    return {"untrained": untrained, "trained": trained, "gap": gap, "points": args.points or POINTS}
+
+
+def _training(ledger: Ledger, swept: Swept | None, args: argparse.Namespace, among: Among) -> Json:
+    """What training did as a whole, where the ledger shares that out."""
+    if (run := among.played) is None:
+        return {}
+    losses = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
+    measured = _measured(losses, float(by_round(ledger).sum()), args, among)
+    check_gap(**measured, begun=True)
+    return measured
 
 
 def _of_rounds(
@@ -202,7 +224,7 @@ def _of_rounds(
 
 
 def _results(
-    writer: Writer, ledger: Ledger, paid: Paid, swept: Swept | None, args: argparse.Namespace, among: Among
+    writer: Writer, ledger: Ledger, paid: Paid, measured: Json, args: argparse.Namespace, among: Among
 ) -> Json:
     network, payout = writer.recording.network, paid.payout
     injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
@@ -212,12 +234,7 @@ def _results(
         [numbers[k], pay, interval_text(paid.payments, k, 2), *why, injected.get(numbers[k], "")]
         for k, (pay, *why) in parts.items()
     ]
-    title, measured = f"{args.budget:g} shared among {network.whole} participants", {}
-    if (run := among.played) is not None:
-        untrained, trained = swept.losses if swept else run.before_and_after(run.evaluation(args.eval_samples))
-        (entered,) = among.world.total(float(by_round(ledger).sum()))
-        measured = {"untrained": untrained, "trained": trained, "gap": entered - trained + untrained}
-        measured["points"] = args.points or POINTS
+    title = f"{args.budget:g} shared among {network.whole} participants"
     results = {
         **writer.header(title, [], COLUMNS, rows),
         **{name: getattr(args, name) for name in ("budget", "floor", "clawback", "payout")},

@@ -9,9 +9,11 @@ from cascadice.applications.reward.payouts import PAYOUT_RULES
 from cascadice.applications.writer import agreed
 from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import Bounds, overlapping
+from cascadice.influence.whole_run_shares import POINTS
+from cascadice.runs.words import missed
 
 TERMS = ("run", "title", "budget", "floor", "clawback", "payout", "note")  # the same in all processes
-GAP = ("untrained", "trained", "gap")
+GAP = ("untrained", "trained", "gap", "points")
 
 
 def everybody(parts: Sequence[Json]) -> Json:
@@ -37,13 +39,33 @@ def everybody(parts: Sequence[Json]) -> Json:
     return {**whole, "findings": sentences(whole)}
 
 
-def gap_in_words(untrained: float, trained: float, gap: float) -> str:
+def gap_in_words(untrained: float, trained: float, gap: float, points: int = POINTS) -> str:
     """What training did as a whole, and by how much contributions miss it."""
     change = trained - untrained
     off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
-    return (
+    sums = (
         f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
-        f"{change + gap:+.4f}, which is {off}. With smooth activations, more --points close that gap."
+        f"{change + gap:+.4f}, which is {off}. "
+    )
+    if missed(change + gap, change):
+        more = f"--points {2 * points} --ledger DIR --overwrite"
+        return f"{sums}That is a large part of it: payments may change with more points, in a new ledger: {more}."
+    return f"{sums}With smooth activations, more --points close that gap."
+
+
+def check_gap(untrained: float, trained: float, gap: float, points: int, begun: bool) -> None:
+    """Refuse contributions that miss what training did by more than all of it, or have the opposite sign.
+
+    Args:
+        begun: Whether they are in a ledger already, which takes no others.
+    """
+    change = trained - untrained
+    if abs(gap) <= abs(change):
+        return
+    raise ValueError(
+        f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
+        f"{points} point{'s' * (points > 1)} they sum to {change + gap:+.4f}. Ask for more: --points {2 * points}"
+        + (" --ledger DIR." if begun else ".")
     )
 
 
@@ -69,7 +91,7 @@ def sentences(results: Json) -> list[str]:
         f"{PAYOUT_RULES[results['payout']].description}." + (f" This is about {numbered(numbers)}." if others else ""),
         f"Credit is how much a participant's updates lowered the loss, less the harm they did "
         f"({results['note']['kind']}; {span}).",
-        *([gap_in_words(**{name: results[name] for name in GAP})] if "gap" in results else []),
+        *([gap_in_words(**{name: results[name] for name in GAP if name in results})] if "gap" in results else []),
         f"Highest payment{among}: {payment[best]:.2f}, to {names([best])}{_overlapping(of_payments, best)}.",
         *([f"Paid {least:.2f} each, because their credit is not positive: {names(unpaid)}."] if unpaid else []),
         *([f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."] if unclear else []),

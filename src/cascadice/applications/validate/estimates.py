@@ -67,6 +67,8 @@ class Kind(NamedTuple):
     trainings: int
     """Its approximate cost, for a forecast."""
     of_samples: bool = True
+    unasked: bool = True
+    """Whether it is checked where no estimates are named."""
 
 
 def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: Any) -> Tensor:
@@ -95,6 +97,11 @@ ESTIMATES: Mapping[str, Kind] = {
     "whole-run-at-1": Kind(
         lambda setting: _over_run(setting, whole_run), "whole-run at 1",
         "how the final models' loss changes with its weight, in the run as it was", 4,
+    ),
+    "whole-run-at-0.5": Kind(
+        lambda setting: _over_run(setting, whole_run, at=0.5), "whole-run at 0.5",
+        "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate", 4,
+        unasked=False,
     ),
     "whole-run-shares": Kind(
         lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",

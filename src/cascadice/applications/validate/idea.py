@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.applications.validate.estimates import Setting, check_kind, estimate, kinds_of, name_of
+from cascadice.applications.validate.estimates import ESTIMATES, Setting, check_kind, estimate, kinds_of, name_of
 from cascadice.engine import Operator, Participants, simulate
 from cascadice.influence.retraining import Prediction, predicts, random_subsets, retrain, without_each
 
@@ -162,7 +162,8 @@ def make_plan(
     setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | None, leave_one_out: bool
 ) -> Plan:
     """What to compute; ValueError where it cannot be."""
-    names = tuple(dict.fromkeys(kinds_of(setting.samples) if kinds is None else kinds))
+    usual = [kind for kind in kinds_of(setting.samples) if ESTIMATES[kind].unasked]
+    names = tuple(dict.fromkeys(usual if kinds is None else kinds))
     for name in names:
         check_kind(name, setting.samples)
     if not names:

@@ -49,8 +49,9 @@ def read(
             if any(read_note(place).get("run") != run for place in places):
                 raise ValueError("it belongs to another run.")
             rows = concatenate(map(read_table, places))
-            summary = summarise(rows, nodes, metrics, injected, read_training_change(places[0]), sees_scale)
-            read.append(Influences(name, rows, summary, read_note(places[0])))
+            change, note = read_training_change(places[0]), read_note(places[0])
+            summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
+            read.append(Influences(name, rows, summary, note))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
