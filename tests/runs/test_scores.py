@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import cascadice as cd
-from cascadice.runs.scores import Scores, ScoreTable
+from cascadice.runs.score_table import ScoreTable
+from cascadice.runs.scores import Scores
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_they_are_short_in_print(network, rounds):
     assert "negative helped" in repr(scores)
     assert " over 8 rounds: " in repr(scores)
     assert "used once" not in repr(scores).partition("\n")[0]
-    assert ".samples, each used once and so without an interval\n" in repr(cd.score(network, rounds[:1], samples=True))
+    assert "may be noise: each was used once in these rounds" in repr(cd.score(network, rounds[:1], samples=True))
     assert repr(scores.samples).count("\n") == 9  # four of each end
     assert "<td>mirror-labels</td>" in scores._repr_html_()
     assert len(repr(network)) < 200
@@ -108,6 +109,17 @@ def test_they_are_short_in_print(network, rounds):
     ]
     table = ScoreTable("a < b", {"influence": np.array([1.0])})
     assert "<p>a &lt; b</p>" in table._repr_html_()
+
+
+@pytest.mark.parametrize(("optimizer", "warned"), [("adam", True), ("momentum", False)])
+def test_samples_are_not_to_be_chosen_by_scores_where_the_optimizer_hides_the_size_of_gradients(optimizer, warned):
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    data = cd.data.from_tensors(x[:32], (x[:32, 0] > 0).long(), x[32:], (x[32:, 0] > 0).long())
+    network = cd.network(torch.nn.Linear(3, 2), data, nodes=2, optimizer=optimizer, batch_size=8)
+    scores, words = cd.score(network, 6, samples=True), "Do not choose samples by these scores"
+    shown = [repr(scores), scores._repr_html_(), repr(scores.samples), scores.samples._repr_html_()]
+    assert [words in text for text in [*shown, scores.samples.to_pandas().attrs.get("caution", "")]] == [warned] * 5
+    assert words not in repr(cd.score(network, 6))
 
 
 def test_they_say_which_rounds_were_scored(network, rounds):
