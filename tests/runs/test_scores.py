@@ -1,5 +1,7 @@
 """One call to numbers: two questions that cannot be confused, and two tables that are never mixed."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +104,17 @@ def test_they_are_short_in_print(network, rounds):
     assert len(repr(network)) < 200
     assert len(repr(rounds[0])) < 200
     assert "data: tensors" in network._repr_html_()
+    evaluation, own = cd.influence.evaluate_on(network), cd.influence.evaluate_on(network, [network.data.test] * 4)
+    assert repr(evaluation) == "Evaluation(cross_entropy on 24 samples, for everyone)"
+    assert repr(own) == "Evaluation(cross_entropy on 24 samples, of its own for each of 4 participants)"
+    assert repr(network.data.test) == "Samples(24 of 5, float32, on cpu)"
+    assert repr(network.data) == (
+        "DataSet(tensors, train=Samples(72 of 5, float32, on cpu), test=Samples(24 of 5, float32, on cpu), 2 classes)"
+    )
+    swept = cd.influence.whole_run(network, rounds, evaluation)
+    assert re.fullmatch(
+        r"WholeRun\(4 participants, 8 rounds from 0, 192 scores of samples, value [\d.]+, gap 0\)", repr(swept)
+    )
     small = ScoreTable("", {"influence": np.array([-1.234e-6, 0.0]), "low": np.array([np.nan, -2e-7])})
     assert [line.split() for line in repr(small).splitlines()[1:]] == [
         ["-0.00000123", "none"],
@@ -166,6 +179,8 @@ def test_questions_that_make_no_sense_are_refused(network, rounds, asked, reason
 
 
 def test_wrong_kinds_are_named(network, rounds):
+    with pytest.raises(TypeError, match=r"hops must be a whole number, or None for the final models; found 2\.5"):
+        cd.score(network, rounds, hops=2.5)
     for wrong, found in ((rounds[0], "Round"), (network, "Network"), (rounds[0].after.theta, "Tensor")):
         with pytest.raises(TypeError, match=f"rounds must be a list of rounds, as of simulate; found {found}"):
             cd.score(network, wrong)

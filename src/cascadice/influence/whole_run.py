@@ -51,6 +51,12 @@ class WholeRun:
     drawn: Int[Tensor, "rounds n samples"]
     gap: float = 0.0
 
+    def __repr__(self) -> str:
+        (rounds, nodes), scored = self.by_round.shape, int((self.drawn >= 0).sum()) if self.samples.numel() else 0
+        of_samples = f", {scored:,} scores of samples" if scored else ""
+        span = f"{rounds} rounds from {self.first}"
+        return f"WholeRun({nodes} participants, {span}{of_samples}, value {self.value:.4f}, gap {self.gap:.2g})"
+
     @property
     def participants(self) -> Float[Tensor, " n"]:
         """∂f/∂α_j of each participant, over all rounds."""

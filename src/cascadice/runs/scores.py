@@ -144,6 +144,8 @@ def score(
         >>> scores = score(network, cd.simulate(network, 100))
         >>> scores.participants["verdict"]
     """
+    if not isinstance(hops, int | None):
+        raise TypeError(f"hops must be a whole number, or None for the final models; found {hops!r}.")
     kinds = WHOLE_RUN_KINDS if hops is None else ESTIMATORS
     kind = (FINAL if hops is None else ROUND) if kind is None else kind
     if kind not in kinds and kind in (*WHOLE_RUN_KINDS, *ESTIMATORS):
