@@ -282,7 +282,7 @@ def test_a_page_from_python(data, tmp_path):
     assert told["samples"]["count"] > 0
     assert [section["name"] for section in told["sections"]] == ["detect"]
     assert told["notes"] == []
-    assert told["title"] == f"4 participants: {__name__}:make on {data.name}"
+    assert told["title"] == f"4 participants train {__name__}:make on {data.name}"
     assert all(one["command"].endswith(" --loss package.module:name") for one in told["commands"])
 
 

@@ -11,6 +11,7 @@ import torch
 from cascadice import influence
 from cascadice.applications.reward.contributions import by_shares
 from cascadice.applications.reward.ledger import CHAIN, by_round, read_ledger, totals
+from cascadice.applications.reward.sentences import gap_in_words
 from cascadice.cli import main
 from cascadice.files import write_json
 from cascadice.influence.whole_run_shares import whole_run_shares
@@ -319,3 +320,10 @@ def test_a_ledger_is_not_started_among_other_files(reward, recorded, tmp_path):
         code, _, err = reward("--ledger", str(path))
         assert (code, reason in err, err.count("\n")) == (2, True, 1)
         assert sorted(recorded.iterdir()) == before
+
+
+def test_more_points_are_advised_only_where_there_is_a_gap_to_close():
+    assert gap_in_words(2.0, 1.0, 0.2).endswith(
+        "0.2000 off (20.0%). With smooth activations, more --points close that gap."
+    )
+    assert gap_in_words(2.0, 1.0, 0.0001).endswith("Contributions sum to -0.9999, which is 0.0001 off (0.0%).")

@@ -12,6 +12,7 @@ from cascadice.influence.uncertainty import Bounds, overlapping
 
 TERMS = ("run", "title", "budget", "floor", "clawback", "payout", "note")  # the same in all processes
 GAP = ("untrained", "trained", "gap")
+NEGLIGIBLE = 0.01  # gaps below this part of the change need no advice
 
 
 def everybody(parts: Sequence[Json]) -> Json:
@@ -41,9 +42,10 @@ def gap_in_words(untrained: float, trained: float, gap: float) -> str:
     """What training did as a whole, and by how much contributions miss it."""
     change = trained - untrained
     off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
+    advice = "" if abs(gap) < NEGLIGIBLE * abs(change) else " With smooth activations, more --points close that gap."
     return (
         f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
-        f"{change + gap:+.4f}, which is {off}. With smooth activations, more --points close that gap."
+        f"{change + gap:+.4f}, which is {off}.{advice}"
     )
 
 
@@ -71,12 +73,16 @@ def sentences(results: Json) -> list[str]:
         f"({results['note']['kind']}; {span}).",
         *([gap_in_words(**{name: results[name] for name in GAP})] if "gap" in results else []),
         f"Highest payment{among}: {payment[best]:.2f}, to {names([best])}{_overlapping(of_payments, best)}.",
-        *([f"Paid {least:.2f} each, because their credit is not positive: {names(unpaid)}."] if unpaid else []),
+        *([f"Paid {least:.2f}{_because(unpaid)} not positive: {names(unpaid)}."] if unpaid else []),
         *([f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."] if unclear else []),
         *([f"Neither helped nor harmed: {names(idle)}."] if idle else []),
         *([f"Mean {results['tested']}."] if results["tested"] else []),
         _sealed(results["seal"]),
     ]
+
+
+def _because(unpaid: list[int]) -> str:
+    return " each, because their credit is" if len(unpaid) > 1 else ", because its credit is"
 
 
 def _sealed(seal: str | Sequence[str]) -> str:
