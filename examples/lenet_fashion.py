@@ -2,7 +2,7 @@
 
 Everything is your own: the model, the data, the weighted directed graph. The labels of participant 5 are wrong.
 Fashion-MNIST is Debian's `dataset-fashion-mnist`; where it is not installed, scikit-learn's digits stand in for it.
-Prints whose data helped the final models, and writes the page of the run: every command works on its folder.
+Prints whose data helped the final models, writes the page of the run, and prints a command that works on its folder.
 """
 
 from pathlib import Path
@@ -41,18 +41,18 @@ def images() -> tuple[Tensor, Tensor]:
     return interpolate(digits.x[: NODES * EACH + TEST], size=28), digits.y[: NODES * EACH + TEST]
 
 
-x, y = images()
-held = NODES * EACH
-labels = torch.where(torch.arange(held) // EACH == 5, (y[:held] + 1) % 10, y[:held])
-data = cd.data.from_tensors(x[:held], labels, x[held:], y[held:], name="clothes", classes=10)
-trust = nx.DiGraph([(j, (j + 1) % NODES, {"weight": 0.4}) for j in range(NODES)])
-trust.add_weighted_edges_from((j, (j + 3) % NODES, 0.1 + 0.02 * j) for j in range(NODES))  # the rest is for oneself
-
-network = cd.network(
-    LeNet, data, mixing=trust, partition=list(torch.split(torch.arange(held), EACH)), batch_size=20, lr=0.1
-)
-rounds = list(cd.simulate(network, 25))
-print(cd.score(network, rounds))
-print(f"mean test accuracy: {cd.evaluate(network, rounds[-1].after).accuracy.mean():.3f}")
-folder = cd.save(network, rounds, Path(mkdtemp()) / "run")
-print(f"cascadice report, detect, choose, reward, forget work on {folder.name}/ (--model lenet_fashion:LeNet).")
+if __name__ == "__main__":
+    x, y = images()
+    held = NODES * EACH
+    labels = torch.where(torch.arange(held) // EACH == 5, (y[:held] + 1) % 10, y[:held])
+    data = cd.data.from_tensors(x[:held], labels, x[held:], y[held:], name="clothes", classes=10)
+    trust = nx.DiGraph([(j, (j + 1) % NODES, {"weight": 0.4}) for j in range(NODES)])
+    trust.add_weighted_edges_from((j, (j + 3) % NODES, 0.1 + 0.02 * j) for j in range(NODES))  # the rest: for oneself
+    owners = list(torch.split(torch.arange(held), EACH))
+    network = cd.network(LeNet, data, mixing=trust, partition=owners, batch_size=20, lr=0.1)
+    rounds = list(cd.simulate(network, 25))
+    print(cd.score(network, rounds))
+    print(f"mean test accuracy: {cd.evaluate(network, rounds[-1].after).accuracy.mean():.3f}")
+    page = cd.report(network, rounds, Path(mkdtemp()) / "run", model="lenet_fashion:LeNet")  # to build the model again
+    print(f"The page is {page}. Commands work on its folder; in that of this script, try:")
+    print(f"cascadice detect {page.parent}\nThe others are choose, reward, forget and validate.")

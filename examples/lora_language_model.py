@@ -55,4 +55,4 @@ scores = influence.samples_by_receiver(network, rounds, evaluation, receivers=[7
 scores[7] = 0  # of others
 source, place = divmod(int(scores.argmin()), scores.shape[1])
 text = "".join(symbols[i] for i in train[int(rounds[0].draw.batch[source, 0, place])]["input_ids"])
-print(f"largest help for 7, of one use and so without an interval: participant {source}'s text {text!r}.")
+print(f"largest help for 7 (by a text used once, so without an interval): participant {source}'s text {text!r}.")

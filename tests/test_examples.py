@@ -2,9 +2,13 @@
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+
+from cascadice.cli import main
+from cascadice.runs import saved
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -40,7 +44,7 @@ PROMISES = {
         [(4.4, 4.8), (2.5, 3.5), (0.01, 0.05), (0, 0.006), (0, 0.006), (0.01, 0.05)],
     ),
     "lenet_fashion": (
-        r"7 helped, 1 harmed[\s\S]*\n +5 +\+(0\.\d+) .* harmed\n.*accuracy: (0\.\d+)",
+        r"7 helped, 1 harmed[\s\S]*\n +5 +\+(0\.\d+) .* harmed\n.*accuracy: (0\.\d+)\n.*html.*\ncascadice detect",
         [(0.01, 0.5), (0.4, 1)],
     ),
     "own_data": (
@@ -66,14 +70,14 @@ PROMISES = {
         [(0.01, 1.0), (0, 0.1)],
     ),
     "watch_your_own_loop": (
-        r"7 helped, 1 harmed[\s\S]*\n +3 +\+(0\.\d+) .* harmed\nHighest of participant 3",
+        r"7 helped, 1 harmed[\s\S]*\n +3 +\+(0\.\d+) .* harmed\nHighest of participant 3.*\n.*html.*\ncascadice detect",
         [(0.02, 0.4)],
     ),
 }
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_prints_what_it_promises(script, capsys, one_thread):
+def test_prints_what_it_promises(script, capsys, one_thread, monkeypatch):
     if script.stem == "lora_language_model":
         pytest.importorskip("peft", reason="`make language` installs peft and transformers")
     if script.stem == "lenet_fashion" and not FASHION.exists():
@@ -88,6 +92,12 @@ def test_prints_what_it_promises(script, capsys, one_thread):
     for number, (lowest, highest) in zip(match.groups(), bounds, strict=True):
         assert lowest <= float(number) <= highest, printed
     assert printed.rstrip().endswith("."), "an example ends with a plain statement"
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(saved, "_living", {})  # as in a process that knows the model by its name alone
+    for command in re.findall(r"^cascadice (.+)$", printed, re.MULTILINE):
+        assert main(command.split()) == 0
+        assert "Scores by" not in capsys.readouterr().out, "to import an example is not to run it"
 
 
 def test_every_promise_has_its_example():

@@ -96,6 +96,8 @@ def test_what_is_no_callback_is_refused():
     refused = "must have the methods start, round and end; <built-in function print> does not"
     with pytest.raises(TypeError, match=refused), loggers.telling([print], {}):
         pass
+    with pytest.raises(TypeError, match=r"callbacks must be a list; found Diary\. Use callbacks=\["):
+        next(iter(cd.simulate(make(), 1, callbacks=Diary())))
 
 
 def test_a_run_tells_metrics_and_influence_and_says_who_raised(tmp_path, capsys, monkeypatch, one_thread):

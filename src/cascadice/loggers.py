@@ -7,7 +7,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -50,6 +50,8 @@ def telling(
     It takes the round's number and a function that gives its metrics, called only if somebody listens. `say` says that
     a callback raised.
     """
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks must be a list; found {type(callbacks).__name__}. Use callbacks=[…].")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise TypeError(f"a callback must have the methods start, round and end; {callback!r} does not.")

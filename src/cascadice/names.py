@@ -16,10 +16,15 @@ def visible(text: str) -> str:
     return text.translate(CONTROLS)
 
 
-def lookup(table: Mapping[str, T], name: str, what: str) -> T:
-    """`table[name]`, or a ValueError that lists the known names (of `what`, e.g. "optimizer") and the nearest."""
+def lookup(table: Mapping[str, T], name: str, what: str, more: str = "") -> T:
+    """`table[name]`, or a ValueError that lists the known names (of `what`, e.g. "optimizer") and the nearest.
+
+    `more` is a sentence that says what may be given instead.
+    """
     if name in table:
         return table[name]
     near = get_close_matches(name, table, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown {what} {name!r}.{hint} Known: {', '.join(sorted(table)) or 'none'}.")
+    raise ValueError(
+        f"unknown {what} {name!r}.{hint} Known: {', '.join(sorted(table)) or 'none'}.{more and f' {more}'}"
+    )

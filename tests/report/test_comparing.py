@@ -64,8 +64,24 @@ def test_a_difference_is_clear_where_intervals_do_not_overlap_whichever_run_come
     harms = with_influence([1.0, 0.6], [1.1, -0.2], [0.9, 0.3])
     for runs in ([helps, harms], [harms, helps]):
         found = comparing._influence(runs, ["one", "other"])
-        assert found["findings"] == ["Influence by truth clearly differs for participants 0."]
+        assert found["findings"] == ["Influence by truth clearly differs for participant 0."]
         assert [row[-1] for row in found["rows"]] == ["clear", ""]
+
+
+@pytest.mark.parametrize(("names", "digests", "reason"), [
+    (["mine", "copy"], ["a1", "a1"], []),
+    (["mine", "mine"], ["a1", "b2"], ["their data sets are both called mine but hold different samples"]),
+    (["mine", "copy"], ["a1", "b2"], ["their data sets are mine and copy, which hold different samples"]),
+    (["mine", "copy"], ["a1", None], ["their data sets are mine and copy"]),
+    (["mine", "mine"], [None, "b2"], []),
+    (["watched batches"] * 2, ["a1", "b2"], []),
+])  # fmt: skip
+def test_data_are_the_same_by_their_digests_and_without_them_by_their_names(names, digests, reason):
+    runs = [
+        SimpleNamespace(config=SimpleNamespace(data=name), manifest={"data": digest} if digest else {})
+        for name, digest in zip(names, digests, strict=True)
+    ]
+    assert comparing._different_data(runs) == reason
 
 
 @pytest.mark.parametrize(("rounds", "hops", "shared"), [((0, 1), 2, True), ((0, 2), 2, False), ((0, 1), 3, False)])

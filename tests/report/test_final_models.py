@@ -7,8 +7,11 @@ import pytest
 from report.pages import CONFIG
 
 from cascadice import files
+from cascadice.applications.choose.findings import helped_finally
 from cascadice.report.page import collect
+from cascadice.report.page.sections import explain_disagreement
 from cascadice.runs.config import build
+from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_summary
 from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
@@ -33,7 +36,7 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     assert sentence.endswith("Ask for more points: --points 2 --overwrite.")
     section = data["final"]
     assert section["title"] == "Who helped the final models, and who harmed them"
-    assert section["columns"] == ["participant", "whole-run shares", "whole-run at 1", "95 % interval", "", "injected"]
+    assert section["columns"] == ["participant", "whole-run shares", "whole-run", "95 % interval", "", "injected"]
     assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
     (drawn,) = section["charts"]
     assert drawn["traces"][0]["x"] == pytest.approx(shares, rel=1e-4)
@@ -45,12 +48,12 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     assert [entry["name"] for entry in data["commands"]] == [
         "influence", "detect", "choose", "reward", "forget", "validate",
     ]  # fmt: skip
-    assert data["influence"]["kinds"] == ["whole-run shares", "whole-run at 1"]
+    assert data["influence"]["kinds"] == ["whole-run shares", "whole-run"]
 
 
 def test_the_page_says_why_shares_of_other_points_have_another_sum(final, tmp_path):
     (alone,) = collect(final)["final"]["findings"]
-    assert alone == "Shares were computed with --points 1."
+    assert alone == "Shares are integrals along the updates' weights, approximated with 1 point (--points)."
     folder = shutil.copytree(final, tmp_path / "run")
     results = {"run": files.read_json(folder / "manifest.json")["fingerprint"], "title": "Who helped", "findings": []}
     for points in (1, 3):
@@ -59,6 +62,22 @@ def test_the_page_says_why_shares_of_other_points_have_another_sum(final, tmp_pa
         assert said[:1] == [alone]
         assert len(said) == (1 if points == 1 else 2)
     assert "different --points: contributions with 1, contribution with 3. More points bring them closer" in said[1]
+
+
+def test_nobody_is_expelled_who_clearly_helped_the_final_models(final):
+    section = collect(final)["final"]
+    helped = {row[0] for row in section["rows"] if "helped" in row}
+    harmed = next(k for k in range(6) if k not in helped)
+    assert helped_finally(open_recording(final)) == helped != set()
+    advised = [[k, "expel" if k in (min(helped), harmed) else "keep"] for k in range(6)]
+    chosen = {"name": "choose", "columns": ["participant", "advice"], "rows": advised, "findings": []}
+    explain_disagreement([chosen], section)
+    (said,) = chosen["findings"]
+    assert said.startswith(
+        f"By cosine, participant {min(helped)} would be expelled, but clearly helped the final models"
+    )
+    explain_disagreement([chosen], None)
+    assert len(chosen["findings"]) == 1
 
 
 def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):

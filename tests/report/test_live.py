@@ -136,7 +136,7 @@ def test_the_page_updates_in_a_browser_without_reloading(monkeypatch, tmp_path, 
         assert chromium.text("#findings") != before
         assert chromium.text("#live").startswith("live: ")
         assert chromium.text("#live").endswith(" of 16 rounds")
-        assert chromium.text("#panel-title") == "Participant 1"
+        assert chromium.text("#panel-text").startswith("Participant 1: its updates are received by ")
         assert chromium.js("document.activeElement.dataset.row") == "3"
         assert chromium.js("document.getElementById('missing').hidden && document.getElementById('live-note').hidden")
         run.allowed = 10**9

@@ -30,7 +30,7 @@ from cascadice.report.page.writing import LARGEST, json_in_html
 from cascadice.runs import store
 from cascadice.runs.config import build, to_json
 from cascadice.runs.folder import fingerprint
-from cascadice.runs.summary import read_summary, summarise
+from cascadice.runs.summary import SampleScore, read_summary, summarise
 
 
 def columns(found, kind="truth"):
@@ -99,6 +99,14 @@ def test_samples_come_with_thumbnails(asked):
     assert [one["sample"] for one in found["helped"]] == [one.sample for one in scored[: len(found["helped"])]]
     assert all(one["value"] > 0 for one in found["harmed"])
     assert all(one["picture"].startswith("data:image/png;base64,") for one in found["helped"] + found["harmed"])
+
+
+def test_texts_are_shown_without_their_padding():
+    tokens, mask = torch.tensor([[2, 1, 0, 0], [0, 1, 2, 1]]), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+    held = Samples({"input_ids": tokens, "attention_mask": mask}, tokens)
+    data = DataSet("texts", held, held, ("<pad>", "ever", "for"))
+    texts = [samples._sample(SampleScore(0, sample, 2, -1.0, -1.5, -0.5), data)["text"] for sample in (0, 1)]
+    assert texts == ["for ever", "<pad> ever for ever"]
 
 
 @pytest.mark.parametrize("sees_scale", [True, False])
@@ -174,7 +182,7 @@ def test_a_tokenizers_batches_are_shown_as_their_tokens():
     texts = Samples({"input_ids": tokens, "attention_mask": tokens > 0}, tokens)
     data = DataSet("texts", texts, texts, tuple(map(str, range(12))))
     shown = samples._sample(samples.SampleScore(0, 0, 1, -0.5), data)
-    assert (shown["text"], shown["label"], shown["picture"]) == ("2 0 11", None, None)
+    assert (shown["text"], shown["label"], shown["picture"]) == ("2 11", None, None)
 
 
 def test_the_network_is_the_one_of_each_round_and_its_hops(tmp_path):

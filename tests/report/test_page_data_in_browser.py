@@ -64,7 +64,10 @@ def test_a_run_without_influence(chromium, shown, artefacts):
     assert chromium.js(wide)
     assert chromium.text("#matrices-title") == "Who listens to whom"
     assert chromium.text("#matrices-text") == "The matrix has a row for each receiver and a column for each source."
-    assert chromium.text("#panel-text") == f"Its updates are received by {len(heard - {1})} participants."
+    assert chromium.text("#panel-title") == "Everyone"
+    assert (
+        chromium.text("#panel-text") == f"Participant 1: its updates are received by {len(heard - {1})} participants."
+    )
     assert chromium.js("document.querySelectorAll('#graph .edge.path').length") == len(heard - {1})
     chromium.screenshot(artefacts / "nothing-asked.png")
     assert chromium.errors == []
@@ -86,6 +89,9 @@ def test_totals_are_shown_if_receivers_are_unknown(chromium, shown, tmp_path):
     before = chromium.js(RADII)
     chromium.click('#graph [data-node="2"] .body')
     assert chromium.js(RADII) == before
+    assert chromium.text("#panel-title") == "Everyone, ranked by influence"
+    assert chromium.js("[...document.querySelectorAll('#ranking [aria-current]')].map(b => b.dataset.row)") == ["2"]
+    assert chromium.text("#panel-text").startswith("Participant 2 (flip-labels): total influence ")
     assert "shares, 2 points: only totals are known, not whom they reached" in chromium.text("#panel-text")
     assert chromium.js("document.getElementById('matrix-card').hidden && document.getElementById('reach').hidden")
     assert chromium.errors == []
@@ -120,7 +126,12 @@ def test_colours_change_even_without_storage(chromium, shown):
 
 @pytest.mark.parametrize(
     ("name", "width", "height", "theme"),
-    [("desktop-light", 1440, 900, "light"), ("desktop-dark", 1440, 900, "dark"), ("phone", 390, 844, "light")],
+    [
+        ("desktop-light", 1440, 900, "light"),
+        ("desktop-dark", 1440, 900, "dark"),
+        ("phone", 390, 844, "light"),
+        ("phone-dark", 390, 844, "dark"),
+    ],
 )
 def test_it_fits_the_screen(chromium, shown, artefacts, name, width, height, theme):
     chromium.open(shown / "report.html", width, height, theme)
@@ -135,6 +146,9 @@ def test_it_fits_the_screen(chromium, shown, artefacts, name, width, height, the
     assert "negative (blue) helped, positive (orange) harmed" in chromium.text("#network-lead")
     chromium.click('#graph [data-node="2"] .body')
     assert chromium.text("#panel-title").startswith("Participant 2")
+    inside = "(b => b.left >= 0 && b.right <= innerWidth)"
+    value = "document.querySelector('#rows td:last-child').getBoundingClientRect()"
+    assert chromium.js(f"{inside}({value})"), "the number of a row is in sight"
     chromium.js("window.scrollTo(0, 0)")
     chromium.screenshot(artefacts / f"{name}.png")
     assert (artefacts / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -103,14 +103,14 @@ def test_the_address_keeps_the_selection_and_rounds_are_played(tab, shown):
     tab.click('#nav a[href="#table"]')
     tab.wait("location.hash === '#participant=2&round=3&section=table'")
     tab.js("step(); step()")
-    assert (tab.text("#play"), tab.text("#round-value")) == ("Play", "all rounds")
+    assert (tab.text("#play"), tab.text("#round-value")) == ("Play", "3 of 8 rounds")
     tab.js("location.hash = '#participant=4&round=6&hop=1&estimator=first+order&section=samples'")
     tab.wait("document.getElementById('panel-title').textContent.startsWith('Participant 4')")
     assert [tab.text(f"#{name}-value") for name in ("round", "hop")] == ["round 6", "after 1 hop"]
     assert tab.js("document.getElementById('kind').value") == "first order"
     tab.js("location.hash = '#participant=99&round=-5&hop=7&estimator=none'")  # of another run
     tab.wait("document.getElementById('panel-title').textContent.startsWith('Everyone')")
-    assert tab.text("#round-value") == "all rounds"
+    assert tab.text("#round-value") == "3 of 8 rounds"
 
 
 def test_figures_are_saved(tab):
@@ -123,7 +123,7 @@ def test_figures_are_saved(tab):
             assert tab.js("saved.at(-1)[1]").startswith(start)
     assert tab.js("saved.map(([name]) => name)")[::2] == ["run-influence.png", "run-network.png", "run-payments.png"]
     assert "fill: rgb(" in tab.js("decodeURIComponent(saved[3][1])")  # the style sheet's colours
-    assert "Truth, all rounds, all hops. Blue: helped (loss went down)" in tab.js("decodeURIComponent(saved[3][1])")
+    assert "Truth, 3 of 8 rounds, all hops. Blue: helped (loss went down)" in tab.js("decodeURIComponent(saved[3][1])")
 
 
 def test_a_click_on_the_list_selects_too(tab):

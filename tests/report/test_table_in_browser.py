@@ -63,4 +63,9 @@ def test_a_search_for_a_participant_says_what_it_found(tab):
     assert all("3" in pair for pair in pairs)
     assert {pair.index("3") for pair in pairs} == {0, 1}
     tab.write(" nonsense")
-    assert "Nothing matches. Search for a word, participant 3, or" in tab.text("#table-count")
+    assert tab.text("#table-count").endswith(
+        "Search for a word, participant 3, or a column and its value, such as round > 0."
+    )
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
+    tab.js("fresh.table.values[2].fill(-1); cascadice.render(fresh)")  # summed over rounds
+    assert tab.text("#table-count").endswith("or a column and its value, such as sample > 4.")

@@ -343,19 +343,19 @@ def test_a_page_from_python(data, tmp_path):
     assert told["samples"]["count"] > 0
     assert [section["name"] for section in told["sections"]] == ["detect"]
     assert told["notes"] == []
-    assert told["title"] == f"4 participants: {__name__}:make on {data.name}"
+    assert told["title"] == f"4 participants train {__name__}:make on {data.name}"
     assert all(one["command"].endswith(" --loss package.module:name") for one in told["commands"])
 
 
-def test_runs_of_different_data_with_one_name_are_compared_with_a_warning(data, tmp_path):
-    other = replace(data, test=data.train)
-    for name, held in (("one", data), ("again", data), ("other", other)):
+def test_runs_of_the_same_data_are_compared_whatever_their_names(data, tmp_path):
+    renamed, other = replace(data, name="renamed"), replace(data, test=data.train)
+    for name, held in (("one", data), ("renamed", renamed), ("other", other)):
         network = own(held)
         cd.save(network, cd.simulate(network, 2), tmp_path / name)
-    same, different = (compare(tmp_path / "one", tmp_path / name)["findings"] for name in ("again", "other"))
-    assert same[1] == "Their settings are the same."
-    assert different[1].startswith(f"Their data have the same name, {data.name}, but are not the same.")
-    assert different[2] == "Their settings are the same."
+    findings = compare(tmp_path / "one", tmp_path / "renamed")["findings"]
+    assert findings[1] == f"Settings that differ (one, renamed): data ({data.name}, renamed)."
+    with pytest.raises(ValueError, match=f"both called {data.name} but hold different samples"):
+        compare(tmp_path / "one", tmp_path / "other")
 
 
 def test_own_models_and_data_from_the_command_line(tmp_path, monkeypatch, capsys):

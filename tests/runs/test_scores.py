@@ -1,11 +1,14 @@
 """One call to numbers: two questions that cannot be confused, and two tables that are never mixed."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 import cascadice as cd
-from cascadice.runs.scores import Scores, ScoreTable
+from cascadice.runs.score_table import ScoreTable
+from cascadice.runs.scores import Scores
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +98,23 @@ def test_they_are_short_in_print(network, rounds):
     assert "negative helped" in repr(scores)
     assert " over 8 rounds: " in repr(scores)
     assert "used once" not in repr(scores).partition("\n")[0]
-    assert ".samples, each used once and so without an interval\n" in repr(cd.score(network, rounds[:1], samples=True))
+    assert "may be noise: each was used once in these rounds" in repr(cd.score(network, rounds[:1], samples=True))
     assert repr(scores.samples).count("\n") == 9  # four of each end
     assert "<td>mirror-labels</td>" in scores._repr_html_()
     assert len(repr(network)) < 200
     assert len(repr(rounds[0])) < 200
     assert "data: tensors" in network._repr_html_()
+    evaluation, own = cd.influence.evaluate_on(network), cd.influence.evaluate_on(network, [network.data.test] * 4)
+    assert repr(evaluation) == "Evaluation(cross_entropy on 24 samples, for everyone)"
+    assert repr(own) == "Evaluation(cross_entropy on 24 samples, of its own for each of 4 participants)"
+    assert repr(network.data.test) == "Samples(24 of 5, float32, on cpu)"
+    assert repr(network.data) == (
+        "DataSet(tensors, train=Samples(72 of 5, float32, on cpu), test=Samples(24 of 5, float32, on cpu), 2 classes)"
+    )
+    swept = cd.influence.whole_run(network, rounds, evaluation)
+    assert re.fullmatch(
+        r"WholeRun\(4 participants, 8 rounds, 192 scores of samples, value [\d.]+, gap 0\)", repr(swept)
+    )
     small = ScoreTable("", {"influence": np.array([-1.234e-6, 0.0]), "low": np.array([np.nan, -2e-7])})
     assert [line.split() for line in repr(small).splitlines()[1:]] == [
         ["-0.00000123", "none"],
@@ -108,6 +122,17 @@ def test_they_are_short_in_print(network, rounds):
     ]
     table = ScoreTable("a < b", {"influence": np.array([1.0])})
     assert "<p>a &lt; b</p>" in table._repr_html_()
+
+
+@pytest.mark.parametrize(("optimizer", "warned"), [("adam", True), ("momentum", False)])
+def test_samples_are_not_to_be_chosen_by_scores_where_the_optimizer_hides_the_size_of_gradients(optimizer, warned):
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    data = cd.data.from_tensors(x[:32], (x[:32, 0] > 0).long(), x[32:], (x[32:, 0] > 0).long())
+    network = cd.network(torch.nn.Linear(3, 2), data, nodes=2, optimizer=optimizer, batch_size=8)
+    scores, words = cd.score(network, 6, samples=True), "Do not choose samples by these scores"
+    shown = [repr(scores), scores._repr_html_(), repr(scores.samples), scores.samples._repr_html_()]
+    assert [words in text for text in [*shown, scores.samples.to_pandas().attrs.get("caution", "")]] == [warned] * 5
+    assert words not in repr(cd.score(network, 6))
 
 
 def test_they_say_which_rounds_were_scored(network, rounds):
@@ -154,6 +179,8 @@ def test_questions_that_make_no_sense_are_refused(network, rounds, asked, reason
 
 
 def test_wrong_kinds_are_named(network, rounds):
+    with pytest.raises(TypeError, match=r"hops must be a whole number, or None for the final models; found 2\.5"):
+        cd.score(network, rounds, hops=2.5)
     for wrong, found in ((rounds[0], "Round"), (network, "Network"), (rounds[0].after.theta, "Tensor")):
         with pytest.raises(TypeError, match=f"rounds must be a list of rounds, as of simulate; found {found}"):
             cd.score(network, wrong)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cascadice.data import DataSet, Samples
 from cascadice.data.inputs import stacked
+from cascadice.data.samples import WATCHED
 from cascadice.engine import Draw, Evaluation, Network, Recorder, Round, evaluate_on
 from cascadice.engine.learner import Participants, flatten, learner
 from cascadice.engine.torch_optim import group_places, pure_version, settings
@@ -180,7 +181,7 @@ class Watch:
         work = learner(self._model, self._loss, Optimizer(lambda theta: {"update": torch.zeros_like(theta)}, _as_held))
         schedules = (lambda t: first.draw.batch, lambda t: first.W, lambda t: 1.0)
         q = torch.full((len(first.W),), 1 / len(first.W), dtype=torch.float64)
-        data = DataSet("watched batches", probe, self._test, ())
+        data = DataSet(WATCHED, probe, self._test, ())
         return Network(work, first.before, data, *schedules, q, 0, "loop"), self._held
 
     def _load(self, model: dict[str, Tensor], clients: Sequence[int] | None = None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="folder that `cascadice run` wrote")
+    parser.add_argument("run", metavar="RUN", help="folder that `cascadice run` or `cd.save` wrote")
     text = "file with the secret key that the ledger must be sealed with (cascadice reward --seal)"
     parser.add_argument("--seal", metavar="FILE", help=text)
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data (default: the run's)")

@@ -18,6 +18,8 @@ from torch.utils.data import Dataset
 
 from cascadice.data.inputs import IGNORED, as_inputs, materialise, rows_of_inputs
 
+WATCHED = "watched batches"  # the name of what a recorder was shown: the batches of a loop, not its data set
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -54,6 +56,10 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def __repr__(self) -> str:
+        inputs, kind = " × ".join(map(str, self.shape)) or "scalar", str(tree_leaves(self.x)[0].dtype)
+        return f"Samples({len(self):,} of {inputs}, {kind.removeprefix('torch.')}, on {self.y.device})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,6 +113,9 @@ class DataSet:
     train: Samples
     test: Samples
     classes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"DataSet({self.name}, train={self.train!r}, test={self.test!r}, {len(self.classes)} classes)"
 
     def to(self, device: torch.device | str) -> "DataSet":
         """The same data on `device`."""

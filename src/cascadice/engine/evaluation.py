@@ -28,6 +28,13 @@ class Evaluation:
     measure: Loss
     own: bool = False
 
+    def __repr__(self) -> str:
+        name = getattr(self.measure, "__name__", type(self.measure).__name__)
+        each = [len(y) for y in self.y] if self.own else [len(self.y)]
+        count = f"{each[0]:,}" if len(set(each)) == 1 else f"{min(each):,} to {max(each):,}"
+        whose = f"of its own for each of {len(each)} participants" if self.own else "for everyone"
+        return f"Evaluation({name} on {count} samples, {whose})"
+
     def of(self, k: int) -> tuple[Any, Any]:
         """What participant k is measured on."""
         if not self.own:

@@ -17,6 +17,7 @@ from cascadice import topology
 from cascadice.data import DataSet, Samples
 from cascadice.data.batches import PADDING
 from cascadice.data.inputs import stacked
+from cascadice.data.samples import WATCHED
 from cascadice.engine.assembly import settled, weights
 from cascadice.engine.dropout import GeneratorState, state_of
 from cascadice.engine.learner import Participants, learner
@@ -229,7 +230,7 @@ class Recorder:
         """The network in which these rounds were drawn."""
         samples = self._samples.samples
         test = samples.subset(torch.arange(0)) if self._test is None else self._test
-        data = DataSet("watched batches", samples, test, ())
+        data = DataSet(WATCHED, samples, test, ())
         batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
         states = partial(_drawn, draws, "generators")
         return Network(

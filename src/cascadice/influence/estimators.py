@@ -142,7 +142,7 @@ ESTIMATORS: dict[str, Estimator] = {
     ),
     "shares": Estimator(
         _shares, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point",
-        "each participant's share of what it did to everyone's test loss {hops} later", by_adjoints=True,
+        "each participant's share of the change in everyone's test loss {hops} later", by_adjoints=True,
     ),
 }  # fmt: skip
 

@@ -51,6 +51,11 @@ class WholeRun:
     drawn: Int[Tensor, "rounds n samples"]
     gap: float = 0.0
 
+    def __repr__(self) -> str:
+        (rounds, nodes), scored = self.by_round.shape, int((self.drawn >= 0).sum()) if self.samples.numel() else 0
+        samples = f", {scored:,} scores of samples" if scored else ""
+        return f"WholeRun({nodes} participants, {rounds} rounds{samples}, value {self.value:.4f}, gap {self.gap:.2g})"
+
     @property
     def participants(self) -> Float[Tensor, " n"]:
         """∂f/∂α_j of each participant, over all rounds."""

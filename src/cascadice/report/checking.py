@@ -16,7 +16,7 @@ from cascadice.report.page.sections import audited
 from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
-from cascadice.runs.folder import CHAIN, CONFIG, MANIFEST, read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.folder import CHAIN, CONFIG, MANIFEST, WRITERS, read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 
@@ -64,7 +64,7 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
     """
     folder = Path(run)
     if not (folder / CONFIG).exists():
-        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that `cascadice run` wrote.")
+        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
     areas = _listed(folder)
     settings = _area(areas, "settings")
     config = settings.attempt("read", lambda: read_run_config(folder))

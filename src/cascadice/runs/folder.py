@@ -17,6 +17,7 @@ from cascadice.runs.config import Config, from_json, to_json
 from cascadice.runs.departures import DEPARTURES
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
+WRITERS = "`cascadice run` or `cd.save`"  # of a run
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
 NETWORK = "network.safetensors"  # of a network that was built in Python
@@ -140,7 +141,7 @@ def read_run_config(folder: Path) -> Config:
             f"{parts} -m cascadice COMMAND {folder}"
         )
     if not (folder / CONFIG).exists():
-        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that `cascadice run` wrote.")
+        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
     return read_config(folder)
 
 

@@ -14,16 +14,17 @@ from cascadice.console import Console, counting
 from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
 from cascadice.influence import whole_run, whole_run_shares
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS, score_rounds, table
-from cascadice.influence.tables import Table, as_frame, concatenate
-from cascadice.influence.uncertainty import bounds_of_totals, decimals, signs
+from cascadice.influence.tables import Table, concatenate
+from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.names import lookup
-from cascadice.runs.summary import InfluenceSummary, injected_faults, summarise
+from cascadice.runs.score_table import ScoreTable, paragraph
+from cascadice.runs.summary import InfluenceSummary, has_linear_steps, injected_faults, summarise
 from cascadice.runs.whole_run import rows_by_round
+from cascadice.runs.words import caution
 
 if TYPE_CHECKING:
     import pandas
 
-SHOWN = 4  # rows that are printed of each end of a table
 VERDICTS = {-1: "helped", 1: "harmed", 0: "within noise"}
 QUESTIONS = {
     "whole-run": "the final models: how their test loss changes as a participant's data counts for more",
@@ -32,58 +33,12 @@ QUESTIONS = {
 FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 
 
-def _text(cell: Any, digits: int) -> str:
-    if not isinstance(cell, float):
-        return str(cell)
-    return "none" if np.isnan(cell) else f"{cell:+.{digits}f}"
-
-
 def _span(rounds: Sequence[int]) -> str:
     """How many rounds, and which, unless they are the first ones."""
     if len(rounds) == 1:
         return f"round {rounds[0]}"
     which = "" if rounds[0] == 0 and rounds[-1] == len(rounds) - 1 else f" from {rounds[0]} to {rounds[-1]}"
     return f"{len(rounds)} rounds{which}"
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreTable:
-    """A small table: columns of one length, in the order in which they are shown."""
-
-    question: str
-    columns: dict[str, NDArray[Any]]
-
-    def __len__(self) -> int:
-        return len(self.columns["influence"])
-
-    def __getitem__(self, column: str) -> NDArray[Any]:
-        return lookup(self.columns, column, "column")
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """As a data frame; `attrs["question"]` says what the numbers are."""
-        frame = as_frame(self.columns)
-        frame.attrs["question"] = self.question
-        return frame
-
-    def _shown(self) -> list[list[str]]:
-        """The cells of the first and the last rows, as text; all of them, if they are few."""
-        few = len(self) <= 2 * SHOWN
-        places = [*range(len(self))] if few else [*range(SHOWN), *range(len(self) - SHOWN, len(self))]
-        digits = decimals(self.columns["influence"])
-        rows = [[_text(column[place], digits) for column in self.columns.values()] for place in places]
-        between = [] if few else [["…"] * len(self.columns)]
-        return [*rows[:SHOWN], *between, *rows[SHOWN:]]
-
-    def __repr__(self) -> str:
-        lines = [list(self.columns), *self._shown()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = ("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-        return "\n".join(text.rstrip() for text in texts)
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._shown())
-        return f"<p>{escape(self.question)}</p><table><tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,14 +92,15 @@ class Scores:
         nodes = self.updates.shape[1]
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
-        once = ", each used once and so without an interval" * bool(samples and (self.samples["uses"] == 1).all())
-        more = f"; {samples:,} samples in .samples{once}" if samples else ""
+        more = f"; {samples:,} samples in .samples" if samples else ""
         about = f"Scores by {self.kind} of {nodes} participants over {_span(self.rounds)}: {told}{more}"
-        return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}"
+        warned = f"\n{self.samples.caution}" if samples and self.samples.caution else ""
+        return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}{warned}"
 
     def _repr_html_(self) -> str:
         about = f"{escape(self.kind)} over {_span(self.rounds)}; negative helped"
-        return f"<b>Scores</b> ({about}){self.participants._repr_html_()}"
+        warned = paragraph(self.of_samples.caution) if self.of_samples else ""
+        return f"<b>Scores</b> ({about}){self.participants._repr_html_()}{warned}"
 
 
 def score(
@@ -162,8 +118,8 @@ def score(
     """Who helped, in one call. Without `hops` it is about the final models, with `hops` about each round.
 
     These are two questions, with different answers. The first, by whole-run influence, predicts training again without
-    a participant. The second says what updates did in the rounds in which they travelled, summed over rounds; it
-    predicts retraining no better than chance.
+    a participant. The second says what updates did in the rounds in which they travelled, summed over rounds. Where
+    participants hold different data, it predicts retraining no better than chance; with IID data it does predict it.
 
     Args:
         network: Of `cd.network`, or of a `Recorder`.
@@ -188,6 +144,8 @@ def score(
         >>> scores = score(network, cd.simulate(network, 100))
         >>> scores.participants["verdict"]
     """
+    if not isinstance(hops, int | None):
+        raise TypeError(f"hops must be a whole number, or None for the final models; found {hops!r}.")
     kinds = WHOLE_RUN_KINDS if hops is None else ESTIMATORS
     kind = (FINAL if hops is None else ROUND) if kind is None else kind
     if kind not in kinds and kind in (*WHOLE_RUN_KINDS, *ESTIMATORS):
@@ -206,7 +164,8 @@ def score(
     else:
         rows = _of_rounds(network, kept, measured, kind, hops, samples, points, progress)
     far = "" if hops is None else f"{hops} hop{'' if hops == 1 else 's'}"
-    return _scores(summarise(rows, network.nodes, injected=injected_faults(network)), kind, far, network)
+    faults, linear = injected_faults(network), has_linear_steps(network)
+    return _scores(summarise(rows, network.nodes, injected=faults, sees_scale=linear), kind, far, network)
 
 
 def _listed(rounds: Iterable[Round]) -> list[Round]:
@@ -290,4 +249,4 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
     if data.classes and data.train.y.dim() == 1:
         labels = data.train.y.cpu()[torch.from_numpy(found["sample"])]
         found["label"] = np.array([data.classes[int(label)] for label in labels], dtype=object)
-    return ScoreTable(question, found)
+    return ScoreTable(question, found, caution(summary))

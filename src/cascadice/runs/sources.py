@@ -12,6 +12,8 @@ from cascadice.data.samples import DataSet
 from cascadice.losses import Loss
 from cascadice.names import lookup
 
+OWN = "For one of your own, write package.module:function."
+
 
 def load_data(name: str, root: str | None = None, download: bool = False, quiet: bool = True) -> DataSet:
     """The data set called so, or what a function of your own returns: whatever `cd.network` takes as data.
@@ -21,6 +23,7 @@ def load_data(name: str, root: str | None = None, download: bool = False, quiet:
         'digits'
     """
     if not references.is_reference(name):
+        lookup(data.DATASETS, name, "data set", OWN)
         return data.load(name, root, download, quiet)
     returned = references.call(name, "data")
     try:
@@ -39,6 +42,7 @@ def make_model(name: str, shape: Sequence[int], classes: int, options: Mapping[s
         4
     """
     if not references.is_reference(name):
+        lookup(models.MODELS, name, "model", OWN)
         return fitting(models.build, name, shape, classes, seed=torch.initial_seed(), **options)  # type: ignore[no-any-return]
     if options:
         raise ValueError(f"options are for named models; {name} is a function of your own. Set them in it.")
@@ -67,6 +71,7 @@ def _takes_shape(name: str) -> bool:
 def count_parameters(name: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> int:
     """How many parameters a model has; a named one is not made."""
     if not references.is_reference(name):
+        lookup(models.MODELS, name, "model", OWN)
         return fitting(models.count_parameters, name, shape, classes, **options)  # type: ignore[no-any-return]
     with torch.random.fork_rng(devices=[]):
         return sum(p.numel() for p in make_model(name, shape, classes, options).parameters())
@@ -76,7 +81,7 @@ def training_loss(name: str) -> Loss:
     """The loss called so, or a function of your own: (outputs, targets) -> a scalar."""
     if references.is_reference(name):
         return references.resolve(name, "loss")
-    return lookup(losses.LOSSES, name, "loss")[0]
+    return lookup(losses.LOSSES, name, "loss", OWN)[0]
 
 
 def fitting(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:

@@ -160,8 +160,12 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
     metrics = store.metrics_so_far(run)
     table, change, note = read_table(folder), read_training_change(folder), read_note(folder)
     check_range(table, sample=len(network.data.train))
-    sees_scale = all(learner.optimizer.linear for learner in network.learners)
-    return summarise(table, network.whole, metrics, injected_faults(network), change, sees_scale, note)
+    return summarise(table, network.whole, metrics, injected_faults(network), change, has_linear_steps(network), note)
+
+
+def has_linear_steps(network: Network) -> bool:
+    """Whether everybody's steps are linear in gradients; those of Adam, and clipped ones, hide the gradients' size."""
+    return all(learner.optimizer.linear for learner in network.learners)
 
 
 def check_range(table: Table, **counts: int) -> None:

@@ -57,10 +57,10 @@ def test_nothing_to_sum(rounds, every, message):
         balance_over_time(carried(rounds), every)
 
 
-def told(helps, heard, groups=(0, 0, 0, 0), gave=(1, 1, 1, 1), took=(2, 2, 2, 2)):
+def told(helps, heard, groups=(0, 0, 0, 0), gave=(1, 1, 1, 1), took=(2, 2, 2, 2), helped=()):
     helps, heard = torch.tensor(helps).bool(), torch.tensor(heard).bool()
     numbers = [torch.tensor(values, dtype=torch.float64) for values in (gave, took)]
-    return advise(helps, heard, torch.tensor(groups), *numbers)
+    return advise(helps, heard, torch.tensor(groups), *numbers, helped=helped)
 
 
 RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
@@ -70,6 +70,9 @@ def test_who_helps_nobody_should_go():
     helps = [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0]]
     found = told(helps, RING, (0, 0, 0, ALONE), gave=(3, 1, 1, -5))
     assert [advice.verdict for advice in found] == ["keep", "keep", "keep", "expel"]
+    kept = told(helps, RING, (0, 0, 0, ALONE), gave=(3, 1, 1, -5), helped={1, 3})
+    assert kept[3][1:] == ("keep", "it helps nobody, but its data clearly helped the final models")
+    assert kept[:3] == found[:3]
     assert found[3].reason == "it helps nobody"
     assert found[0].reason == "it helps all 2 receivers; gives more than it takes"
     assert found[1].reason == "it helps all 2 receivers; takes more than it gives"

@@ -9,7 +9,7 @@ import torch
 
 from cascadice import topology
 from cascadice.applications.choose import findings
-from cascadice.applications.choose.charts import charts
+from cascadice.applications.choose.charts import LOWERED, charts, signed_table
 from cascadice.applications.choose.findings import conflict
 from cascadice.cli import main
 from cascadice.engine import evaluate_on
@@ -70,9 +70,8 @@ def test_finds_who_should_go_and_suggests_a_w_that_runs(choose, recorded, tmp_pa
     assert (tmp_path / "out" / found["figure"]).stat().st_size > 10_000
     assert found["groups"] == [0, 0, 0, 0, -1, 0]
     assert [one["verdict"] for one in found["advice"]] == [*["keep"] * 4, "expel", "keep"]
-    assert any(
-        text.startswith("Participant 4: expel; by cosine, it helps nobody. It gave -") for text in found["findings"]
-    )
+    told = "Participant 4: expel; by cosine, it helps nobody. It changed its neighbours' losses by +"
+    assert any(text.startswith(told) for text in found["findings"])
     assert any(text.startswith("Who helps, the groups and the suggested W go by cosines") for text in found["findings"])
     assert not any("help one another" in text for text in found["findings"])
     low, high = (np.array(end).T for end in found["intervals"]["given"])
@@ -144,6 +143,27 @@ def test_its_matrix_on_the_page_says_that_it_shows_cosines():
     assert heat["colorbar"]["title"]["text"] == "cosine"
     assert [drawn["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["source j", "receiver k"]
     assert "Blue = updates point the same way" in drawn["note"]
+
+
+def test_says_which_to_follow_where_cosines_and_the_final_models_disagree(choose, monkeypatch, undrawn, tmp_path):
+    monkeypatch.setattr(findings, "helped_finally", lambda recording: {0, 4})
+    assert choose()[0] == 0
+    found = json.loads((tmp_path / "out" / "choose.json").read_text())
+    assert {one["verdict"] for one in found["advice"]} == {"keep"}
+    told = "Participant 4: keep; by cosine, it helps nobody, but its data clearly helped the final models. "
+    assert [text.startswith(told) for text in found["findings"]].count(True) == 1
+    assert findings.FINAL in found["findings"]
+
+
+def test_its_table_on_the_page_has_the_signs_and_words_of_the_page():
+    table = {"columns": ["participant", "group", "gave", "± gave", LOWERED], "rows": [[0, -1, 0.5, 0.1, -2.0]]}
+    shown = signed_table(table)
+    assert shown["columns"] == ["participant", "group", "gave", "± gave", "changed the loss by"]
+    assert shown["rows"] == [[0, "none", -0.5, 0.1, 2.0]]
+    results = {"groups": [0, 0], "influence": [[0, -1], [-1, 0]], "gave": [[1, 2]], "took": [[3, 4]], "rounds": [0]}
+    _, exchange, over_time = charts({**results, "advice": [{"verdict": "keep"}] * 2})
+    assert [exchange["traces"][1][axis] for axis in ("x", "y")] == [[-3, -4], [-1, -2]]
+    assert [line["y"] for line in over_time["traces"]] == [[2], [2]]
 
 
 @pytest.mark.parametrize("most", [False, True])

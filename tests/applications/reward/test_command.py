@@ -12,6 +12,7 @@ import torch
 from cascadice import influence
 from cascadice.applications.reward.contributions import Entry, by_shares
 from cascadice.applications.reward.ledger import CHAIN, by_round, enter, read_ledger, totals
+from cascadice.applications.reward.sentences import gap_in_words
 from cascadice.cli import main
 from cascadice.files import write_json
 from cascadice.influence.whole_run_shares import share_out, whole_run_shares
@@ -350,3 +351,10 @@ def test_a_ledger_is_not_started_among_other_files(reward, recorded, tmp_path):
         code, _, err = reward("--ledger", str(path))
         assert (code, reason in err, err.count("\n")) == (2, True, 1)
         assert sorted(recorded.iterdir()) == before
+
+
+def test_more_points_are_advised_only_where_there_is_a_gap_to_close():
+    assert gap_in_words(2.0, 1.0, 0.05).endswith(
+        "0.0500 off (5.0%). With smooth activations, more --points close that gap."
+    )
+    assert gap_in_words(2.0, 1.0, 0.0001).endswith("Contributions sum to -0.9999, which is 0.0001 off (0.0%).")

@@ -1,6 +1,6 @@
 """Who gives and who takes: reciprocity over time, and advice on whom to keep."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from cascadice.influence.readings import neighbourhood_reciprocity, reciprocity
 from cascadice.influence.uncertainty import Bounds, bounds_of_totals, half_width
 
 EVEN = "gives about as much as it takes, within noise"
+DISAGREE = "it helps nobody, but its data clearly helped the final models"
 NEITHER = "what it gave and took did not help"
 
 
@@ -108,6 +109,7 @@ def advise(
     gave: Float[Tensor, " n"],
     took: Float[Tensor, " n"],
     sure: Bool[Tensor, " n"] | None = None,
+    helped: Collection[int] = (),
 ) -> list[Advice]:
     """Whom to keep, move or expel: advice on each participant, in their order.
 
@@ -121,6 +123,7 @@ def advise(
         gave: As in `Balance`, in the end.
         took: As in `Balance`, in the end.
         sure: Whether gave and took differ by more than noise; all do unless given.
+        helped: Who clearly helped the final models: nobody of these is expelled.
 
     Example:
         >>> helps = heard = torch.tensor([[False, True], [False, False]])  # 0 hears 1, which helps it
@@ -133,7 +136,10 @@ def advise(
     ]
     if sure is not None:
         words = [text if clear else EVEN for text, clear in zip(words, sure.tolist(), strict=True)]
-    return [Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), words[j])) for j in range(len(group))]
+    by_cosine = [
+        Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), words[j])) for j in range(len(group))
+    ]
+    return [Advice(a.node, "keep", DISAGREE) if a.verdict == "expel" and a.node in helped else a for a in by_cosine]
 
 
 def _advice(

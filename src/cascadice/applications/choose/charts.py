@@ -1,5 +1,7 @@
 """The charts of `cascadice choose` on the page: groups in the matrix of cosines, who gives and who takes."""
 
+from typing import Any
+
 import numpy as np
 
 from cascadice.applications.charts import (
@@ -14,8 +16,26 @@ from cascadice.applications.charts import (
     noted_bounds,
     participants,
 )
+from cascadice.applications.choose.groups import ALONE
 from cascadice.applications.plain import Json, short
 from cascadice.influence.uncertainty import signs
+
+LOWERED = "lowered the loss by"
+AS_INFLUENCE = {"gave": "gave", "took": "took", LOWERED: "changed the loss by"}  # how much the loss fell -> its change
+
+
+def signed_table(table: Json) -> Json:
+    """The table with the signs of the page, on which negative helped, and with a word for those in no group."""
+    columns = table["columns"]
+
+    def shown(place: int, value: Any) -> Any:
+        column = columns[place] if place < len(columns) else ""
+        if column == "group":
+            return "none" if value == ALONE else value
+        return 0.0 - value if column in AS_INFLUENCE and isinstance(value, int | float) else value
+
+    rows = [[shown(*cell) for cell in enumerate(row)] for row in table["rows"]]
+    return {**table, "columns": [AS_INFLUENCE.get(column, column) for column in columns], "rows": rows}
 
 
 def charts(results: Json) -> list[Json]:
@@ -23,7 +43,7 @@ def charts(results: Json) -> list[Json]:
     if "groups" not in results:
         return [_contributors(results)]
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
-    gave, took = np.array(results["gave"], dtype=float), np.array(results["took"], dtype=float)
+    gave, took = -np.array(results["gave"], dtype=float), -np.array(results["took"], dtype=float)  # negative helped
     colours = iter(COLOURS * len(expelled))
     lines = [
         line(results["rounds"], values, f"participant {node}", next(colours) if bad else "--grey", bad)
@@ -33,7 +53,8 @@ def charts(results: Json) -> list[Json]:
         _groups(results),
         _exchange(gave[-1], took[-1], expelled, results.get("intervals", {})),
         chart("Balance with neighbours over time", lines, "What each participant gave minus what it took, by round.",
-              "In colour: advised to be expelled.", xaxis=axis("round"), yaxis=axis("gave minus took so far (loss)")),
+              "Below 0: gives more than it takes. In colour: advised to be expelled.", xaxis=axis("round"),
+              yaxis=axis("gave minus took so far (loss)")),
     ]  # fmt: skip
 
 
@@ -64,9 +85,9 @@ def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: 
             points[error] = {"array": short(half), "color": "--grey", "thickness": 1, "width": 0}
     return chart(
         "Who gives, who takes", [{**even, "hoverinfo": "skip"}, points], "What each participant gave and took.",
-        "Above the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals.",
+        "Below the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals.",
         showlegend=False,
-        xaxis=axis("took: loss removed by neighbours"), yaxis=axis("gave: loss removed from neighbours"),
+        xaxis=axis("took: own loss, − helped, + harmed"), yaxis=axis("gave: neighbours' loss, − helped, + harmed"),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from cascadice.applications.choose import picture
-from cascadice.applications.choose.charts import charts
+from cascadice.applications.choose.charts import LOWERED, charts, signed_table
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer, plus_minus
 from cascadice.engine.parts import numbered
@@ -19,7 +19,7 @@ from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
 
-COLUMNS = ("participant", "lowered the loss by", "± 95 %", "part", "advice", "injected")
+COLUMNS = ("participant", LOWERED, "± 95 %", "part", "advice", "injected")
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
 OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
@@ -40,11 +40,12 @@ def everybody(parts: Sequence[Json]) -> Json:
 SECTION = Section(
     "Whom to keep, by what everybody's data did in the end?",
     "cascadice choose {run} --by contribution",
-    "Whole-run shares of what training did to the loss of the final models, here counted as how much they lowered it: "
-    "positive = it helped. ± is half of a 95 % interval, from how much a share varies between rounds; where the "
+    "Whole-run shares of what training did to the loss of the final models: negative = the loss went down = it helped. "
+    "± is half of a 95 % interval, from how much a share varies between rounds; where the "
     "interval includes 0, the advice is unclear.",
     charts=charts,
     everybody=everybody,
+    table=signed_table,
 )
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cascadice.applications.choose import contributors, picture
-from cascadice.applications.choose.balance import Advice, advise
+from cascadice.applications.choose.balance import DISAGREE, Advice, advise
 from cascadice.applications.choose.between import observe_here
-from cascadice.applications.choose.charts import charts
+from cascadice.applications.choose.charts import charts, signed_table
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
 from cascadice.applications.in_step import run_in_step
@@ -19,13 +19,15 @@ from cascadice.applications.neighbours import LEAST, own_samples
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
 from cascadice.engine.exchange.geometry import neighbours
+from cascadice.influence.tables import parts, read_note
 from cascadice.influence.uncertainty import Bounds
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.flags import open_from
+from cascadice.runs.folder import WHOLE_RUN
 from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
-from cascadice.runs.summary import injected_faults
+from cascadice.runs.summary import injected_faults, read_summary, sides
 from cascadice.topology import write_csv
 
 MIXING = "mixing.csv"
@@ -48,6 +50,10 @@ WHY = (
 )
 OVERSHOOT = " Where steps overshoot, as they can at a high learning rate, even updates that fit count as harm."
 CONTRADICT = " Labels that contradict each other show in cosines, and hardly in what a link carried."
+FINAL = (
+    "The two disagree: follow the final models, which the test data judge. The suggested W goes by cosines, and drops "
+    "links that those who helped should keep."
+)
 FOLLOW = "Where the two disagree, follow the cosines; --by contribution says who helped the final models."
 APART = (
     "The suggested W drops most links. Cosines and what links carried both go by the receiver's own data, so "
@@ -57,11 +63,12 @@ APART = (
 SECTION = Section(
     "Who should collaborate with whom?",
     "cascadice choose {run}",
-    "Helps: how many of its receivers its updates fit, by cosine. Gave: how much a participant lowered the loss of its "
-    "neighbours; took: how much they lowered its own, summed over the recorded rounds; ± is half of a 95 % interval, "
-    "from how much it varies between rounds. Here positive = the loss went down = it helped. Group −1: in no group. W "
-    "is the mixing matrix: the weight that each receiver gives to each source.",
+    "Helps: how many of its receivers its updates fit, by cosine. Gave: how a participant changed the loss of its "
+    "neighbours; took: how they changed its own, summed over the recorded rounds: negative = the loss went down = it "
+    "helped. ± is half of a 95 % interval, from how much it varies between rounds. W is the mixing matrix: the weight "
+    "that each receiver gives to each source.",
     charts=charts,
+    table=signed_table,
 )
 
 
@@ -120,7 +127,7 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     gave, took, halves = balance.gave, balance.took, balance.half_widths
     groups = find_groups(given, args.groups)
     sure = (gave[-1] - took[-1]).abs() > halves[2]
-    advice = advise(helps, heard, groups, gave[-1], took[-1], sure)
+    advice = advise(helps, heard, groups, gave[-1], took[-1], sure, helped_finally(writer.recording))
     sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1], halves)
     sentences += _mixing(W, suggested, args.degree) + _carried(balance.link_bounds, W, suggested)
     sentences += conflict(helps, heard, balance.link_bounds)
@@ -152,6 +159,16 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     }
 
 
+def helped_finally(recording: Recording) -> set[int]:
+    """Who clearly helped everybody's final models, where `cascadice influence` has computed that for this run."""
+    place = recording.folder / WHOLE_RUN
+    note = read_note(place) if parts(place) else {}
+    if recording.network.members or note.get("run") != recording.fingerprint or note.get("on", "all") != "all":
+        return set()
+    summary = read_summary(place, recording.folder, recording.network)
+    return {node for kind in [*summary.updates][:1] for node, _ in sides(summary, kind).helped}
+
+
 def _groups(groups: Sequence[int]) -> list[str]:
     """Whose updates are alike, group by group, and who is in none."""
     members = {group: [k for k, g in enumerate(groups) if g == group] for group in sorted(set(groups))}
@@ -166,10 +183,12 @@ def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor
     """Whom to expel or move, and who clearly gives more than it takes."""
     given = list(zip(gave.tolist(), halves[0].tolist(), strict=True))
     sentences = [
-        f"Participant {a.node}: {a.verdict}; by cosine, {a.reason}. It gave {_amount(*given[a.node])}."
+        f"Participant {a.node}: {a.verdict}; by cosine, {a.reason}. It changed its neighbours' losses by "
+        f"{_amount(*given[a.node])}."
         for a in advice
-        if a.verdict in ("expel", "move")
+        if a.verdict in ("expel", "move") or a.reason == DISAGREE
     ]
+    sentences += [FINAL] if any(a.reason == DISAGREE for a in advice) else []
     generous = [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]
     if clear := [k for k in generous if gave[k] - took[k] > halves[2, k]]:
         names = comma_separated(clear[:MOST_GENEROUS])
@@ -179,8 +198,8 @@ def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor
 
 def _amount(gave: float, half: float) -> str:
     if not gave:
-        return "nothing"
-    return plus_minus(gave, half, 3) + (", which is within noise" if abs(gave) <= half else "")
+        return "0"
+    return plus_minus(-gave, half, 3) + (", which is within noise" if abs(gave) <= half else "")
 
 
 def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:

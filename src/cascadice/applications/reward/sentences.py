@@ -14,6 +14,7 @@ from cascadice.runs.words import missed
 
 TERMS = ("run", "title", "budget", "floor", "clawback", "payout", "note")  # the same in all processes
 GAP = ("untrained", "trained", "gap", "points")
+NEGLIGIBLE = 0.01  # gaps below this part of the change need no advice
 
 
 def everybody(parts: Sequence[Json]) -> Json:
@@ -50,7 +51,11 @@ def gap_in_words(untrained: float, trained: float, gap: float, points: int = POI
     if missed(change + gap, change):
         more = f"--points {2 * points} --ledger DIR --overwrite"
         return f"{sums}That is a large part of it: payments may change with more points, in a new ledger: {more}."
-    return f"{sums}With smooth activations, more --points close that gap."
+    return (
+        sums.rstrip()
+        if abs(gap) < NEGLIGIBLE * abs(change)
+        else f"{sums}With smooth activations, more --points close it."
+    )
 
 
 def check_gap(untrained: float, trained: float, gap: float, points: int, begun: bool) -> None:
@@ -93,12 +98,16 @@ def sentences(results: Json) -> list[str]:
         f"({results['note']['kind']}; {span}).",
         *([gap_in_words(**{name: results[name] for name in GAP if name in results})] if "gap" in results else []),
         f"Highest payment{among}: {payment[best]:.2f}, to {names([best])}{_overlapping(of_payments, best)}.",
-        *([f"Paid {least:.2f} each, because their credit is not positive: {names(unpaid)}."] if unpaid else []),
+        *([f"Paid {least:.2f}{_because(unpaid)} not positive: {names(unpaid)}."] if unpaid else []),
         *([f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."] if unclear else []),
         *([f"Neither helped nor harmed: {names(idle)}."] if idle else []),
         *([f"Mean {results['tested']}."] if results["tested"] else []),
         _sealed(results["seal"]),
     ]
+
+
+def _because(unpaid: list[int]) -> str:
+    return " each, because their credit is" if len(unpaid) > 1 else ", because its credit is"
 
 
 def _sealed(seal: str | Sequence[str]) -> str:

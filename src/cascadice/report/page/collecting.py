@@ -47,6 +47,7 @@ def collect(folder: files.Folder) -> Json:
     summaries, shown = [one.summary for one in read], influences.shown(read, nodes)
     results = sections.read_sections(places, run, notes)
     final = final_models.section(home, read)
+    sections.explain_disagreement(results, final)
     sections.explain_points([*([final] if final else []), *results])
     whole = None if manifest.get("process") else places[0]  # a process draws only its own batches
     scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, places[0])
@@ -63,10 +64,10 @@ def collect(folder: files.Folder) -> Json:
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology
-    among = "" if config.saved else f", {network}"  # one that was built in Python has no name
+    among = "" if config.saved else f" ({network} {'W' if config.mixing else 'graph'})"  # built in Python: no name
     return {
         "version": cascadice.__version__,
-        "title": f"{nodes} participants{among}: {config.model} on {config.data}",
+        "title": f"{nodes} participants train {config.model} on {config.data}{among}",
         "folder": home.name or str(home),
         "path": str(home),
         "nodes": nodes,

@@ -7,6 +7,8 @@ import numpy as np
 from cascadice import files
 from cascadice.applications.charts import axis, chart, interval_text, line, participants
 from cascadice.applications.plain import Json, short
+from cascadice.data.samples import WATCHED
+from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import Bounds
 from cascadice.report.page.collecting import Run, curves, read_run
 from cascadice.report.page.influences import Influences
@@ -14,9 +16,9 @@ from cascadice.runs.binding import DATA
 from cascadice.runs.config import to_json
 
 SEEDS = " Another seed divides the data in another way, so participants with the same number hold other samples."
-OTHER_DATA = (
-    "Their data have the same name, {}, but are not the same. If the test data differ, neither losses nor influence "
-    "can be compared."
+OTHER_BATCHES = (
+    "Both runs are of loops that were watched, with other batches. If their test data differ, too, neither losses nor "
+    "influence can be compared."
 )
 COLOURS = ("--one", "--four")
 LEAD = (
@@ -63,12 +65,11 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
 def _check_comparable(homes: tuple[Path, Path], runs: list[Run]) -> None:
     same = homes[0].resolve() == homes[1].resolve()
     settings: dict[str, list[object]] = {
-        "data sets": [run.config.data for run in runs],
         "losses": [run.config.loss for run in runs],
         "numbers of participants": [run.nodes for run in runs],
     }
     wrong = [f"their {name} are {both[0]} and {both[1]}" for name, both in settings.items() if both[0] != both[1]]
-    if reasons := ["they are one and the same"] * same + wrong:
+    if reasons := ["they are one and the same"] * same + _different_data(runs) + wrong:
         raise ValueError(
             f"{homes[0]} and {homes[1]} cannot be compared: {'; '.join(reasons)}. Name two runs of the same data, loss "
             "and number of participants."
@@ -85,10 +86,22 @@ def _quality(lines: list[Json], names: list[str]) -> list[str]:
     return ["Their models cannot be compared: at least one of the two was never evaluated."]
 
 
+def _different_data(runs: list[Run]) -> list[str]:
+    """That the data differ: by their digests or, as runs of version 0.1.0 have none, by their names."""
+    digests, names = ([run.manifest.get(DATA) for run in runs], [run.config.data for run in runs])
+    if not all(digests):
+        return [f"their data sets are {names[0]} and {names[1]}"] if names[0] != names[1] else []
+    if digests[0] == digests[1] or names == [WATCHED, WATCHED]:
+        return []
+    if names[0] != names[1]:
+        return [f"their data sets are {names[0]} and {names[1]}, which hold different samples"]
+    return [f"their data sets are both called {names[0]} but hold different samples"]
+
+
 def _data(runs: list[Run]) -> list[str]:
-    """That the data differ, although they have one name; runs of version 0.1.0 did not note what they trained on."""
+    """That watched loops drew other batches, as they do with another seed."""
     one, two = (run.manifest.get(DATA) for run in runs)
-    return [OTHER_DATA.format(runs[0].config.data)] if one and two and one != two else []
+    return [OTHER_BATCHES] if one and two and one != two else []
 
 
 def _settings(runs: list[Run], names: list[str]) -> str:
@@ -131,7 +144,7 @@ def _influence(runs: list[Run], names: list[str]) -> Json:
     bounds = [one.summary.bounds[kind] for one in both]
     clear = (bounds[0].high < bounds[1].low) | (bounds[1].high < bounds[0].low)
     changed = np.flatnonzero(clear).tolist()
-    who = f"participants {', '.join(map(str, changed))}" if changed else "nobody"
+    who = numbered(changed) if changed else "nobody"
     cells = [
         [(short([total[k]])[0], interval_text(ends, k)) for total, ends in zip(totals, bounds, strict=True)]
         for k in range(len(clear))

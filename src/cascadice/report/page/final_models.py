@@ -20,6 +20,7 @@ LEAD = (
     "changes with the weight of a participant's updates, not the effect of leaving it out. Negative = more of it "
     "lowers the loss = it helped."
 )
+POINTS = "Shares are integrals along the updates' weights, approximated with {} point{} (--points)."
 
 
 def section(folder: Path, read: Sequence[Influences]) -> Json | None:
@@ -39,9 +40,10 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     ]  # fmt: skip
     columns = ["participant", *kinds, "95 % interval", "", *(["injected"] if injected else [])]
     points = whole.note.get("points", WholeRunQuestion.points) if SHARES in kinds else None
+    said = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []  # the page has said the others
     results = {
         "title": headline(whole.summary),
-        "findings": [f"Shares were computed with --points {points}."] if points else [],  # the page has said the others
+        "findings": said,
         "points": points,
         "table": {"columns": columns, "rows": rows},
     }

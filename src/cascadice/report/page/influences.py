@@ -1,6 +1,7 @@
 """Influence as a page shows it: who, on whom, how far and how accurately; from every table of influence of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,13 +49,18 @@ def read(
                 continue
             if any(read_note(place).get("run") != run for place in places):
                 raise ValueError("it belongs to another run.")
-            rows = concatenate(map(read_table, places))
+            rows = _called(concatenate(map(read_table, places)))
             change, note = read_training_change(places[0]), read_note(places[0])
             summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
             read.append(Influences(name, rows, summary, note))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
+
+
+def _called(rows: Table) -> Table:
+    """The rows, with whole-run influence at the usual weight called just that."""
+    return replace(rows, kind=np.where(rows.kind == "whole-run at 1", "whole-run", rows.kind).astype(object))
 
 
 def shown(read: Sequence[Influences], nodes: int) -> list[int]:
@@ -68,8 +74,9 @@ def shown(read: Sequence[Influences], nodes: int) -> list[int]:
 def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
     """What the first table says: totals, cascades, decay by hop, estimates beside the truth; and whole-run totals.
 
-    `scored` says of each kind with cascades which `rounds` can be shown, over how many hops, and by how many standard
-    deviations of a round the 95 % interval of a total extends to either side (None of one round).
+    `scored` says of each kind with cascades which `rounds` can be shown, how many were `summed`, over how many
+    hops, and by how many standard deviations of a round the 95 % interval of a total extends to either side (None of
+    one round).
     """
     if not read:
         return None
@@ -100,7 +107,8 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
 
 def _scored(summary: InfluenceSummary, kind: str, rounds: Sequence[int]) -> Json:
     factor = half_width(len(summary.rounds), len(rounds))
-    return {"rounds": rounds, "hops": len(summary.by_hop.get(kind, [0])) - 1, "half width": plain(factor)}
+    hops = len(summary.by_hop.get(kind, [0])) - 1
+    return {"rounds": rounds, "summed": len(summary.rounds), "hops": hops, "half width": plain(factor)}
 
 
 def _cascades(

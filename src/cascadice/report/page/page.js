@@ -46,6 +46,7 @@ function overview() {
     [data.nodes, "participants"],
     [run.rounds ?? 0, "rounds"],
     [last === null ? "–" : number(last), accuracy ? "mean test accuracy" : "mean test loss"],
+    accuracy && loss ? [number(loss.mean[loss.mean.length - 1]), "mean test loss"] : null, // of next tokens it says more
     [Object.keys(data.injected).length, "with injected faults"],
     data.sections.some((section) => section.flagged !== null) ? [data.flagged.length, "flagged"] : null,
     run.seconds === null ? null : [`${number(run.seconds, 2)} s`, "training time"], // not known of a network built in Python
@@ -61,13 +62,13 @@ function overview() {
 
 function measured(kind) {
   if (!kind.startsWith("whole-run")) return "the change in loss";
-  return kind === "whole-run shares" ? "its share of what training did to the final models’ loss" : "how the final models’ loss changes with its weight (a derivative, not the effect of leaving it out)";
+  return kind === "whole-run shares" ? "the participant’s share of what training did to the final models’ loss" : "how the final models’ loss changes with the participant’s weight (a derivative, not the effect of leaving it out)";
 }
 
 function tableNote() {
   const { note, caution, words } = data.table;
   const places = words.folder.map((folder) => `${data.path}/${folder}`).join(", ");
-  const whole = words.kind.filter((kind) => kind.startsWith("whole-run")).map((kind) => ` Of ${kind}: ${measured(kind)}.`).join("");
+  const whole = words.kind.filter((kind) => kind.startsWith("whole-run")).map((kind) => ` ${capital(kind)}: ${measured(kind)}.`).join("");
   return `Influence of a source (its whole batch, or one sample) on a receiver: the change in loss, negative = the loss went down = it helped.${whole} ${caution} ${note ? `${note} All rows are in ${places}.` : ""}`;
 }
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,11 +97,14 @@ def _became(
 def _sample(score: SampleScore, data: DataSet | None, became: Became | None = None) -> Json:
     numbers = dict(zip(("value", "half"), short([score.value, score.high - score.value]), strict=True))
     sample: Json = {"node": score.node, "sample": score.sample, "uses": score.uses, **numbers}
-    inputs = None if data is None else data.train.x
-    inputs = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
+    inputs: Any = None if data is None else data.train.x
+    mask = None
+    if isinstance(inputs, dict):
+        inputs, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if data is None or score.sample >= len(data.train) or not isinstance(inputs, Tensor):
         return sample
     x, y = inputs[score.sample], data.train.y[score.sample]
+    x = x if mask is None else x[mask[score.sample].bool()]  # without padding
     label = data.classes[int(y)] if data.classes and y.dim() == 0 else None
     pair = score.node, score.sample
     others = {"became": became[pair]} if became and pair in became else {}
@@ -123,7 +127,7 @@ def _picture(x: Tensor) -> str | None:
 
 def _text(x: Tensor, data: DataSet) -> str | None:
     """The start of a text whose characters, or tokens, are the classes."""
-    if x.dim() != 1 or x.is_floating_point() or not data.classes or int(x.max()) >= len(data.classes):
+    if x.dim() != 1 or x.is_floating_point() or not len(x) or not data.classes or int(x.max()) >= len(data.classes):
         return None
     between = "" if max(map(len, data.classes)) == 1 else " "
     return between.join(data.classes[int(token)] for token in x[:LETTERS])

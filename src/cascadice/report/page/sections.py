@@ -18,6 +18,7 @@ from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.applications.validate.findings import SECTION as VALIDATE
 from cascadice.applications.writer import Section, alike
+from cascadice.engine.parts import numbered
 from cascadice.runs.folder import INFLUENCE
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
@@ -102,10 +103,7 @@ def build_section(results: Json, folder: Path) -> Json:
 
     `flagged` lists the participants to mark in the network; None if the application flags nobody.
     """
-    table = results.get("table")
-    columns, rows = (table.get("columns"), table.get("rows")) if isinstance(table, dict) else ([], [])
-    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise ValueError("its table must have a list of columns and a list of rows.")
+    columns, rows = _table(results, folder.name)
     drawn, shown = _charts(results, folder.name), [rows[place] for place in evenly(len(rows), ROWS)]
     return {
         "name": folder.name,
@@ -120,6 +118,31 @@ def build_section(results: Json, folder: Path) -> Json:
         "picture": _picture(folder, results.get("figure")) if drawn is None else None,
         "points": str(results.get("points") or ""),
     }
+
+
+def _table(results: Json, name: str) -> tuple[list[Any], list[list[Any]]]:
+    """The columns and rows that the page shows."""
+    table = results.get("table")
+    if not isinstance(table, dict):
+        return [], []
+    columns, rows = table.get("columns"), table.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError("its table must have a list of columns and a list of rows.")
+    shown = SHOWN[name].table(table) if name in SHOWN else table
+    return shown["columns"], shown["rows"]
+
+
+def explain_disagreement(sections: Sequence[Json], final: Json | None) -> None:
+    """Say in `choose` whom it would expel although the final models were clearly helped, as computed since."""
+    helped = {row[0] for row in final["rows"] if "helped" in row} if final else set()
+    for section in sections:
+        if section["name"] == "choose" and "advice" in section["columns"]:
+            place = section["columns"].index("advice")
+            if both := [row[0] for row in section["rows"] if row[place] == "expel" and row[0] in helped]:
+                section["findings"].append(
+                    f"By cosine, {numbered(both)} would be expelled, but clearly helped the final models. The two "
+                    "disagree: follow the final models, which the test data judge."
+                )
 
 
 def explain_points(sections: Sequence[Json]) -> None:

@@ -77,6 +77,15 @@ function sortRows() {
   drawTable();
 }
 
+// What may be searched for instead: a column that has numbers, which one that is summed up does not.
+function nothingMatches() {
+  const { columns, values, words, sums } = data.table;
+  const numbers = (column) => values[columns.indexOf(column)].filter((value) => value !== null && !(sums.includes(column) && value === -1));
+  const column = columns.find((one) => !(one in words) && !WHO.includes(one) && new Set(numbers(one)).size > 1);
+  const value = column === undefined ? "" : `, or a column and its value, such as ${column} > ${numbers(column).reduce((a, b) => Math.min(a, b))}`;
+  return `Nothing matches. Search for a word, participant 3${value}.`;
+}
+
 function drawTable() {
   const total = listing.order.length, pages = Math.max(1, Math.ceil(total / PAGE));
   listing.page = Math.min(Math.max(listing.page, 0), pages - 1);
@@ -86,8 +95,7 @@ function drawTable() {
     element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, textual(place) ? text : text.replaceAll("-", "−")))))));
   const all = total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : "";
-  const none = "Nothing matches. Search for a word, participant 3, or a column and its value, such as round > 20.";
-  say("table-count", `${plural(total, "row")}${all}${listing.asked ? ` with ${listing.asked}` : ""}${total ? "" : `. ${none}`}`);
+  say("table-count", `${plural(total, "row")}${all}${listing.asked ? ` with ${listing.asked}` : ""}${total ? "" : `. ${nothingMatches()}`}`);
   say("place", `${listing.page + 1} / ${pages}`);
   $("earlier").disabled = listing.page === 0;
   $("later").disabled = listing.page >= pages - 1;
