@@ -51,11 +51,9 @@ def gap_in_words(untrained: float, trained: float, gap: float, points: int = POI
     if missed(change + gap, change):
         more = f"--points {2 * points} --ledger DIR --overwrite"
         return f"{sums}That is a large part of it: payments may change with more points, in a new ledger: {more}."
-    return (
-        sums.rstrip()
-        if abs(gap) < NEGLIGIBLE * abs(change)
-        else f"{sums}With smooth activations, more --points close it."
-    )
+    if abs(gap) < NEGLIGIBLE * abs(change):
+        return sums.rstrip()
+    return f"{sums}With smooth activations, more --points close that gap."
 
 
 def check_gap(untrained: float, trained: float, gap: float, points: int, begun: bool) -> None:
