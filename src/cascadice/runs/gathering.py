@@ -13,7 +13,8 @@ from torch import Tensor
 from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder
 from cascadice.runs import store
-from cascadice.runs.folder import CONFIG, MANIFEST, read_manifest, status_of
+from cascadice.runs.agreement import facts_of_run, not_one_run
+from cascadice.runs.folder import CONFIG, MANIFEST, read_config, read_manifest, status_of
 from cascadice.runs.round_metrics import RoundMetrics
 
 
@@ -28,6 +29,11 @@ def places_of(run: Folder) -> list[Path]:
     if (folder / CONFIG).exists():
         return [folder]
     return sorted(place for place in folder.glob("rank-*") if (place / CONFIG).exists())
+
+
+def mixed_up(places: Sequence[Path]) -> str:
+    """That the folders of processes are not of one run, in words; "" if they are."""
+    return not_one_run([place.name for place in places], [facts_of_run(each, read_config(each)) for each in places])
 
 
 def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:

@@ -21,10 +21,9 @@ from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
 from cascadice.runs import store
-from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
-from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
+from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 

@@ -27,6 +27,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
+from cascadice.runs.agreement import difference
 from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
 
 dist: Any = torch.distributed  # its types leave out what is needed here
@@ -157,14 +158,11 @@ class World:
         Raises:
             ValueError: Where one differs; it says which, and in which process.
         """
-        first, *others = self.tell(dict(facts))
-        for rank, theirs in enumerate(others, start=1):
-            for name in (*first, *theirs):
-                if first.get(name) != theirs.get(name):
-                    raise ValueError(
-                        f"all processes must agree; {name} is {theirs.get(name)!r} in process {rank}, "
-                        f"{first.get(name)!r} in process 0. Start them all alike."
-                    )
+        if found := difference(self.tell(dict(facts))):
+            raise ValueError(
+                f"all processes must agree; {found.name} is {found.here!r} in process {found.rank}, "
+                f"{found.first!r} in process 0. Start them all alike."
+            )
 
     def begin(self) -> None:
         """Note that this process writes the run: if it is started again, it goes on."""

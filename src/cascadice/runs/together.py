@@ -15,15 +15,16 @@ from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
-from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
+from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes
+from cascadice.runs.config import Config
+from cascadice.runs.folder import CONFIG, MANIFEST, clear
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, Told, strongest_samples
 
-MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
+ROUNDED = 1e-3  # by which initial parameters may differ from machine to machine
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
@@ -45,16 +46,34 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
+    asked = {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)}
+    world.agree(facts_of_settings(config) | asked)
     if config.nodes is not None:
         split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
-    facts = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
-    content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
-    world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
     for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
         if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size:
             with locks.locked(path):
                 clear(path)
                 files.remove(path / MANIFEST)
+
+
+def check_network(world: World, network: Network, data: str, shared: bool) -> None:
+    """Check that all processes have the same data, whose digest is `data`, and the same model.
+
+    `shared` says whether all participants begin with the same parameters.
+    """
+    if world.alone:
+        return
+    world.agree(facts_of_network(network, data))
+    if shared:
+        probes = torch.tensor(world.tell(initial_probes(network)), dtype=torch.float64)
+        largest = float(probes[0, 1:].abs().max())
+        same = torch.isclose(probes, probes[:1], rtol=ROUNDED, atol=ROUNDED * largest, equal_nan=True).all(1)
+        if not bool(same.all()):
+            raise ValueError(
+                "all processes must begin with the same parameters, as --init is shared; process "
+                f"{int((~same).nonzero()[0])} has others than process 0. Start them all alike."
+            )
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:

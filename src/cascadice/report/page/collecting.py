@@ -19,7 +19,7 @@ from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
-from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
+from cascadice.runs.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 
@@ -166,6 +166,7 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
 def _read_manifest(places: Sequence[Path], config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The manifest, empty if it cannot be believed, and the run's fingerprint."""
     try:
+        notes.extend([wrong] if len(places) > 1 and (wrong := mixed_up(places)) else [])
         return gathered_manifest(places), run_fingerprint(places[0], config)
     except ValueError as error:
         notes.append(str(error))
