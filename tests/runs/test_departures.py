@@ -1,5 +1,6 @@
 """Runs in which messages were missing or a process was away: what was really mixed is known and used."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -120,11 +121,15 @@ def test_reverse_gossip_and_detection_follow_it_too(faulty, simulated):
 
 def test_a_process_that_comes_back_goes_on_with_the_others(tmp_path, monkeypatch):
     config, entered = replace(CONFIG, rounds=80, record="none", eval_every=80, checkpoint_every=12), train.enter
+    back = threading.Event()
 
     def slowly(journal, round_, last):
-        time.sleep(0.02)
         if journal.world.rank == 1 and round_.t == 12 and not journal.world.again:
             raise OSError("no space left")
+        if journal.world.again:
+            back.set()
+        # however long it takes to connect again, there are rounds left to come back into
+        time.sleep(0.2 if round_.t > 12 and not back.is_set() else 0.005)
         entered(journal, round_, last)
 
     def work(world):
@@ -132,8 +137,8 @@ def test_a_process_that_comes_back_goes_on_with_the_others(tmp_path, monkeypatch
             return train.run(config, tmp_path, quiet=True, world=world)
         except OSError:
             more = (world.policy, world.patience, world.interface, True, True)
-            back = World(world.rank, world.size, None, world.store, world.timeout, *more)
-            return train.run(config, tmp_path, quiet=True, world=back)
+            again = World(world.rank, world.size, None, world.store, world.timeout, *more)
+            return train.run(config, tmp_path, quiet=True, world=again)
 
     monkeypatch.setattr(train, "enter", slowly)
     checked(together(2, work, policy="carry-on", patience=5.0))

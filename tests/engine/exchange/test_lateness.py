@@ -110,18 +110,17 @@ def test_a_newcomer_does_not_believe_a_message_that_lies_about_its_round(mine):
 @pytest.mark.parametrize("says", [True, False])
 def test_who_waits_for_a_third_and_says_so_is_waited_for_longer(mine, says):
     group, exchange = by_hand(mine)
-    exchange.attendance.patience = 0.4
+    exchange.attendance.patience = 0.6
     for peer in (1, 2):
         group.put(exchange, peer, 0)
     rounds = simulate(mine, 2, operator=Operator(mine, exchange))
     next(rounds)
     if says:
         group.came[1].put(notice(STILL_WAITING, 0))
+        late = threading.Timer(0.65, group.put, (exchange, 1, 1))  # before twice the patience is over
+        group.sent = lambda peer, data: late.start() if peer == 1 and not late.is_alive() else None
     group.put(exchange, 2, 1)
-    late = threading.Timer(0.6, group.put, (exchange, 1, 1))  # before twice the patience is over
-    late.start()
     next(rounds)
-    late.join()
     assert exchange.incomplete != says
 
 
