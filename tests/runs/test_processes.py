@@ -68,8 +68,7 @@ def test_each_process_records_its_own_rounds_and_participants(runs):
 
 def test_what_one_process_sends_the_other_receives(runs):
     one, other = (store.read_metrics(place) for place in sorted(runs.glob("two/rank-*")))
-    sent, received = (torch.tensor([m.traffic for m in metrics]).sum(0) for metrics in (one, other))
-    assert sent.tolist() == received.tolist()[::-1]
+    assert [m.traffic for m in one] == [m.traffic[::-1] for m in other]  # in the same round
     assert min(one[0].traffic) > 8 * store.load_checkpoint(runs / "one").participants.theta.shape[1]
 
 
@@ -229,6 +228,15 @@ def test_every_process_s_files_are_checked(runs, capsys):
     said = capsys.readouterr().out
     assert "rank-000 training" in said
     assert "rank-001 rounds" in said
+
+
+def test_several_processes_say_what_kind_of_folder_they_were_given(runs):
+    for place, said in (
+        (runs / "one", "it is the run of a single process. Ask without torchrun."),
+        (runs / "two" / "rank-000", f"it is the part of one process. Name the folder above it: {runs / 'two'}."),
+    ):
+        _, errors = together(2, lambda world, place=place: ask(place, Question(), quiet=True, world=world))
+        assert {str(error) for error in errors} == {f"{place} must be the run of 2 processes; {said}"}
 
 
 def test_questions_that_need_everybody_are_refused_by_name(runs):

@@ -46,6 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from cascadice.runs import together, train
+    from cascadice.runs.folder import launcher
     from cascadice.runs.processes import joined
 
     recipe = args.recipe or "default"
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
                 run_live(config, out, args.live, stay=somebody, opened=opened, **options)
         except KeyboardInterrupt as stop:
             resumable = (place / "checkpoint.safetensors").exists()
-            how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
+            how = f" Continue with: {launcher(world.size)} run --resume --out {out}" if resumable else ""
             raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 
 

@@ -12,7 +12,7 @@ from cascadice.engine.networks import Network
 from cascadice.runs.agreement import facts_of_run, not_one_run
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.departures import read_departures, really
-from cascadice.runs.folder import DATA, MANIFEST, read_manifest, run_fingerprint
+from cascadice.runs.folder import DATA, MANIFEST, launcher, read_manifest, run_fingerprint
 from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.saved import network_of
 
@@ -64,8 +64,8 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
     if world.alone:
         if then is not None:
             raise ValueError(
-                f"{folder} is the part of one of {then['of']} processes, which compute together. Use: torchrun "
-                f"--nproc-per-node {then['of']} -m cascadice COMMAND {folder.parent}"
+                f"{folder} is the part of one of {then['of']} processes, which compute together. Use: "
+                f"{launcher(then['of'])} COMMAND {folder.parent}"
             )
         return
     if then is None or (then["rank"], then["of"]) != (world.rank, world.size):

@@ -17,7 +17,7 @@ from cascadice.engine.parts import split
 from cascadice.files import locks
 from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes
 from cascadice.runs.config import Config
-from cascadice.runs.folder import CONFIG, MANIFEST, clear
+from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
@@ -77,7 +77,16 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
-    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's."""
+    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's.
+
+    Raises:
+        ValueError: Where several processes ask, and the folder is that of one process.
+    """
+    if not world.alone and (Path(run) / CONFIG).exists():
+        process = read_manifest(run).get("process")
+        remedy = f"Name the folder above it: {Path(run).parent}" if process else "Ask without torchrun"
+        which = "the part of one process" if process else "the run of a single process"
+        raise ValueError(f"{run} must be the run of {world.size} processes; it is {which}. {remedy}.")
     folder = world.folder(run)
     return folder, folder / name if out is None else world.folder(out)
 

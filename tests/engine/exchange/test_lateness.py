@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from cascadice import data, models, network
-from cascadice.engine import Operator, simulate
+from cascadice.engine import DivergedError, Operator, simulate
 from cascadice.engine.exchange.attendance import Attendance
-from cascadice.engine.exchange.frames import HEADER, MODEL, STILL_WAITING, Frame, notice, pack
-from cascadice.engine.exchange.messages import Messages
+from cascadice.engine.exchange.frames import GOODBYE, HEADER, MODEL, STILL_WAITING, Frame, notice, pack
+from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.post import MissingError, Post, _reason
 from cascadice.engine.parts import part_of, split
 
@@ -199,3 +199,18 @@ def test_gloo_s_reasons_are_told_without_its_source_and_addresses():
     text = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:39212\nmore"
     assert _reason(RuntimeError(text)) == "Connection closed by peer"
     assert _reason(RuntimeError("")) == ""
+    text = "[../gloo/transport/tcp/pair.cc:547] Read error [127.0.0.1]:39212: Connection reset by peer. GLHF! 🏖️"
+    assert _reason(RuntimeError(text)) == "Read error: Connection reset by peer"
+
+
+@pytest.mark.parametrize("diverged", [True, False])
+def test_who_diverged_does_not_blame_those_who_stopped_because_of_it(mine, diverged):
+    group = ByHand()
+    exchange = Messages(mine, PARTS, 0, group, policy="stop", patience=5.0)
+    for peer in (1, 2):
+        group.came[peer].put(notice(GOODBYE))
+    here = mine.initial._replace(theta=mine.initial.theta.clone())
+    here.theta[1, 7] = torch.nan if diverged else 0.0
+    error, said = (DivergedError, "participant 1 became") if diverged else (PeerError, "it has finished. Its own error")
+    with pytest.raises(error, match=said):
+        next(simulate(mine, 1, participants=here, operator=Operator(mine, exchange)))

@@ -125,7 +125,8 @@ def _body(
     values = body[8 * rows :].view(dtype).view(rows, width)
     # a sum is 17 times as fast, but may overflow
     if not isfinite(values.sum().item()) and not bool(values.isfinite().all()):
-        raise FrameError("numbers that are NaN or infinite")
+        node = int(nodes[~values.isfinite().all(1)][0])
+        raise FrameError(f"numbers of participant {node} that are NaN or infinite")
     return nodes, values
 
 

@@ -27,6 +27,7 @@ from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Adjoint, Perturbation, Round
+from cascadice.engine.simulation import DivergedError
 from cascadice.topology.mixing import full_precision
 
 __all__ = ["Joined", "Messages", "PeerError"]
@@ -112,9 +113,13 @@ class Messages:
         mine, came = ways.mine, set(self._place)
         place = out.theta if out is not None and rows is half.theta else None
         mixed = _product(mine[:, self._own], rows, place)
-        for frame in self._frames(MODEL, round_.t, ways.awaited):
-            _add_product(mixed, mine[:, frame.nodes], frame.rows)
-            came.update(frame.nodes.tolist())
+        try:
+            for frame in self._frames(MODEL, round_.t, ways.awaited):
+                _add_product(mixed, mine[:, frame.nodes], frame.rows)
+                came.update(frame.nodes.tolist())
+        except PeerError:
+            _check_finite(round_.t, rows)  # the others may have stopped because of what this process sent
+            raise
         self._mixed, self.incomplete = round_.W, not ways.sources <= came
         if self.incomplete:
             self._check_complete(round_.t)
@@ -264,6 +269,11 @@ class Messages:
     def _check_complete(self, t: int) -> None:
         if self._stops:
             raise PeerError(f"a message of round {t} left participants out. Do all processes run the same network?")
+
+
+def _check_finite(t: int, rows: Tensor) -> None:
+    if bool((wrong := ~rows.isfinite().all(1)).any()):
+        raise DivergedError(t, int(wrong.nonzero()[0]))
 
 
 def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.departures import read_departures
-from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, resuming, run_fingerprint
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
@@ -104,7 +104,7 @@ def _stopped(home: Path, manifest: dict[str, Any], config: Config, rounds: int) 
     if status in ("finished", "running"):
         return []
     planned = f" of {config.rounds}" if config.rounds else ""
-    how = "" if status == "diverged" else f" Continue it with: cascadice run --resume --out {home}"
+    how = "" if status == "diverged" else f" Continue it with: {resuming(home, manifest)}"
     return [f"The run ended early: it {WORDS.get(status, f'is {status}')} after {rounds}{planned} rounds.{how}"]
 
 

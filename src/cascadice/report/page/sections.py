@@ -18,7 +18,7 @@ from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.applications.validate.findings import SECTION as VALIDATE
 from cascadice.applications.writer import Section, alike
-from cascadice.runs.folder import INFLUENCE
+from cascadice.runs.folder import INFLUENCE, launcher
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
@@ -183,8 +183,7 @@ def commands_of_processes(
     if recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
     texts = _offers(offers, shlex.quote(str(folder)), "", shown)
-    start = f"torchrun --nproc-per-node {processes} -m cascadice "
-    return [{**text, "command": text["command"].replace("cascadice ", start, 1)} for text in texts]
+    return [{**text, "command": text["command"].replace("cascadice", launcher(processes), 1)} for text in texts]
 
 
 def _offers(offers: Mapping[str, Section], run: str, samples: str, shown: Collection[str]) -> list[Json]:
