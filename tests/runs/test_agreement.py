@@ -80,14 +80,15 @@ def test_a_folder_with_other_participants_is_refused(tmp_path):
 def test_folders_of_different_runs_are_not_taken_for_one(tmp_path, capsys):
     trained(tmp_path / "run", SMALL)
     trained(tmp_path / "other", replace(SMALL, seed=1))
-    shutil.rmtree(tmp_path / "run" / "rank-001")
-    shutil.copytree(tmp_path / "other" / "rank-001", tmp_path / "run" / "rank-001")
+    mixed = tmp_path / "mixed"
+    for run, rank in (("run", "rank-000"), ("other", "rank-001")):
+        shutil.copytree(tmp_path / run / rank, mixed / rank)
     wrong = "all processes must have folders of one run; seed is 1 in rank-001, 0 in rank-000. Put back"
-    _, errors = together(2, lambda world: ask(tmp_path / "run", Question(), quiet=True, world=world))
+    _, errors = together(2, lambda world: ask(mixed, Question(), quiet=True, world=world))
     assert [str(error)[: len(wrong)] for error in errors] == [wrong, wrong]
-    assert main(["check", str(tmp_path / "run"), "--quiet"]) == 1
+    assert main(["check", str(mixed), "--quiet"]) == 1
     assert f"wrong: {wrong}" in " ".join(capsys.readouterr().err.split())
-    assert any(note.startswith(wrong) for note in collect(tmp_path / "run")["notes"])
+    assert any(note.startswith(wrong) for note in collect(mixed)["notes"])
     assert not collect(tmp_path / "other")["notes"]
 
 

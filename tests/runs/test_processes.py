@@ -150,11 +150,11 @@ def test_one_process_that_never_speaks_is_not_waited_for_long():
     assert "process 1 said nothing for 0.2 s" in str(waited)
 
 
-def asked(runs, question, ask, name):
+def asked(runs, question, ask, name, **world):
     alone = runs / f"{name}-of-one"
     options = {"quiet": True, "overwrite": True}
     ask(runs / "one", question, alone, **options)
-    results, errors = together(2, lambda world: ask(runs / "two", question, **options, world=world))
+    results, errors = together(2, lambda world: ask(runs / "two", question, **options, world=world), **world)
     if any(errors):
         raise next(error for error in errors if error)
     places = [place / name for place in sorted((runs / "two").glob("rank-*"))]
@@ -186,7 +186,7 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch)
     question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
     printed = []
     monkeypatch.setattr(asking, "print_summary", lambda console, summary, *more: printed.append(summary))
-    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run")
+    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run", tells_samples=True)
     one, *of_all = printed
     for each in of_all:  # each process could print what one would
         for kind in one.participants:
@@ -204,6 +204,20 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch)
     assert drawn["charts"][0]["traces"][0]["y"] == [3, 4]
     change = read_training_change(runs / "whole-run-of-one")
     assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
+
+
+def test_scores_of_samples_stay_in_their_process_unless_they_are_asked_for(runs, monkeypatch):
+    told, printed, tell = [], [], World.tell
+    monkeypatch.setattr(World, "tell", lambda world, value: told.append(value) or tell(world, value))
+    monkeypatch.setattr(asking, "print_summary", lambda *what: printed.append(what))
+    asked(runs, Question(samples=True, every=6, eval_samples=20), ask, "influence")
+    summaries = [value for value in told if isinstance(value, dict) and "verdicts" in value]
+    assert [value["samples"] for value in summaries] == [{}, {}]
+    for _, summary, *_, whose in printed[1:]:
+        (samples,) = summary.samples.values()
+        assert {one.node for one in samples} in ({0, 1, 2}, {3, 4})
+        assert "--tell-samples shows those of all" in whose
+    assert printed[0][-1] == ""
 
 
 def test_the_page_of_one_process_shows_its_own_and_that_of_the_run_everybody(runs):

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
-    with joined(args.interface, args.timeout, args.policy, args.patience) as world:
+    with joined(args.interface, args.timeout, args.policy, args.patience, args.tell_samples) as world:
         place = world.folder(out)
         config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
         options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}

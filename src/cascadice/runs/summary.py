@@ -90,7 +90,7 @@ class InfluenceSummary(NamedTuple):
     sees_scale: bool = True
     """whether training depended on the size of gradients; else scores of samples predict little"""
     told: Told | None = None
-    """of several processes, for the console: then `samples` are the strongest of all"""
+    """of several processes, for the console"""
 
     @property
     def participants(self) -> dict[str, Numbers]:

@@ -47,7 +47,7 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
     asked = {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)}
-    world.agree(facts_of_settings(config) | asked)
+    world.agree(facts_of_settings(config) | asked | {"--tell-samples": world.tells_samples})
     if config.nodes is not None:
         split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
     for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
@@ -94,7 +94,8 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
 def agree(world: World, question: Any, settings: Any, overwrite: bool) -> None:
     """Check that all processes were asked the same."""
     settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
-    world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
+    asked = {"the question": repr(question), "--overwrite": overwrite, "--tell-samples": world.tells_samples}
+    world.agree(asked | settings)
 
 
 def in_step(world: World, played: Playable) -> Playable:
@@ -138,7 +139,8 @@ def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
 def influence_of_everybody(world: World, summary: InfluenceSummary, members: Sequence[int]) -> InfluenceSummary:
     """The summary of what all processes computed, each of its own participants: as much as the console shows.
 
-    Cost: three numbers a participant and kind, and the strongest samples.
+    Samples are those of this process alone, unless `world.tells_samples`. Cost: three numbers a participant and kind,
+    and the strongest samples.
     """
     if world.alone:
         return summary
@@ -147,19 +149,19 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
     told = world.tell({
         "members": own,
         "numbers": {kind: rows[own].tolist() for kind, rows in numbers.items()},
-        "samples": {kind: strongest_samples(scores) for kind, scores in summary.samples.items()},
+        "samples": {kind: strongest_samples(of) for kind, of in summary.samples.items()} if world.tells_samples else {},
         "verdicts": summary.verdicts,
         "tests": summary.test_results,
         "injected": list(summary.injected.items()),
     })  # fmt: skip
     for part, kind in ((part, kind) for part in told for kind in numbers):
         numbers[kind][part["members"]] = part["numbers"][kind]
-    samples = {
-        kind: [SampleScore(*one) for part in told for one in part["samples"].get(kind, ())] for kind in summary.samples
-    }
-    verdicts = {kind: sum((Counter(part["verdicts"].get(kind)) for part in told), Counter[str]()) for kind in samples}
+    kinds = list(summary.samples)
+    samples = {kind: [SampleScore(*one) for part in told for one in part["samples"].get(kind, ())] for kind in kinds}
+    ordered = {kind: tuple(sorted(scores, key=lambda one: one.value)) for kind, scores in samples.items()}
+    verdicts = {kind: sum((Counter(part["verdicts"].get(kind)) for part in told), Counter[str]()) for kind in kinds}
     return summary._replace(
-        samples={kind: tuple(sorted(scores, key=lambda one: one.value)) for kind, scores in samples.items()},
+        samples=ordered if world.tells_samples else summary.samples,
         test_results=_mean_results([(*test, len(part["members"])) for part in told for test in part["tests"]]),
         injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
         told=Told(numbers, dict(verdicts)),
