@@ -20,7 +20,7 @@ from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
 from cascadice.runs import ask as asking
-from cascadice.runs import store, train
+from cascadice.runs import journal, store, train
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.recording import open_recording
@@ -89,6 +89,22 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(runs, tmp_path, monkeypat
     for rank in ("rank-000", "rank-001"):
         assert store.saved_rounds(tmp_path / "run" / rank) == list(range(6))
         assert [m.t for m in store.read_metrics(tmp_path / "run" / rank)] == list(range(6))
+
+
+@pytest.mark.parametrize(("fails", "drawn"), [(True, 0), (False, 2)])
+def test_a_process_that_stops_early_draws_no_figures_while_the_others_wait(tmp_path, monkeypatch, fails, drawn):
+    plotted, entered = [], train.enter
+
+    def enter(journal, round_, last):
+        if fails:
+            raise OSError("no space left")
+        entered(journal, round_, last)
+
+    monkeypatch.setattr(train, "enter", enter)
+    monkeypatch.setattr(journal, "plot", plotted.append)
+    config = replace(CONFIG, nodes=2, rounds=1, per_node=8)
+    _, errors = together(2, lambda world: train.run(config, tmp_path, quiet=True, world=world))
+    assert ([bool(error) for error in errors], len(plotted)) == ([fails, fails], drawn)
 
 
 def test_processes_that_were_told_different_things_say_what_and_who(tmp_path):

@@ -47,7 +47,7 @@ def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
-    """What was measured in each round; NaN for participants whose process was away or is not among these places.
+    """What was measured in each round; NaN for participants whose process has no record of it, or is not here.
 
     The consensus distance is known to no process, and NaN.
     """

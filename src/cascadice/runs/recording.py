@@ -57,7 +57,7 @@ class Recording:
     config: Config
     network: Network
     round_numbers: tuple[int, ...]
-    away: tuple[tuple[int, ...], ...] = ()  # the rounds in which each of several processes was away
+    away: tuple[tuple[int, ...], ...] = ()  # the rounds of which each of several processes has no record
 
     @property
     def fingerprint(self) -> str:
@@ -80,8 +80,9 @@ class Recording:
             missing = min(set(span) - set(self.round_numbers))
             if (rank := next((rank for rank, rounds in enumerate(self.away) if missing in rounds), None)) is not None:
                 raise ValueError(
-                    f"every process must have taken part in every round; {folder_name(rank)} was away in round "
-                    f"{missing}. Train with --policy restart, which leaves no round out."
+                    f"every process must have a record of every round; {folder_name(rank)} has none of round "
+                    f"{missing}: it was away, or died before a checkpoint kept it. Train with --policy restart, which "
+                    "keeps all."
                 )
             raise ValueError(f"every round must be recorded; {self.folder} lacks round {missing}. Use --record all.")
         return span

@@ -139,10 +139,11 @@ def read_run(home: Path, notes: list[str]) -> Run:
 
 
 def _away(places: Sequence[Path]) -> list[str]:
-    """Which processes were away, and in how many rounds, in words."""
+    """Which processes have no record of how many rounds, in words."""
     return [
-        f"{place.name} was away in {len(away)} rounds between {away[0]} and {away[-1]}: nothing is known of its "
-        "participants there, and influence covers only rounds that all processes recorded."
+        f"{place.name} has no record of {len(away)} rounds between {away[0]} and {away[-1]}: it was away, or died "
+        "before a checkpoint kept them. Nothing is known of its participants there, and influence covers only rounds "
+        "that all processes recorded."
         for place in places
         if (away := read_departures(place).away)
     ]

@@ -178,7 +178,7 @@ def commands(
 def commands_of_processes(
     folder: Path, processes: int, recorded: bool, shown: Collection[str], playable: bool
 ) -> list[Json]:
-    """The same for a run of several processes, which answer together; it is not playable if one was away."""
+    """The same for a run of several processes, which answer together; it is not playable if one has gaps."""
     offers = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
     if recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
