@@ -14,6 +14,7 @@ from cascadice.engine.exchange.attendance import Attendance
 from cascadice.engine.exchange.frames import GOODBYE, HEADER, MODEL, STILL_WAITING, Frame, notice, pack
 from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.post import MissingError, Post, _reason
+from cascadice.engine.networks import draw
 from cascadice.engine.parts import part_of, split
 
 NODES, RANKS = 4, 3
@@ -203,14 +204,20 @@ def test_gloo_s_reasons_are_told_without_its_source_and_addresses():
     assert _reason(RuntimeError(text)) == "Read error: Connection reset by peer"
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
 @pytest.mark.parametrize("diverged", [True, False])
-def test_who_diverged_does_not_blame_those_who_stopped_because_of_it(mine, diverged):
+def test_who_diverged_does_not_blame_those_who_stopped_because_of_it(mine, diverged, stopped):
+    """Also where they stop a round later, when all participants of this process have what one of them sent."""
     group = ByHand()
     exchange = Messages(mine, PARTS, 0, group, policy="stop", patience=5.0)
     for peer in (1, 2):
+        if stopped:
+            group.put(exchange, peer, 0)
         group.came[peer].put(notice(GOODBYE))
     here = mine.initial._replace(theta=mine.initial.theta.clone())
     here.theta[1, 7] = torch.nan if diverged else 0.0
-    error, said = (DivergedError, "participant 1 became") if diverged else (PeerError, "it has finished. Its own error")
+    rounds = Operator(mine, exchange).train((draw(mine, t) for t in range(2)), here, None, False, None)
+    said = "participant 1 sent parameters that became NaN or infinite in round 0"
+    error, said = (DivergedError, said) if diverged else (PeerError, "it has finished. Its own error")
     with pytest.raises(error, match=said):
-        next(simulate(mine, 1, participants=here, operator=Operator(mine, exchange)))
+        list(rounds)
