@@ -1,6 +1,7 @@
 """Two real processes, of which one is killed on the way and all are started again, train what one process does."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,25 @@ def test_processes_of_which_one_is_killed_train_as_one_that_is_not(tmp_path, mon
     losses = [torch.cat([m.train_loss for m in store.read_metrics(place)]) for place in (tmp_path / "one", *places)]
     assert [len(each) for each in losses] == [18, 12, 6]
     assert all(store.saved_rounds(place) == list(range(6)) for place in places)
+
+
+@pytest.mark.slow
+def test_the_example_prints_the_same_in_two_processes_as_in_one():
+    here = Path(__file__).parents[1]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(here / "src")}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    example = str(here / "examples" / "torchrun_cascade.py")
+    one, two = (
+        subprocess.run([sys.executable, *how, example], env=environment, capture_output=True, text=True, timeout=120)
+        for how in ([], torchrun)
+    )
+    assert (one.returncode, two.returncode) == (0, 0), two.stderr
+    pattern = r"participant (\d): loss (\S+), influence (\S+)"
+    numbers = [sorted(re.findall(pattern, each.stdout)) for each in (one, two)]
+    assert len(numbers[0]) == len(numbers[1]) == 8
+    for alone, together in zip(*numbers, strict=True):
+        assert [float(x) for x in together] == pytest.approx([float(x) for x in alone], abs=2e-3)
+    assert two.stdout.count(" MB, models and adjoints.") == 2
 
 
 @pytest.mark.cuda

@@ -108,6 +108,10 @@ def test_how_to_keep_the_rate_of_false_alarms_can_be_done(runs):
     one, *parts = (each["findings"][-1] for each in (results, *of_two))
     assert "allowance of 0. Leave out --allowance, or use --unlike, to keep the rate." in one
     assert all("allowance of 0. Use a larger --allowance, or --unlike, to keep the rate." in part for part in parts)
+    assert "rate: more than" in one
+    largest = max(max(part["spread"].values()) for part in of_two)
+    assert "rate: possibly more than 1 % per link and check, because" in printed[-2]
+    assert f"differ by up to {largest:.2f} among the receivers of one process" in printed[-2]
 
 
 @pytest.mark.parametrize("kind", ["whole-run-shares", "shares", "horizon"])

@@ -1,20 +1,27 @@
 """Processes say the same before they do anything together, and what they say is not trusted."""
 
 import platform
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from runs.worlds import CONFIG, together
+from runs.worlds import CONFIG, fit_for_threads, one_by_one, together, trained
 
 import cascadice
 from cascadice import files
+from cascadice.cli import main
+from cascadice.report.page import collect
 from cascadice.runs import processes, train
+from cascadice.runs.agreement import facts_of_network
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.binding import check_process
 from cascadice.runs.processes import joined
+
+assert fit_for_threads  # a fixture
+SMALL = replace(CONFIG, nodes=2, rounds=1, per_node=8)
 
 
 def test_processes_that_are_asked_different_questions_say_so(tmp_path):
@@ -67,3 +74,69 @@ def test_a_folder_with_other_participants_is_refused(tmp_path):
     check_process(tmp_path, SimpleNamespace(members=(0, 1, 2)), world)
     with pytest.raises(ValueError, match=r"holds participants \[0, 1, 2\]; this process has \[0, 1\]"):
         check_process(tmp_path, SimpleNamespace(members=(0, 1)), world)
+
+
+@pytest.mark.usefixtures("fit_for_threads")
+def test_folders_of_different_runs_are_not_taken_for_one(tmp_path, capsys):
+    trained(tmp_path / "run", SMALL)
+    trained(tmp_path / "other", replace(SMALL, seed=1))
+    mixed = tmp_path / "mixed"
+    for run, rank in (("run", "rank-000"), ("other", "rank-001")):
+        shutil.copytree(tmp_path / run / rank, mixed / rank)
+    wrong = "all processes must have folders of one run; seed is 1 in rank-001, 0 in rank-000. Put back"
+    _, errors = together(2, lambda world: ask(mixed, Question(), quiet=True, world=world))
+    assert [str(error)[: len(wrong)] for error in errors] == [wrong, wrong]
+    assert main(["check", str(mixed), "--quiet"]) == 1
+    assert f"wrong: {wrong}" in " ".join(capsys.readouterr().err.split())
+    assert any(note.startswith(wrong) for note in collect(mixed)["notes"])
+    assert not collect(tmp_path / "other")["notes"]
+
+
+def with_other_labels(network):
+    train = network.data.train
+    return replace(network, data=replace(network.data, train=replace(train, y=train.y.flip(0))))
+
+
+def with_other_parameters(network):
+    return replace(network, initial=network.initial._replace(theta=network.initial.theta * 1.01))
+
+
+@pytest.mark.usefixtures("fit_for_threads")
+@pytest.mark.parametrize(
+    ("changed", "settings", "why"),
+    [
+        (with_other_labels, {}, "all processes must agree; the digest of the data is"),
+        (with_other_parameters, {}, "must begin with the same parameters, as --init is shared; process 1 has others"),
+        (None, {"model_options": ("hidden=[9]",)}, r"the shape of .*weight is [9, 64] in process 1, [8, 64] in"),
+        (None, {"model_options": ("hidden=[8]", "activation=tanh")}, "printed model is '(2): Tanh()' in process 1"),
+    ],
+)
+def test_processes_with_other_data_or_models_do_not_train_together(tmp_path, monkeypatch, changed, settings, why):
+    """As with `--data package.module:make`, which may make something else on another machine."""
+
+    def built(config, rank, **more):
+        network = one_by_one(replace(config, **settings) if rank else config, rank=rank, **more)
+        return changed(network) if changed and rank else network
+
+    monkeypatch.setattr(train, "build", built)
+    _, errors = together(2, lambda world: train.run(SMALL, tmp_path, quiet=True, world=world))
+    for error in errors:
+        assert all(part in str(error) for part in why.split(".*"))
+    assert not list(tmp_path.glob("*/config.json"))
+
+
+def test_where_a_model_lies_in_memory_is_no_difference():
+    def named(address):
+        model = torch.nn.Linear(1, 1)
+        model.extra_repr = lambda: f"<function f at {address}>"
+        return facts_of_network(SimpleNamespace(learner=SimpleNamespace(training=model)), "")
+
+    assert named("0x7f01") == named("0x7f02") != named("g")
+
+
+def test_other_numbers_of_participants_are_said_to_differ(tmp_path):
+    """Also where one of the numbers is too small for so many processes."""
+    _, errors = together(
+        2, lambda world: train.run(replace(SMALL, nodes=2 - world.rank), tmp_path, quiet=True, world=world)
+    )
+    assert ["all processes must agree; nodes is 1 in process 1, 2 in" in str(error) for error in errors] == [True] * 2

@@ -11,7 +11,7 @@ import pytest
 
 from cascadice import files
 from cascadice.runs import store, train
-from cascadice.runs.folder import writing
+from cascadice.runs.folder import CONFIG, resuming, writing
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
 
@@ -137,3 +137,12 @@ def test_who_writes_removes_what_a_killed_writer_left_but_follows_no_link(tmp_pa
     (home / "rounds").symlink_to(tmp_path / "far")
     with writing(home / "influence"):
         assert [path for path in (*left, *others) if path.exists()] == others
+
+
+def test_a_run_of_several_processes_is_continued_by_all_of_them(tmp_path):
+    part = tmp_path / "rank-001"
+    files.write_json(part / CONFIG, {})
+    assert resuming(part, {}) == f"cascadice run --resume --out {part}"
+    for place in (part, tmp_path):
+        expected = f"torchrun --nproc-per-node 3 -m cascadice run --resume --out {tmp_path}"
+        assert resuming(place, {"process": {"of": 3}}) == expected

@@ -20,7 +20,7 @@ from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
 from cascadice.runs import ask as asking
-from cascadice.runs import store, train
+from cascadice.runs import journal, store, train
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.recording import open_recording
@@ -68,8 +68,7 @@ def test_each_process_records_its_own_rounds_and_participants(runs):
 
 def test_what_one_process_sends_the_other_receives(runs):
     one, other = (store.read_metrics(place) for place in sorted(runs.glob("two/rank-*")))
-    sent, received = (torch.tensor([m.traffic for m in metrics]).sum(0) for metrics in (one, other))
-    assert sent.tolist() == received.tolist()[::-1]
+    assert [m.traffic for m in one] == [m.traffic[::-1] for m in other]  # in the same round
     assert min(one[0].traffic) > 8 * store.load_checkpoint(runs / "one").participants.theta.shape[1]
 
 
@@ -90,6 +89,22 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(runs, tmp_path, monkeypat
     for rank in ("rank-000", "rank-001"):
         assert store.saved_rounds(tmp_path / "run" / rank) == list(range(6))
         assert [m.t for m in store.read_metrics(tmp_path / "run" / rank)] == list(range(6))
+
+
+@pytest.mark.parametrize(("fails", "drawn"), [(True, 0), (False, 2)])
+def test_a_process_that_stops_early_draws_no_figures_while_the_others_wait(tmp_path, monkeypatch, fails, drawn):
+    plotted, entered = [], train.enter
+
+    def enter(journal, round_, last):
+        if fails:
+            raise OSError("no space left")
+        entered(journal, round_, last)
+
+    monkeypatch.setattr(train, "enter", enter)
+    monkeypatch.setattr(journal, "plot", plotted.append)
+    config = replace(CONFIG, nodes=2, rounds=1, per_node=8)
+    _, errors = together(2, lambda world: train.run(config, tmp_path, quiet=True, world=world))
+    assert ([bool(error) for error in errors], len(plotted)) == ([fails, fails], drawn)
 
 
 def test_processes_that_were_told_different_things_say_what_and_who(tmp_path):
@@ -151,11 +166,11 @@ def test_one_process_that_never_speaks_is_not_waited_for_long():
     assert "process 1 said nothing for 0.2 s" in str(waited)
 
 
-def asked(runs, question, ask, name):
+def asked(runs, question, ask, name, **world):
     alone = runs / f"{name}-of-one"
     options = {"quiet": True, "overwrite": True}
     ask(runs / "one", question, alone, **options)
-    results, errors = together(2, lambda world: ask(runs / "two", question, **options, world=world))
+    results, errors = together(2, lambda world: ask(runs / "two", question, **options, world=world), **world)
     if any(errors):
         raise next(error for error in errors if error)
     places = [place / name for place in sorted((runs / "two").glob("rank-*"))]
@@ -187,7 +202,7 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch)
     question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
     printed = []
     monkeypatch.setattr(asking, "print_summary", lambda console, summary, *more: printed.append(summary))
-    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run")
+    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run", tells_samples=True)
     one, *of_all = printed
     for each in of_all:  # each process could print what one would
         for kind in one.participants:
@@ -205,6 +220,20 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch)
     assert drawn["charts"][0]["traces"][0]["y"] == [3, 4]
     change = read_training_change(runs / "whole-run-of-one")
     assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
+
+
+def test_scores_of_samples_stay_in_their_process_unless_they_are_asked_for(runs, monkeypatch):
+    told, printed, tell = [], [], World.tell
+    monkeypatch.setattr(World, "tell", lambda world, value: told.append(value) or tell(world, value))
+    monkeypatch.setattr(asking, "print_summary", lambda *what: printed.append(what))
+    asked(runs, Question(samples=True, every=6, eval_samples=20), ask, "influence")
+    summaries = [value for value in told if isinstance(value, dict) and "verdicts" in value]
+    assert [value["samples"] for value in summaries] == [{}, {}]
+    for _, summary, *_, whose in printed[1:]:
+        (samples,) = summary.samples.values()
+        assert {one.node for one in samples} in ({0, 1, 2}, {3, 4})
+        assert "--tell-samples shows those of all" in whose
+    assert printed[0][-1] == ""
 
 
 def test_the_page_of_one_process_shows_its_own_and_that_of_the_run_everybody(runs):
@@ -229,6 +258,15 @@ def test_every_process_s_files_are_checked(runs, capsys):
     said = capsys.readouterr().out
     assert "rank-000 training" in said
     assert "rank-001 rounds" in said
+
+
+def test_several_processes_say_what_kind_of_folder_they_were_given(runs):
+    for place, said in (
+        (runs / "one", "it is the run of a single process. Ask without torchrun."),
+        (runs / "two" / "rank-000", f"it is the part of one process. Name the folder above it: {runs / 'two'}."),
+    ):
+        _, errors = together(2, lambda world, place=place: ask(place, Question(), quiet=True, world=world))
+        assert {str(error) for error in errors} == {f"{place} must be the run of 2 processes; {said}"}
 
 
 def test_questions_that_need_everybody_are_refused_by_name(runs):

@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
-from cascadice.files.tensors import read_tensors, write_tensors
+from cascadice.files.tensors import content_of, read_tensors, write_tensors
 from cascadice.influence import tables
+from cascadice.optimizers import OPTIMIZERS
 from cascadice.runs import round_metrics, store
 from cascadice.runs.round_metrics import RoundMetrics
 
@@ -55,6 +56,19 @@ def test_a_recorded_round_is_the_round_bit_for_bit(tmp_path, case):
     assert store.saved_rounds(tmp_path) == [0, 1, 2]
     for done, kept in zip(rounds, store.load_rounds(tmp_path), strict=True):
         same_bits(done, kept)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_participant_can_be_recorded_whatever_its_optimizer(tmp_path, optimizer):
+    done = next(simulate(small_network(1, mixing="alone", optimizer=optimizer), 1))
+    store.save_round(tmp_path, done)
+    same_bits(done, store.load_round(tmp_path, 0))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1,), (), (0, 3)])
+def test_the_bytes_of_a_tensor_do_not_depend_on_its_strides(shape):
+    spaced = torch.rand(*shape, 2)[..., 0]
+    assert bytes(content_of(spaced)) == spaced.numpy().tobytes()
 
 
 def test_a_sparse_w_is_recorded_as_it_is(tmp_path):

@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     from cascadice.applications.reward.seals import read_key
     from cascadice.console import Console, say
     from cascadice.files import checksums
-    from cascadice.report.checking import check_run, summary
+    from cascadice.report.checking import check_processes, check_run, summary
     from cascadice.runs.gathering import places_of
 
     console = Console(quiet=args.quiet)
@@ -27,8 +27,9 @@ def run(args: argparse.Namespace) -> int:
         for place in places
         for area in check_run(place, read_key(args.seal, place), args.data_root)
     ]
+    areas += [check_processes(places)] if len(places) > 1 else []
     console.print_table(("part", "files", "checked", "wrong"), summary(areas), wrap="checked")
-    problems = [problem for area in areas for problem in area.problems]
+    problems = list(dict.fromkeys(problem for area in areas for problem in area.problems))
     if not problems and not all((place / checksums.LIST).exists() for place in places):
         say(console, "This run has no checksums: an earlier version recorded it. Resuming it adds them.")
     for problem in problems:

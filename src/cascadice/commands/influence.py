@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> None:
     from cascadice.runs import ask, together, whole_run
     from cascadice.runs.processes import joined
 
-    with joined(args.interface, args.timeout) as world:
+    with joined(args.interface, args.timeout, tell_samples=args.tell_samples) as world:
         question, settings = flags.question_from(args), flags.settings_from(args)
         more: dict[str, Any] = {"settings": settings, "overwrite": args.overwrite, "quiet": args.quiet, "world": world}
         try:

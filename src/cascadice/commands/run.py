@@ -46,12 +46,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from cascadice.runs import together, train
+    from cascadice.runs.folder import launcher
     from cascadice.runs.processes import joined
 
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
-    with joined(args.interface, args.timeout, args.policy, args.patience) as world:
+    with joined(args.interface, args.timeout, args.policy, args.patience, args.tell_samples) as world:
         place = world.folder(out)
         config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
         options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
                 run_live(config, out, args.live, stay=somebody, opened=opened, **options)
         except KeyboardInterrupt as stop:
             resumable = (place / "checkpoint.safetensors").exists()
-            how = f" Continue with: cascadice run --resume --out {out}" if resumable else ""
+            how = f" Continue with: {launcher(world.size)} run --resume --out {out}" if resumable else ""
             raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 
 

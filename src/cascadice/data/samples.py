@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 from torch.utils.data import Dataset
 
 from cascadice.data.inputs import IGNORED, as_inputs, materialise, rows_of_inputs
+from cascadice.files.tensors import content_of
 
 WATCHED = "watched batches"  # the name of what a recorder was shown: the batches of a loop, not its data set
 
@@ -138,7 +139,7 @@ def content_digest(data: DataSet) -> str:
             if len(place) > 1:  # one of several inputs
                 digest.update(str(place).encode())
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(content_of(tensor))
     return digest.hexdigest()
 
 

@@ -26,12 +26,12 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], dur
     # safetensors writes no tensor under two names
     plain = {name: one if first[one.data_ptr()] == name else one.clone() for name, one in plain.items()}
     # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
-    content: dict[str, Any] = {"format": FORMAT, **metadata, "checksums": tensor_checksums(plain)}
-    content["checksum"] = _metadata_checksum(content)
+    header: dict[str, Any] = {"format": FORMAT, **metadata, "checksums": tensor_checksums(plain)}
+    header["checksum"] = _metadata_checksum(header)
     with replacing(path, durable) as draft:
         try:
             # one metadata entry: several would be written in any order, and equal runs should make equal files
-            save_file(plain, draft, metadata={"cascadice": json.dumps(content)})
+            save_file(plain, draft, metadata={"cascadice": json.dumps(header)})
         except SafetensorError as error:
             raise system_error(error, path) or error from None
         draft.chmod(0o644)  # safetensors makes it readable by its owner alone
@@ -76,9 +76,16 @@ def check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> 
             raise damaged(path, f"the checksum of {name} is wrong")
 
 
+def content_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, row by row; without a copy if it lies on the CPU in this order."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    # of a single entry any stride is contiguous to torch, but only a stride of 1 can be viewed as bytes
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().data
+
+
 def tensor_checksums(tensors: Tensors) -> dict[str, str]:
     """The type, shape and CRC-32 of each tensor, in words: "float32 [3, 64] 1f0b…"."""
-    sums = {name: zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data) for name, tensor in tensors.items()}
+    sums = {name: zlib.crc32(content_of(tensor)) for name, tensor in tensors.items()}
     forms = {name: f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.") for name, tensor in tensors.items()}
     return {name: f"{forms[name]} {sums[name]:08x}" for name in tensors}
 
@@ -93,6 +100,5 @@ def _checksum_1(tensors: Tensors) -> int:
     """CRC-32 over the bytes of all tensors, in the order of their names."""
     total = 0
     for name in sorted(tensors):
-        content = tensors[name].reshape(-1).view(torch.uint8).numpy().data
-        total = zlib.crc32(content, zlib.crc32(name.encode(), total))
+        total = zlib.crc32(content_of(tensors[name]), zlib.crc32(name.encode(), total))
     return total

@@ -1,6 +1,6 @@
 """What `cascadice check` verifies: every file of a run, what the files say about one another, and the data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
 from cascadice.runs.folder import CHAIN, CONFIG, MANIFEST, WRITERS, read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.gathering import mixed_up
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 
@@ -84,6 +85,14 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
         if path.stem == path.parent.name and path.name != NOTE:
             _check_record(_area(areas, path.parent.name), path, identity)
     return list(areas.values())
+
+
+def check_processes(places: Sequence[Path]) -> Area:
+    """Verify that the folders of several processes are of one run."""
+    area = Area("processes")
+    if wrong := area.attempt("one run", lambda: mixed_up(places)):
+        area.problems.append(wrong)
+    return area
 
 
 def _area(areas: dict[str, Area], name: str) -> Area:

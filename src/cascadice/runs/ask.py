@@ -9,6 +9,7 @@ from cascadice import files
 from cascadice.console import Console, say, track
 from cascadice.engine import Network, Round
 from cascadice.engine.operator import Exchange
+from cascadice.engine.parts import numbered
 from cascadice.files import checksums
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
@@ -251,7 +252,9 @@ def conclude(
     )  # fmt: skip
     labels = data.train.y if data.train.y.dim() == 1 else None
     where = f": the table in {out} has all of them" if world.alone else ": the tables of all processes have them"
-    print_summary(console, of_all, data.classes, labels, where)
+    all_told = world.alone or world.tells_samples
+    whose = "" if all_told else f"; only of {numbered(network.members)}, --tell-samples shows those of all"
+    print_summary(console, of_all, data.classes, labels, where, whose)
     count = len(summary.rounds)
     say(console, f"wrote {FIGURE} and the influence of {count} round{'s' * (count != 1)} to {out}")
     return summary

@@ -9,13 +9,12 @@ from typing import Any
 import cascadice
 from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine.networks import Network
+from cascadice.runs.agreement import facts_of_run, not_one_run
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.departures import read_departures, really
-from cascadice.runs.folder import MANIFEST, read_manifest, run_fingerprint
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.folder import DATA, MANIFEST, launcher, read_manifest, run_fingerprint
+from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.saved import network_of
-
-DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
 
 
 def build_recorded(
@@ -32,10 +31,12 @@ def build_recorded(
 
     Raises:
         ValueError: If the settings do not have the run's fingerprint, or the data set is another one; or if the folder
-            belongs to another process.
+            belongs to another process, or those of other processes to another run.
     """
     run_fingerprint(folder, config)
     check_process(folder, None, world)
+    if not world.alone:
+        _check_same_run(folder, config, world)
     if config.saved is not None:
         network = network_of(folder, config, settings)
     else:
@@ -45,6 +46,12 @@ def build_recorded(
     if world.alone:
         return network
     return replace(network, mixing=really(network.mixing, world.tell(read_departures(folder).rows)))
+
+
+def _check_same_run(folder: Path, config: Config, world: World) -> None:
+    told = world.tell(facts_of_run(folder, config))
+    if wrong := not_one_run([folder_name(rank) for rank in range(world.size)], told):
+        raise ValueError(wrong)
 
 
 def check_process(folder: Path, network: Network | None, world: World) -> None:
@@ -57,8 +64,8 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
     if world.alone:
         if then is not None:
             raise ValueError(
-                f"{folder} is the part of one of {then['of']} processes, which compute together. Use: torchrun "
-                f"--nproc-per-node {then['of']} -m cascadice COMMAND {folder.parent}"
+                f"{folder} is the part of one of {then['of']} processes, which compute together. Use: "
+                f"{launcher(then['of'])} COMMAND {folder.parent}"
             )
         return
     if then is None or (then["rank"], then["of"]) != (world.rank, world.size):

@@ -28,7 +28,7 @@ class Departures:
 
     Attributes:
         rows: Rows of W of its own participants, in the rounds in which messages were missing.
-        away: Rounds in which it did not take part.
+        away: Rounds of which it has no record: it was away, or died before a checkpoint kept them.
     """
 
     rows: list[Row] = field(default_factory=list)

@@ -94,6 +94,8 @@ def add_question(parser: argparse.ArgumentParser, title: str) -> None:
     group.add_argument("--sources", metavar="NODES", help="whose updates, separated by commas (everyone's)", **absent)
     for name, help in NUMBERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
+    text = "of several processes: tell process 0 the samples with the lowest and highest scores, to print those of all"
+    group.add_argument("--tell-samples", action="store_true", help=text)
 
 
 def add_whole_run(parser: argparse.ArgumentParser) -> None:

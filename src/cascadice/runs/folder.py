@@ -29,11 +29,12 @@ RUN_FILES = (
 RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "ledger", "report.html")
 ALL_FILES = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
+DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
 FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
 
 # What commands read in a manifest; anything may be missing.
 NUMBERS: Mapping[str, Any] = {"rounds": int, "nodes": int, "seconds": (int, float)}
-TEXTS = ("started", "fingerprint", "data")
+TEXTS = ("started", "fingerprint", DATA)
 
 SETTINGS_REMEDY = "Restore the settings that the run was trained with; to train with others, choose another --out"
 
@@ -133,12 +134,31 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
+def launcher(processes: int) -> str:
+    """How to start cascadice in so many processes.
+
+    Example:
+        >>> launcher(4)
+        'torchrun --nproc-per-node 4 -m cascadice'
+    """
+    return "cascadice" if processes == 1 else f"torchrun --nproc-per-node {processes} -m cascadice"
+
+
+def resuming(folder: Path, manifest: Mapping[str, Any]) -> str:
+    """The command that continues the run in a folder; in that of one process, or above it, that of all of them."""
+    process = manifest.get("process")
+    if not isinstance(process, dict):
+        return f"{launcher(1)} run --resume --out {folder}"
+    home = folder.parent if (folder / CONFIG).exists() else folder
+    return f"{launcher(process.get('of', 1))} run --resume --out {home}"
+
+
 def read_run_config(folder: Path) -> Config:
     """Read the configuration in a folder that must hold a run."""
     if not (folder / CONFIG).exists() and (parts := len(list(folder.glob(f"rank-*/{CONFIG}")))):
         raise ValueError(
-            f"{folder} holds the run of {parts} processes, which compute together. Use: torchrun --nproc-per-node "
-            f"{parts} -m cascadice COMMAND {folder}"
+            f"{folder} holds the run of {parts} processes, which compute together. Use: {launcher(parts)} COMMAND "
+            f"{folder}"
         )
     if not (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")

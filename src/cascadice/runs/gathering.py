@@ -13,7 +13,8 @@ from torch import Tensor
 from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder
 from cascadice.runs import store
-from cascadice.runs.folder import CONFIG, MANIFEST, read_manifest, status_of
+from cascadice.runs.agreement import facts_of_run, not_one_run
+from cascadice.runs.folder import CONFIG, MANIFEST, read_config, read_manifest, status_of
 from cascadice.runs.round_metrics import RoundMetrics
 
 
@@ -30,6 +31,11 @@ def places_of(run: Folder) -> list[Path]:
     return sorted(place for place in folder.glob("rank-*") if (place / CONFIG).exists())
 
 
+def mixed_up(places: Sequence[Path]) -> str:
+    """That the folders of processes are not of one run, in words; "" if they are."""
+    return not_one_run([place.name for place in places], [facts_of_run(each, read_config(each)) for each in places])
+
+
 def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
     """The manifest of the first, with what all of them say about how far they are."""
     manifests = [read_manifest(place) for place in places]
@@ -41,7 +47,7 @@ def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
-    """What was measured in each round; NaN for participants whose process was away or is not among these places.
+    """What was measured in each round; NaN for participants whose process has no record of it, or is not here.
 
     The consensus distance is known to no process, and NaN.
     """

@@ -21,10 +21,9 @@ from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
 from cascadice.runs import store
-from cascadice.runs.binding import DATA
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
-from cascadice.runs.folder import CONFIG, FIGURE, FORMAT, HOLDINGS, MANIFEST
+from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 
@@ -206,14 +205,18 @@ def ending(journal: Journal) -> Iterator[None]:
 
 
 def end(journal: Journal, status: str) -> None:
-    """Keep the rounds before `journal.t`, and plot them."""
+    """Keep the rounds before `journal.t`, and plot them.
+
+    Several processes plot finished runs alone: after a failure, torchrun and the others wait for this one to end.
+    """
     journal.status, journal.ended = status, monotonic()
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     write_departures(journal.folder, journal.departures)
     _write(journal)
-    plot(journal)
+    if status == "finished" or journal.world.alone:
+        plot(journal)
 
 
 def _write(journal: Journal) -> None:

@@ -18,7 +18,7 @@ from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
 from cascadice.runs.departures import read_departures
 from cascadice.runs.eval_samples import evaluate_on_first
-from cascadice.runs.folder import read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.folder import launcher, read_manifest, read_run_config, resuming, run_fingerprint
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
@@ -96,15 +96,17 @@ def playable(run: Recording) -> Playable:
     """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
     folder, config, network = run.folder, run.config, run.network
     _check_rule(config, folder)
+    manifest = read_manifest(folder)
     if away := read_departures(folder).away:
+        of = (manifest.get("process") or {}).get("of", 1)
         raise ValueError(
-            f"a run can be played again only if every process took part in every round; that of {folder} was away in "
-            f"round {away[0]}. Ask about the rounds that all of them recorded: cascadice influence {folder.parent} "
+            f"a run can be played again only if every process has a record of every round; {folder} has none of round "
+            f"{away[0]}. Ask about the rounds that all of them recorded: {launcher(of)} influence {folder.parent} "
             "--kind shares."
         )
-    rounds = int(read_manifest(folder).get("rounds", length_of(config, network)))
+    rounds = int(manifest.get("rounds", length_of(config, network)))
     if rounds < 1:
-        raise ValueError(f"{folder} has no rounds yet. Continue it with: cascadice run --resume --out {folder}")
+        raise ValueError(f"{folder} has no rounds yet. Continue it with: {resuming(folder, manifest)}")
     saved = set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:

@@ -27,6 +27,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
+from cascadice.runs.agreement import difference
 from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
 
 dist: Any = torch.distributed  # its types leave out what is needed here
@@ -61,6 +62,7 @@ class World:
         again: Whether this process, or another one unless the others go on, was started before.
         begun: Whether it, or all of them, had begun to write the run then.
         lasting: The part of the store that processes find again when they are started again.
+        tells_samples: Whether it tells the others the scores of its strongest samples.
     """
 
     rank: int
@@ -74,6 +76,7 @@ class World:
     again: bool = False
     begun: bool = False
     lasting: Any = None
+    tells_samples: bool = False
     _told: Iterator[int] = field(default_factory=count)
 
     @property
@@ -157,14 +160,11 @@ class World:
         Raises:
             ValueError: Where one differs; it says which, and in which process.
         """
-        first, *others = self.tell(dict(facts))
-        for rank, theirs in enumerate(others, start=1):
-            for name in (*first, *theirs):
-                if first.get(name) != theirs.get(name):
-                    raise ValueError(
-                        f"all processes must agree; {name} is {theirs.get(name)!r} in process {rank}, "
-                        f"{first.get(name)!r} in process 0. Start them all alike."
-                    )
+        if found := difference(self.tell(dict(facts))):
+            raise ValueError(
+                f"all processes must agree; {found.name} is {found.here!r} in process {found.rank}, "
+                f"{found.first!r} in process 0. Start them all alike."
+            )
 
     def begin(self) -> None:
         """Note that this process writes the run: if it is started again, it goes on."""
@@ -202,8 +202,9 @@ def started() -> bool:
 
 @contextmanager
 def joined(
-    interface: str | None = None, timeout: float | None = None, policy: str | None = None, patience: float | None = None
-) -> Iterator[World]:
+    interface: str | None = None, timeout: float | None = None, policy: str | None = None,
+    patience: float | None = None, tell_samples: bool = False,
+) -> Iterator[World]:  # fmt: skip
     """Be one of the processes that torchrun started, inside this block, or `ONE_PROCESS` if it did not start this one.
 
     Args:
@@ -211,6 +212,7 @@ def joined(
         timeout: Seconds to wait for other processes (None: 60).
         policy: What happens when one is missing (None: "stop"); see `POLICIES`.
         patience: Seconds to wait for the messages of a round (None: 2 with "carry-on", else `timeout`).
+        tell_samples: Whether each tells the others the scores of its strongest samples, for process 0 to print.
 
     Raises:
         ValueError: If processes have different versions, or torchrun's variables make no sense.
@@ -223,11 +225,12 @@ def joined(
     """
     if not started():
         given = {"interface": interface, "timeout": timeout, "policy": policy, "patience": patience}
+        given |= {"tell-samples": tell_samples or None}
         if flags := [f"--{name}" for name, value in given.items() if value is not None]:
             raise ValueError(f"{', '.join(flags)}: only for processes that torchrun started. Leave it out.")
         yield ONE_PROCESS
         return
-    world = _joined(interface, TIMEOUT if timeout is None else timeout, policy or "stop", patience)
+    world = _joined(interface, TIMEOUT if timeout is None else timeout, policy or "stop", patience, tell_samples)
     shown = warnings.formatwarning
     warnings.formatwarning = lambda *what, **more: f"process {world.rank}: {shown(*what, **more)}"
     try:
@@ -242,7 +245,9 @@ def joined(
         world.leave()
 
 
-def _joined(interface: str | None, timeout: float, policy: str, patience: float | None) -> World:
+def _joined(
+    interface: str | None, timeout: float, policy: str, patience: float | None, tells_samples: bool = False
+) -> World:
     lookup(POLICIES, policy, "policy")
     name = interface or os.environ.get("GLOO_SOCKET_IFNAME") or LOOPBACK
     lookup(dict.fromkeys(known for _, known in socket.if_nameindex()), name, "network interface")
@@ -265,5 +270,5 @@ def _joined(interface: str | None, timeout: float, policy: str, patience: float 
     # a process that is started again must not find the addresses of those that died
     home = dist.PrefixStore(f"cascadice/{arrival.name}", store)
     group = None if policy == CARRY_ON else make_group(home, rank, size, name, timeout)
-    more = (policy, patience, name, arrival.again, arrival.begun, lasting)
+    more = (policy, patience, name, arrival.again, arrival.begun, lasting, tells_samples)
     return World(rank, size, group, home, timeout, *more)

@@ -12,8 +12,9 @@ from cascadice.files import Folder
 from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config
+from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.round_metrics import quality
 
 
@@ -56,6 +57,7 @@ class Recording:
     config: Config
     network: Network
     round_numbers: tuple[int, ...]
+    away: tuple[tuple[int, ...], ...] = ()  # the rounds of which each of several processes has no record
 
     @property
     def fingerprint(self) -> str:
@@ -76,6 +78,12 @@ class Recording:
         span = range(self.round_numbers[0], self.round_numbers[-1] + 1)
         if len(span) != len(self.round_numbers):
             missing = min(set(span) - set(self.round_numbers))
+            if (rank := next((rank for rank, rounds in enumerate(self.away) if missing in rounds), None)) is not None:
+                raise ValueError(
+                    f"every process must have a record of every round; {folder_name(rank)} has none of round "
+                    f"{missing}: it was away, or died before a checkpoint kept it. Train with --policy restart, which "
+                    "keeps all."
+                )
             raise ValueError(f"every round must be recorded; {self.folder} lacks round {missing}. Use --record all.")
         return span
 
@@ -134,7 +142,9 @@ def open_recording(
     config, numbers = read_run_config(folder), tuple(world.common(store.saved_rounds(folder)))
     if recorded and not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Train it with `cascadice run … --record all`.")
-    return Recording(folder, config, build_recorded(folder, config, settings, quiet=quiet, world=world), numbers)
+    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
+    away = () if world.alone else tuple(map(tuple, world.tell(read_departures(folder).away)))
+    return Recording(folder, config, network, numbers, away)
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

@@ -26,7 +26,7 @@ from cascadice.engine.assembly import network as assemble
 from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
 from cascadice.files import jsonl
-from cascadice.files.tensors import Tensors, read_tensors, write_tensors
+from cascadice.files.tensors import Tensors, content_of, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
@@ -64,7 +64,7 @@ class Kept(NamedTuple):
         digest = sha256(json.dumps(self.written, sort_keys=True).encode())
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(content_of(tensor))
         return digest.hexdigest()
 
 

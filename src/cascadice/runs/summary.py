@@ -92,7 +92,7 @@ class InfluenceSummary(NamedTuple):
     asked: Mapping[str, str] = {}
     """the note beside the table: what was asked, without settings at their defaults"""
     told: Told | None = None
-    """of several processes, for the console: then `samples` are the strongest of all"""
+    """of several processes, for the console"""
 
     @property
     def participants(self) -> dict[str, Numbers]:

@@ -15,15 +15,16 @@ from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
-from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import CONFIG, MANIFEST, clear, fingerprint
+from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes
+from cascadice.runs.config import Config
+from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, Told, strongest_samples
 
-MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
+ROUNDED = 1e-3  # by which initial parameters may differ from machine to machine
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
@@ -45,11 +46,10 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
+    asked = {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)}
+    world.agree(facts_of_settings(config) | asked | {"--tell-samples": world.tells_samples})
     if config.nodes is not None:
         split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
-    facts = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
-    content = {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
-    world.agree(facts | content | {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)})
     for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
         if path.name[5:].isdecimal() and int(path.name[5:]) >= world.size:
             with locks.locked(path):
@@ -57,8 +57,36 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
                 files.remove(path / MANIFEST)
 
 
+def check_network(world: World, network: Network, data: str, shared: bool) -> None:
+    """Check that all processes have the same data, whose digest is `data`, and the same model.
+
+    `shared` says whether all participants begin with the same parameters.
+    """
+    if world.alone:
+        return
+    world.agree(facts_of_network(network, data))
+    if shared:
+        probes = torch.tensor(world.tell(initial_probes(network)), dtype=torch.float64)
+        largest = float(probes[0, 1:].abs().max())
+        same = torch.isclose(probes, probes[:1], rtol=ROUNDED, atol=ROUNDED * largest, equal_nan=True).all(1)
+        if not bool(same.all()):
+            raise ValueError(
+                "all processes must begin with the same parameters, as --init is shared; process "
+                f"{int((~same).nonzero()[0])} has others than process 0. Start them all alike."
+            )
+
+
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
-    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's."""
+    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's.
+
+    Raises:
+        ValueError: Where several processes ask, and the folder is that of one process.
+    """
+    if not world.alone and (Path(run) / CONFIG).exists():
+        process = read_manifest(run).get("process")
+        remedy = f"Name the folder above it: {Path(run).parent}" if process else "Ask without torchrun"
+        which = "the part of one process" if process else "the run of a single process"
+        raise ValueError(f"{run} must be the run of {world.size} processes; it is {which}. {remedy}.")
     folder = world.folder(run)
     return folder, folder / name if out is None else world.folder(out)
 
@@ -66,7 +94,8 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
 def agree(world: World, question: Any, settings: Any, overwrite: bool) -> None:
     """Check that all processes were asked the same."""
     settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
-    world.agree({"the question": repr(question), "--overwrite": overwrite, **settings})
+    asked = {"the question": repr(question), "--overwrite": overwrite, "--tell-samples": world.tells_samples}
+    world.agree(asked | settings)
 
 
 def in_step(world: World, played: Playable) -> Playable:
@@ -110,7 +139,8 @@ def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
 def influence_of_everybody(world: World, summary: InfluenceSummary, members: Sequence[int]) -> InfluenceSummary:
     """The summary of what all processes computed, each of its own participants: as much as the console shows.
 
-    Cost: three numbers a participant and kind, and the strongest samples.
+    Samples are those of this process alone, unless `world.tells_samples`. Cost: three numbers a participant and kind,
+    and the strongest samples.
     """
     if world.alone:
         return summary
@@ -119,19 +149,19 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
     told = world.tell({
         "members": own,
         "numbers": {kind: rows[own].tolist() for kind, rows in numbers.items()},
-        "samples": {kind: strongest_samples(scores) for kind, scores in summary.samples.items()},
+        "samples": {kind: strongest_samples(of) for kind, of in summary.samples.items()} if world.tells_samples else {},
         "verdicts": summary.verdicts,
         "tests": summary.test_results,
         "injected": list(summary.injected.items()),
     })  # fmt: skip
     for part, kind in ((part, kind) for part in told for kind in numbers):
         numbers[kind][part["members"]] = part["numbers"][kind]
-    samples = {
-        kind: [SampleScore(*one) for part in told for one in part["samples"].get(kind, ())] for kind in summary.samples
-    }
-    verdicts = {kind: sum((Counter(part["verdicts"].get(kind)) for part in told), Counter[str]()) for kind in samples}
+    kinds = list(summary.samples)
+    samples = {kind: [SampleScore(*one) for part in told for one in part["samples"].get(kind, ())] for kind in kinds}
+    ordered = {kind: tuple(sorted(scores, key=lambda one: one.value)) for kind, scores in samples.items()}
+    verdicts = {kind: sum((Counter(part["verdicts"].get(kind)) for part in told), Counter[str]()) for kind in kinds}
     return summary._replace(
-        samples={kind: tuple(sorted(scores, key=lambda one: one.value)) for kind, scores in samples.items()},
+        samples=ordered if world.tells_samples else summary.samples,
         test_results=_mean_results([(*test, len(part["members"])) for part in told for test in part["tests"]]),
         injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
         told=Told(numbers, dict(verdicts)),

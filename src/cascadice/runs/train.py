@@ -90,6 +90,7 @@ def run(
             _check_question(question, network, rounds, resume)
         memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
         journal = open_journal(folder, config, network, rounds, resume, world)
+        together.check_network(world, network, journal.data, config.init == "shared")
         with nullcontext() if live is None else live(folder, rounds), world.exchange(network) as exchange:
             journal.next_update, journal.exchange = math.inf if live is None else 0.0, exchange
             if overwrite:

@@ -18,12 +18,12 @@ SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
 def print_summary(
     console: Console, summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None,
-    where: str = "",
+    where: str = "", whose: str = "",
 ) -> None:  # fmt: skip
     """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
     `classes` are the names, `labels` the numbers of the training samples' classes, where they have any; `where` says
-    where all of it is.
+    where all of it is, `whose` whose samples are shown if not everybody's.
     """
     rounds, kinds = summary.rounds, list(summary.updates)
     span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
@@ -36,7 +36,7 @@ def print_summary(
         title = "How far influence reaches (mean absolute influence of an update)"
         _print_table(console, title, summary.by_hop, _hop_rows(summary))
     for kind in [*summary.samples][:1]:
-        _print_samples(console, summary, kind, classes, labels)
+        _print_samples(console, summary, kind, whose, classes, labels)
     if summary.agreements or summary.sample_agreements:
         title = "How close the estimates are to the truth, update by update"
         agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
@@ -71,7 +71,7 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
 
 
 def _print_samples(
-    console: Console, summary: InfluenceSummary, kind: str, classes: Sequence[str], labels: Tensor | None
+    console: Console, summary: InfluenceSummary, kind: str, whose: str, classes: Sequence[str], labels: Tensor | None
 ) -> None:
     """Print the samples that clearly helped and harmed; if the order is in doubt, the lowest and highest scores."""
     samples = summary.samples[kind]
@@ -82,7 +82,7 @@ def _print_samples(
         title, sides = "Samples that clearly helped and harmed, the largest first", {"helped": helped, "harmed": harmed}
     say(console, caution(summary) or counted_samples(summary.verdicts[kind]))
     columns = ("sample", "true\nlabel", "uses", "influence ± 95 %")
-    _print_table(console, f"{title} ({kind})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
+    _print_table(console, f"{title} ({kind}{whose})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
 
 
 def meaning(kind: str) -> str:

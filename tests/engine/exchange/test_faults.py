@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from time import monotonic, sleep
+from time import sleep
 
 import pytest
 import torch
@@ -104,27 +104,40 @@ def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("NaN", "NaN or infinite"), ("shape", "were expected"), ("other round", "of round 3"), ("lost", "later message")],
+    [
+        ("NaN", "it sent numbers of participant 3 that are NaN"),
+        ("shape", "were expected"),
+        ("other round", "of round 3"),
+        ("lost", "later message"),
+    ],
 )
 def test_where_it_stops_it_says_who_and_why(digits, fault, said):
     with pytest.raises(PeerError, match=r"process \d did not send its parameters of round") as caught:
         together(digits, trained, {WHEN: fault}, policy="stop", patience=10.0)
     assert said in str(caught.value)
+    assert "still running" not in str(caught.value)
 
 
 def test_a_silent_peer_is_waited_for_once(digits):
-    def work(mine, exchange):
-        if len(mine.members) == 1 and mine.members[0] == 3:
-            sleep(2.0)
-            return None
-        seconds = []
-        for _ in simulate(mine, 4, operator=Operator(mine, exchange)):
-            seconds.append(monotonic())
-        return seconds, dict(exchange.attendance.missed)
+    ended = threading.Event()
 
-    seconds, missed = together(digits, work, policy="carry-on", patience=0.6)[0]
-    assert seconds[3] - seconds[0] < 1.2  # not 3 * 0.6
-    assert missed == {(2, "nothing came in time"): 4}
+    def work(mine, exchange):
+        if mine.members[0] == 3:
+            ended.wait()
+            return None
+        until, waits = exchange.attendance.until, []
+
+        def watched(peer, peers, start, step):
+            end = until(peer, peers, start, step)
+            waits.extend([end - start] if peer == 2 else [])
+            return end
+
+        exchange.attendance.until = watched
+        list(simulate(mine, 4, operator=Operator(mine, exchange)))
+        ended.set()
+        return waits, exchange.attendance.missed[2, "nothing came in time"]
+
+    assert together(digits, work, policy="carry-on", patience=0.6)[0] == (pytest.approx([0.6, 0, 0, 0]), 4)
 
 
 def test_adjoints_follow_what_was_really_mixed(digits):
@@ -137,24 +150,31 @@ def test_adjoints_follow_what_was_really_mixed(digits):
 
     missed = set()
     results = together(digits, work, {1: "NaN"}, policy="carry-on", patience=10.0)
-    assert missed == {"it sent numbers that are NaN or infinite"}  # and no adjoint: who was not heard is told so
+    # and no adjoint is missing: who was not heard is told so
+    assert missed == {"it sent numbers of participant 3 that are NaN or infinite"}
     rounds = replayed(digits, effective(results))
     expected = reverse_gossip(built(digits), rounds, evaluate_on(built(digits)))
     torch.testing.assert_close(torch.cat([adjoint.theta for _, adjoint in results]), expected.theta, rtol=0, atol=1e-12)
 
 
 def test_who_was_held_up_leaves_rounds_out_and_is_heard_again(digits):
+    far_ahead = threading.Event()
+
     def work(mine, exchange):
         rounds = []
-        for round_ in carry_on(mine, 60, exchange):
+        for round_ in carry_on(mine, 100, exchange):
             rounds.append(round_)
-            sleep(0.6 if mine.members[0] == 3 and round_.t == 2 else 0.01)
+            if mine.members[0] == 3 and round_.t == 2:
+                far_ahead.wait()
+            if mine.members[0] == 0 and round_.t == 20:
+                far_ahead.set()
+            sleep(0.01)
         return rounds
 
-    first, _, last = together(digits, work, policy="carry-on", patience=0.1)
-    missed = set(range(60)) - {round_.t for round_ in last}
-    assert len(missed) > 5
-    assert [round_.t for round_ in first] == list(range(60))
+    first, _, last = together(digits, work, policy="carry-on", patience=0.5)
+    missed = set(range(100)) - {round_.t for round_ in last}
+    assert missed
+    assert [round_.t for round_ in first] == list(range(100))
     heard = [round_.t for round_ in first if float(round_.W[0, 3]) == 0.25]
     assert not missed & set(heard)
     assert max(heard) > max(missed)
@@ -165,18 +185,19 @@ def test_a_newcomer_starts_from_what_it_hears(digits):
     rounds, joined = {rank: [] for rank in range(RANKS + 1)}, []
 
     def survives(rank):
-        exchange = Messages(nets[rank], PARTS, rank, Pairs(store, rank), policy="carry-on", patience=0.5)
+        exchange = Messages(nets[rank], PARTS, rank, Pairs(store, rank), policy="carry-on", patience=2.0)
         for round_ in carry_on(nets[rank], 150, exchange):
             rounds[rank].append(round_)
-            sleep(0.01)
+            # however long it takes to connect again, there are rounds left to come into
+            sleep(0.01 if joined or round_.t < 10 else 0.15)
         exchange.post.close(timeout=1.0)
 
     def dies_and_returns():
-        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry-on", patience=0.5)
+        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry-on", patience=2.0)
         rounds[2] = list(carry_on(nets[2], 5, exchange))
         exchange.post.close(timeout=0.2)
-        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry-on", patience=0.5)
-        joined.append(heard := exchange.listen(nets[2].initial, timeout=5.0))
+        exchange = Messages(nets[2], PARTS, 2, Pairs(store, 2), policy="carry-on", patience=2.0)
+        joined.append(heard := exchange.listen(nets[2].initial, timeout=20.0))
         rounds[3] = list(carry_on(nets[2], 150, exchange, start=heard.start, participants=heard.participants))
         exchange.post.close(timeout=1.0)
 

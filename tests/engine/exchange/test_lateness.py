@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from cascadice import data, models, network
-from cascadice.engine import Operator, simulate
+from cascadice.engine import DivergedError, Operator, simulate
 from cascadice.engine.exchange.attendance import Attendance
-from cascadice.engine.exchange.frames import HEADER, MODEL, STILL_WAITING, Frame, notice, pack
-from cascadice.engine.exchange.messages import Messages
+from cascadice.engine.exchange.frames import GOODBYE, HEADER, MODEL, STILL_WAITING, Frame, notice, pack
+from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.post import MissingError, Post, _reason
+from cascadice.engine.networks import draw
 from cascadice.engine.parts import part_of, split
 
 NODES, RANKS = 4, 3
@@ -110,18 +111,17 @@ def test_a_newcomer_does_not_believe_a_message_that_lies_about_its_round(mine):
 @pytest.mark.parametrize("says", [True, False])
 def test_who_waits_for_a_third_and_says_so_is_waited_for_longer(mine, says):
     group, exchange = by_hand(mine)
-    exchange.attendance.patience = 0.4
+    exchange.attendance.patience = 0.6
     for peer in (1, 2):
         group.put(exchange, peer, 0)
     rounds = simulate(mine, 2, operator=Operator(mine, exchange))
     next(rounds)
     if says:
         group.came[1].put(notice(STILL_WAITING, 0))
+        late = threading.Timer(0.65, group.put, (exchange, 1, 1))  # before twice the patience is over
+        group.sent = lambda peer, data: late.start() if peer == 1 and not late.is_alive() else None
     group.put(exchange, 2, 1)
-    late = threading.Timer(0.6, group.put, (exchange, 1, 1))  # before twice the patience is over
-    late.start()
     next(rounds)
-    late.join()
     assert exchange.incomplete != says
 
 
@@ -200,3 +200,24 @@ def test_gloo_s_reasons_are_told_without_its_source_and_addresses():
     text = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:39212\nmore"
     assert _reason(RuntimeError(text)) == "Connection closed by peer"
     assert _reason(RuntimeError("")) == ""
+    text = "[../gloo/transport/tcp/pair.cc:547] Read error [127.0.0.1]:39212: Connection reset by peer. GLHF! 🏖️"
+    assert _reason(RuntimeError(text)) == "Read error: Connection reset by peer"
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("diverged", [True, False])
+def test_who_diverged_does_not_blame_those_who_stopped_because_of_it(mine, diverged, stopped):
+    """Also where they stop a round later, when all participants of this process have what one of them sent."""
+    group = ByHand()
+    exchange = Messages(mine, PARTS, 0, group, policy="stop", patience=5.0)
+    for peer in (1, 2):
+        if stopped:
+            group.put(exchange, peer, 0)
+        group.came[peer].put(notice(GOODBYE))
+    here = mine.initial._replace(theta=mine.initial.theta.clone())
+    here.theta[1, 7] = torch.nan if diverged else 0.0
+    rounds = Operator(mine, exchange).train((draw(mine, t) for t in range(2)), here, None, False, None)
+    said = "participant 1 sent parameters that became NaN or infinite in round 0"
+    error, said = (DivergedError, said) if diverged else (PeerError, "it has finished. Its own error")
+    with pytest.raises(error, match=said):
+        list(rounds)

@@ -142,11 +142,20 @@ def whole(mine, exchange, at, length):
     return run.by_round, run.samples
 
 
-@pytest.mark.parametrize("name", ["static", "one peer, changing", "local steps", "adam", "mixed", "weights q"])
-@pytest.mark.parametrize(("at", "length"), [(1.0, ROUNDS), (0.5, 2)])
-def test_whole_run_influence_is_the_simulators(name, at, length):
+def compare_whole_run(name, at, length):
     net = built(**CASES[name])
     expected = whole_run(net, ROUNDS, evaluate_on(net), at=at)
     by_round, samples = zip(*in_parts(name, 3, partial(whole, at=at, length=length)), strict=True)
     torch.testing.assert_close(torch.cat(by_round, 1), expected.by_round, rtol=0, atol=1e-10)
     torch.testing.assert_close(torch.cat(samples, 1), expected.samples, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["static", "one peer, changing", "local steps", "adam", "mixed", "weights q"])
+@pytest.mark.parametrize(("at", "length"), [(1.0, ROUNDS), (0.5, 2)])
+def test_whole_run_influence_is_the_simulators(name, at, length):
+    compare_whole_run(name, at, length)
+
+
+@pytest.mark.parametrize("name", ["directed", "lost links", "absences and attackers"])
+def test_whole_run_influence_is_the_simulators_where_links_are_missing(name):
+    compare_whole_run(name, 0.5, 2)

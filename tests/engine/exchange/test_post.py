@@ -9,7 +9,7 @@ from influence.cases import small
 from cascadice.engine.exchange.attendance import REASONS, Attendance
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame, FrameError, pack
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.exchange.post import AHEAD, MissingError, Post
+from cascadice.engine.exchange.post import AHEAD, Letter, MissingError, Post
 from cascadice.engine.parts import part_of
 
 
@@ -31,7 +31,7 @@ def heard(*steps):
     """Who has received messages of these numbers from process 1."""
     post = Post(Silent(), {1: 64}, lambda peer, data: frame(0), lossy=True)
     for step in steps:
-        post._accept(1, (MODEL, step), frame(step))
+        post._accept(1, (MODEL, step), Letter(frame(step), 100 + step))
     return post
 
 
@@ -42,10 +42,20 @@ def test_only_the_latest_messages_are_kept():
     assert post.refused["process 1 was ahead by more messages than are kept"] == 3
 
 
+def test_bytes_are_counted_when_their_message_is_used():
+    """Not when they come, which may be a round earlier: so two equal runs count the same in each round."""
+    post = heard(3, 4)
+    assert post.received[1] == 0
+    post.newest(1, near=3)
+    for step, counted in ((3, 103), (4, 103 + 104)):
+        post.receive(1, MODEL, step, end=0.0)
+        assert post.received[1] == counted
+
+
 def test_a_number_far_ahead_is_forgotten_when_the_next_message_comes():
     post = heard(1 << 40)
     assert post.newest(1, near=0) is None
-    post._accept(1, (MODEL, 0), frame(0))
+    post._accept(1, (MODEL, 0), Letter(frame(0)))
     assert [step for _, step in post._came[1]] == [0]
 
 

@@ -35,7 +35,8 @@ MATRICES = ("strength", "heard", "since")  # by source and receiver
 def everybody(parts: Sequence[Json]) -> Json:
     """What the receivers of all processes think, from what each of them wrote about its own.
 
-    Why a participant stands out is what the process with the most receivers that flag it says.
+    `spread` is the largest of any process: few links vary more than all of them together. Why a participant stands out
+    is what the process with the most receivers that flag it says.
     """
     agreed(parts, "run", "rate", "allowance", "memory", "samples", "unlike", "rounds")
     able = np.array([part["able"] for part in parts])
@@ -222,12 +223,14 @@ def _rate(results: Json) -> str:
     spread, allowance = max(results["spread"].values()), results["allowance"]
     if results["unlike"]:
         return f"False-alarm rate: about {rate}, by the spread of each receiver's own neighbours (--unlike)."
-    differ = f"honest-looking participants' long-run scores differ by up to {spread:.2f}"
+    several = "members" in results
+    among = " among the receivers of one process" if several else ""
+    differ = f"honest-looking participants' long-run scores differ by up to {spread:.2f}{among}"
     if allowance is None and spread > ALLOWANCE:
         return f"False-alarm rate: about {rate}; {differ}, more than the usual {ALLOWANCE:g}, and that is allowed for."
     if allowance is None or spread <= allowance:
         allowed = ALLOWANCE if allowance is None else allowance
         return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
-    kept = "Use a larger --allowance, or --unlike" if "members" in results else "Leave out --allowance, or use --unlike"
+    kept = "Use a larger --allowance, or --unlike" if several else "Leave out --allowance, or use --unlike"
     beyond = f"because {differ}, beyond the allowance of {allowance:g}"
-    return f"False-alarm rate: more than {rate}, {beyond}. {kept}, to keep the rate."
+    return f"False-alarm rate: {'possibly ' * several}more than {rate}, {beyond}. {kept}, to keep the rate."

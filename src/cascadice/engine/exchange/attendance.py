@@ -61,9 +61,11 @@ class Attendance:
             PeerError: If the policy is to stop.
         """
         why = str(error)
+        if self._stops and error.late:
+            late = f"nothing came for {self.patience:g} s. Is it still running?"
+            raise PeerError(f"process {peer} did not send {what}: {late}")
         if self._stops:
-            why = f"nothing came for {self.patience:g} s" if error.late else why
-            raise PeerError(f"process {peer} did not send {what}: {why}. Is it still running?")
+            raise PeerError(f"process {peer} did not send {what}: {why}. Its own error may say more.")
         if error.late or self._post.gone(peer):
             self.late.add(peer)
         key = (peer, why if (peer, why) in self.missed or len(self.missed) < REASONS else "other reasons")

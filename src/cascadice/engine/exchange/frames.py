@@ -99,6 +99,19 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int,
     return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))
 
 
+def not_finite(data: Tensor) -> int | None:
+    """The first participant in a packed frame whose row is not finite; None if all are."""
+    rows, columns, number, _ = _header(data)[5:]
+    end = size(rows, columns, TYPES[number])
+    nodes, values = _rows(data[HEADER.size : end], rows, columns, TYPES[number])
+    wrong = nodes[~values.isfinite().all(1)]
+    return int(wrong[0]) if len(wrong) else None
+
+
+def _rows(body: Tensor, rows: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return body[: 8 * rows].view(torch.int64), body[8 * rows :].view(dtype).view(rows, columns)
+
+
 def _header(data: Tensor) -> tuple[int, ...]:
     return HEADER.unpack_from(data.numpy().data)
 
@@ -118,14 +131,13 @@ def _body(
     body = data[HEADER.size : end]
     if checksum(body) != summed:
         raise FrameError("a message that was changed on its way")
-    nodes = body[: 8 * rows].view(torch.int64)
+    nodes, values = _rows(body, rows, width, dtype)
     whose = set(nodes.tolist())
     if len(whose) != rows or not whose <= allowed:
         raise FrameError("rows of participants that are not its own to send")
-    values = body[8 * rows :].view(dtype).view(rows, width)
     # a sum is 17 times as fast, but may overflow
     if not isfinite(values.sum().item()) and not bool(values.isfinite().all()):
-        raise FrameError("numbers that are NaN or infinite")
+        raise FrameError(f"numbers of participant {not_finite(data)} that are NaN or infinite")
     return nodes, values
 
 

@@ -27,6 +27,7 @@ from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Adjoint, Perturbation, Round
+from cascadice.engine.simulation import DivergedError
 from cascadice.topology.mixing import full_precision
 
 __all__ = ["Joined", "Messages", "PeerError"]
@@ -88,7 +89,7 @@ class Messages:
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
         self._step, self._overtaken, self._waited = 0, 0, -1
-        self._mixed, self.incomplete = torch.empty(0), False
+        self._mixed, self.incomplete, self._sent = torch.empty(0), False, list[Tensor]()
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -104,17 +105,25 @@ class Messages:
         """What own participants have after this round if they send `half`."""
         rows, ways = as_rows(half), self._routes(round_.W)
         self._overtaken = self._overtaken + 1 if self._is_overtaken(ways) else 0
+        earlier, self._sent = self._sent, []
         for heard, peers in ways.sends.items():
             chosen = rows if len(heard) == len(rows) else rows[[self._place[k] for k in heard]]
             data = frames.pack(Frame(MODEL, self._step, round_.t, torch.tensor(heard), chosen))
+            self._sent.append(data)
             for peer in peers:
                 self.post.send(peer, data, self.attendance.patience)
         mine, came = ways.mine, set(self._place)
         place = out.theta if out is not None and rows is half.theta else None
         mixed = _product(mine[:, self._own], rows, place)
-        for frame in self._frames(MODEL, round_.t, ways.awaited):
-            _add_product(mixed, mine[:, frame.nodes], frame.rows)
-            came.update(frame.nodes.tolist())
+        try:
+            for frame in self._frames(MODEL, round_.t, ways.awaited):
+                _add_product(mixed, mine[:, frame.nodes], frame.rows)
+                came.update(frame.nodes.tolist())
+        except PeerError:
+            # the others may have stopped because of what this process sent, now or in the round before
+            self._check_finite(round_.t - 1, earlier)
+            self._check_finite(round_.t, self._sent)
+            raise
         self._mixed, self.incomplete = round_.W, not ways.sources <= came
         if self.incomplete:
             self._check_complete(round_.t)
@@ -264,6 +273,11 @@ class Messages:
     def _check_complete(self, t: int) -> None:
         if self._stops:
             raise PeerError(f"a message of round {t} left participants out. Do all processes run the same network?")
+
+    def _check_finite(self, t: int, sent: Sequence[Tensor]) -> None:
+        wrong = (node for data in sent if (node := frames.not_finite(data)) is not None)
+        if (node := next(wrong, None)) is not None:
+            raise DivergedError(t, self._place[node], sent="sent parameters that") from None
 
 
 def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:

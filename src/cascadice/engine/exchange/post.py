@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 from queue import Full, Queue
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,13 @@ class MissingError(Exception):
         self.late = late
 
 
+class Letter(NamedTuple):
+    """A message that came: as it came, as the frame that it is, or what is wrong with it; and its bytes."""
+
+    what: Tensor | Frame | str
+    bytes: int = 0
+
+
 class Post:
     """Sends frames to other processes, and hands out those that came.
 
@@ -47,7 +54,7 @@ class Post:
         lossy: What to do where one side is ahead by more messages than are kept: drop some, or wait for the other.
 
     Attributes:
-        sent, received: Bytes, for each peer; of messages received, as many as they say they have.
+        sent, received: Bytes, for each peer; of messages that were asked for and came, as many as they say they have.
         usable: The peers of which a message could be read.
         refused: What was wrong with messages that were not used, and how often.
     """
@@ -59,7 +66,7 @@ class Post:
         self.sent, self.received, self.refused = Counter[int](), Counter[int](), Counter[str]()
         self.usable = set[int]()
         self._changed = threading.Condition()
-        self._came: dict[int, dict[tuple[int, int], Tensor | Frame | str]] = {peer: {} for peer in peers}
+        self._came: dict[int, dict[tuple[int, int], Letter]] = {peer: {} for peer in peers}
         self._gone: dict[int, str] = {}
         self._heard: dict[int, tuple[float, int]] = {}
         self._waits: dict[int, int] = {}
@@ -98,12 +105,14 @@ class Post:
         Raises:
             MissingError: Where it is wrong, was lost or left out, does not come in time, or its sender is gone.
         """
-        found = self._opened(peer, self._waited_for(peer, (kind, step), end, longer))
+        letter = self._waited_for(peer, (kind, step), end, longer)
+        self.received[peer] += letter.bytes  # not when it comes: that may be in an earlier round, or in this one
+        found = self._opened(peer, letter.what)
         if isinstance(found, str):
             raise MissingError(found)
         return found
 
-    def _waited_for(self, peer: int, key: tuple[int, int], end: float, longer: float) -> Tensor | Frame | str:
+    def _waited_for(self, peer: int, key: tuple[int, int], end: float, longer: float) -> Letter:
         step = key[1]
         with self._changed:
             while True:
@@ -145,8 +154,8 @@ class Post:
         """
         with self._changed:
             came = self._came[peer]
-            came.update({key: self._opened(peer, what) for key, what in came.items()})
-            good = [frame for frame in came.values() if isinstance(frame, Frame)]
+            came.update({key: one._replace(what=self._opened(peer, one.what)) for key, one in came.items()})
+            good = [one.what for one in came.values() if isinstance(one.what, Frame)]
         good.sort(key=lambda frame: frame.step)
         known = [near, *(frame.step for frame in good)]
         believed = [frame for before, frame in zip(known, good, strict=False) if frame.step - before <= AHEAD]
@@ -226,13 +235,12 @@ class Post:
             if kind == GOODBYE:
                 self._lose(peer, FINISHED)
                 return
-            self.received[peer] += count
             if kind == STILL_WAITING:
                 self._waits[peer] = step
             else:
-                self._accept(peer, (kind, step), buffer)
+                self._accept(peer, (kind, step), Letter(buffer, count))
 
-    def _accept(self, peer: int, key: tuple[int, int], what: Tensor) -> None:
+    def _accept(self, peer: int, key: tuple[int, int], letter: Letter) -> None:
         with self._changed:
             came = self._came[peer]
             self._heard[peer] = monotonic(), key[1]
@@ -246,7 +254,7 @@ class Post:
             if len(came) >= AHEAD:
                 del came[next(iter(came))]
                 self.refused[f"process {peer} was ahead by more messages than are kept"] += 1
-            came[key] = what
+            came[key] = letter
             self._changed.notify_all()
 
     def _sends(self, peer: int, letters: "Queue[Tensor | None]") -> None:
@@ -267,6 +275,6 @@ class Post:
 
 
 def _reason(error: Exception) -> str:
-    """What gloo says, without its source lines and addresses: [..pair.cc:534] Connection closed by peer [::1]:80."""
+    """What gloo says, without source lines, addresses and jokes: [pair.cc:534] Connection closed by peer [::1]:80."""
     first, *_ = str(error).strip().splitlines() or [""]
-    return re.sub(r" *\[[^]]*\](:\d+)?\.? *", "", first)
+    return re.sub(r" *\[[^]]*\](:\d+)?\.? *", "", first).partition("GLHF")[0].rstrip(" .")

@@ -18,8 +18,8 @@ from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.departures import read_departures
-from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, run_fingerprint
-from cascadice.runs.gathering import gathered_manifest, gathered_metrics, places_of
+from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, resuming, run_fingerprint
+from cascadice.runs.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 
@@ -105,7 +105,7 @@ def _stopped(home: Path, manifest: dict[str, Any], config: Config, rounds: int) 
     if status in ("finished", "running"):
         return []
     planned = f" of {config.rounds}" if config.rounds else ""
-    how = "" if status == "diverged" else f" Continue it with: cascadice run --resume --out {home}"
+    how = "" if status == "diverged" else f" Continue it with: {resuming(home, manifest)}"
     return [f"The run ended early: it {WORDS.get(status, f'is {status}')} after {rounds}{planned} rounds.{how}"]
 
 
@@ -140,10 +140,11 @@ def read_run(home: Path, notes: list[str]) -> Run:
 
 
 def _away(places: Sequence[Path]) -> list[str]:
-    """Which processes were away, and in how many rounds, in words."""
+    """Which processes have no record of how many rounds, in words."""
     return [
-        f"{place.name} was away in {len(away)} rounds between {away[0]} and {away[-1]}: nothing is known of its "
-        "participants there, and influence covers only rounds that all processes recorded."
+        f"{place.name} has no record of {len(away)} rounds between {away[0]} and {away[-1]}: it was away, or died "
+        "before a checkpoint kept them. Nothing is known of its participants there, and influence covers only rounds "
+        "that all processes recorded."
         for place in places
         if (away := read_departures(place).away)
     ]
@@ -167,6 +168,7 @@ def _run(config: Config, manifest: dict[str, Any]) -> Json:
 def _read_manifest(places: Sequence[Path], config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The manifest, empty if it cannot be believed, and the run's fingerprint."""
     try:
+        notes.extend([wrong] if len(places) > 1 and (wrong := mixed_up(places)) else [])
         return gathered_manifest(places), run_fingerprint(places[0], config)
     except ValueError as error:
         notes.append(str(error))

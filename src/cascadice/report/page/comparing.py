@@ -12,8 +12,8 @@ from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import Bounds
 from cascadice.report.page.collecting import Run, curves, read_run
 from cascadice.report.page.influences import Influences
-from cascadice.runs.binding import DATA
 from cascadice.runs.config import to_json
+from cascadice.runs.folder import DATA
 
 SEEDS = " Another seed divides the data in another way, so participants with the same number hold other samples."
 OTHER_BATCHES = (

@@ -19,7 +19,7 @@ from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.applications.validate.findings import SECTION as VALIDATE
 from cascadice.applications.writer import Section, alike
 from cascadice.engine.parts import numbered
-from cascadice.runs.folder import INFLUENCE
+from cascadice.runs.folder import INFLUENCE, launcher
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
@@ -201,13 +201,12 @@ def commands(
 def commands_of_processes(
     folder: Path, processes: int, recorded: bool, shown: Collection[str], playable: bool
 ) -> list[Json]:
-    """The same for a run of several processes, which answer together; it is not playable if one was away."""
+    """The same for a run of several processes, which answer together; it is not playable if one has gaps."""
     offers = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
     if recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
     texts = _offers(offers, shlex.quote(str(folder)), "", shown)
-    start = f"torchrun --nproc-per-node {processes} -m cascadice "
-    return [{**text, "command": text["command"].replace("cascadice ", start, 1)} for text in texts]
+    return [{**text, "command": text["command"].replace("cascadice", launcher(processes), 1)} for text in texts]
 
 
 def _offers(offers: Mapping[str, Section], run: str, samples: str, shown: Collection[str]) -> list[Json]:

@@ -1,0 +1,85 @@
+"""What all processes of a run have in common: its settings, its data and its model."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from cascadice.engine.networks import Network
+from cascadice.runs import store
+from cascadice.runs.config import Config, to_json
+from cascadice.runs.folder import DATA, determining, fingerprint, read_manifest
+
+MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
+PROBES = 64  # initial parameters that are compared
+
+Facts = dict[str, Any]
+
+
+class Difference(NamedTuple):
+    """A fact in which a process differs from process 0."""
+
+    name: str
+    rank: int
+    here: Any
+    first: Any
+
+
+def difference(told: Sequence[Mapping[str, Any]]) -> Difference | None:
+    """The first difference among what processes told, in the order of ranks; None if all said the same."""
+    first = told[0]
+    pairs = ((rank, name) for rank, facts in enumerate(told) for name in (*first, *facts))
+    differing = ((rank, name) for rank, name in pairs if first.get(name) != told[rank].get(name))
+    return next((Difference(name, rank, told[rank].get(name), first.get(name)) for rank, name in differing), None)
+
+
+def not_one_run(folders: Sequence[str], told: Sequence[Mapping[str, Any]]) -> str:
+    """That these folders hold different runs, in words, by the `facts_of_run` of each; "" if they hold one."""
+    found = difference(told)
+    if found is None:
+        return ""
+    return (
+        f"all processes must have folders of one run; {found.name} is {found.here!r} in {folders[found.rank]}, "
+        f"{found.first!r} in {folders[0]}. Put back the folder of the same run."
+    )
+
+
+def facts_of_settings(config: Config) -> Facts:
+    """The settings that all processes must have, and what the mixing file holds."""
+    settings = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
+    return settings | _mixing(config)
+
+
+def facts_of_run(folder: Path, config: Config) -> Facts:
+    """What the folders of all processes of one run must say; its length may differ while some have not yet resumed."""
+    manifest = read_manifest(folder)
+    settings = {name: value for name, value in determining(config).items() if name not in MAY_DIFFER}
+    process = manifest.get("process")
+    count = process.get("of") if isinstance(process, dict) else 1
+    return settings | _mixing(config) | {"the number of processes": count, "the digest of the data": manifest.get(DATA)}
+
+
+def _mixing(config: Config) -> Facts:
+    return {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
+
+
+def facts_of_network(network: Network, data: str) -> Facts:
+    """The digest of the data, the shapes of parameters and buffers, and the model as it is printed, line by line."""
+    model = network.learner.training
+    shapes = {f"the shape of {name}": shape for name, shape in json.loads(store.layout(model)).items()}
+    return {"the digest of the data": data} | shapes | _printed(model)
+
+
+def _printed(model: nn.Module) -> Facts:
+    """The lines of a printed model, without addresses, which differ from process to process."""
+    lines = re.sub(r"\b0x[0-9a-f]+", "0x…", repr(model)).splitlines()
+    return {f"line {number} of the printed model": line.strip() for number, line in enumerate(lines, start=1)}
+
+
+def initial_probes(network: Network) -> list[float]:
+    """Some initial parameters of the first participant, and the norm of all: numbers that say which model it is."""
+    theta = network.initial.theta[0].double().cpu()
+    return [float(theta.norm()), *theta[:: max(1, len(theta) // PROBES)].tolist()]
