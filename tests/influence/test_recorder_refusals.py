@@ -234,28 +234,19 @@ def test_every_step_is_told_once_after_it_was_made(node, stepped, told, message)
         train()
 
 
-def test_refuses_batches_and_rates_that_differ_within_a_round():
+def test_refuses_rates_that_differ_within_a_round():
     loop = plain()
 
-    def train(sizes, rates):
+    def train(rates):
         with loop.recorder().round(torch.eye(NODES)) as step:
             for rate in rates:
                 loop.optimizers[2].param_groups[0]["lr"] = rate
-                for k, size in enumerate(sizes):
-                    x, y = (part[:size] for part in batch(loop, k))
-                    step(k, x, y, loop.local(k, x, y))
+                x, y = batch(loop, 2)
+                step(2, x, y, loop.local(2, x, y))
 
-    def with_sizes(sizes):
-        with loop.recorder().round(torch.eye(NODES)) as step:
-            for size in sizes:
-                x, y = (part[:size] for part in batch(loop, 0))
-                step(0, x, y, loop.local(0, x, y))
-
-    train([4, 4, 4, 4], [0.3, 0.3])
-    with pytest.raises(ValueError, match=r"must have one size; those of 0 have \[2, 4\]\. Drop incomplete"):
-        with_sizes([4, 2])
+    train([0.3, 0.3])
     with pytest.raises(ValueError, match=r"within a round; participant 2 had \[0\.3, 0\.1\]"):
-        train([4, 4, 4, 4], [0.3, 0.1])
+        train([0.3, 0.1])
 
 
 def test_refuses_other_settings_on_the_way():

@@ -4,12 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from influence.cases import FEATURES, NODES, changing, data, small, smooth
-from influence.own_loops import Loop, batch
+from influence.own_loops import Loop, assert_differentiated, batch, moved
 from torch import nn
 
 from cascadice import Recorder
 from cascadice.engine import Operator
-from cascadice.engine.rounds import Perturbation
 from cascadice.engine.torch_optim import OTHERS
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth, whole_run
 from cascadice.influence.whole_run import sweep
@@ -19,26 +18,6 @@ from cascadice.runs.store import load_round, save_round
 from cascadice.runs.unfinished import SavedSweep, open_sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def moved(network, round_, size):
-    """The same small change of everybody's parameters, each time."""
-    everybody, draw = torch.arange(NODES), torch.Generator().manual_seed(3)
-    direction = torch.randn(round_.half.theta.shape, generator=draw, dtype=torch.float64)
-    state = {name: torch.zeros_like(value) for name, value in round_.before.state.items()}
-    return Perturbation(everybody, everybody, (size * direction).to(round_.half.theta), state)
-
-
-def assert_differentiated(recorder, close=None):
-    """Tangents are finite differences of replays, and adjoints are their transpose."""
-    network, rounds = recorder.network, recorder.rounds[-2:]
-    op, judged = Operator(network), evaluate_on(network)
-    up, down = (op.replay(rounds[0], moved(network, rounds[0], sign * 1e-5)).theta for sign in (1, -1))
-    pushed = op.push(rounds[0], moved(network, rounds[0], 1.0)).theta
-    torch.testing.assert_close(pushed, (up - down) / 2e-5, **(close or {"rtol": 1e-5, "atol": 1e-7}))
-    scores = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
-    pushed = first_order(network, rounds, judged).total
-    torch.testing.assert_close(scores, pushed, rtol=1e-7, atol=1e-12)  # torch counts in float32
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)

@@ -1,11 +1,13 @@
 """Participants that work in different ways: other optimizers, numbers of local steps, batch sizes.
 
-Local work runs group by group, each with rows of one shape, and the results are put into their places.
+Local work runs group by group, each with rows of one shape, and the results are put into their places. Where the size
+of a participant's batches changes within a round, its steps run phase by phase, each phase with groups of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch.utils._pytree import tree_map
 
 from cascadice import optimizers
 from cascadice.data import batches
+from cascadice.data.batches import PADDING
+from cascadice.engine.learner import Maybe
 from cascadice.engine.networks import Group, Network, Nodes
 from cascadice.engine.rounds import Draw
 from cascadice.optimizers import Optimizer, State
@@ -47,14 +51,54 @@ def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) 
     )
 
 
+class Phase(NamedTuple):
+    """Consecutive local steps of a round in which nobody's batches change their size, as a draw of their own."""
+
+    steps: slice
+    draw: Draw
+
+    def of(self, samples: Maybe) -> Maybe:
+        """The part of the samples' weights [rows, steps, batch] that belongs to these steps."""
+        return (samples[0][:, self.steps],) if samples else ()
+
+    def counts(self, nodes: Nodes) -> Tensor:
+        """How many of these steps each of these participants (all, unless said) makes."""
+        made = (self.draw.batch[:, :, 0] != PADDING).sum(1)
+        return made if nodes is None else made[torch.tensor(list(nodes))]
+
+
+def phases_in(network: Network, drawn: Draw) -> list[Phase]:
+    """The phases of a round: one, unless a watched participant's batches differ in size."""
+    steps = drawn.batch.shape[1]
+    if not network.uneven or steps == 1:
+        return [Phase(slice(0, steps), drawn)]
+    size = (drawn.batch != PADDING).sum(2)
+    changes = ((size[:, 1:] != size[:, :-1]) & (size[:, 1:] > 0)).any(0)
+    cuts = [0, *(changes.nonzero().flatten() + 1).tolist(), steps]
+    return [Phase(slice(*ends), _during(drawn, slice(*ends))) for ends in pairwise(cuts)]
+
+
+def _during(drawn: Draw, steps: slice) -> Draw:
+    generators = tuple(own[steps] for own in drawn.generators)
+    return drawn._replace(batch=drawn.batch[:, steps], generators=generators)
+
+
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
-    """The groups of a round: the network's own or, where who does what changes, those of its batches."""
+    """The groups of a phase: the network's own or, where who does what changes, those of its batches."""
     if not network.uneven:
         return network.groups
     kinds: dict[tuple[int, int], list[int]] = {}
     for k, size in enumerate(batches.sizes(drawn.batch)):
         kinds.setdefault(size, []).append(k)
     return tuple(Group(network.learner, tuple(nodes), *size) for size, nodes in kinds.items() if size[0])
+
+
+def alike_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:
+    """A round's local work in parts of one shape: (the draw of a phase, a group in it), without padding."""
+    everybody = Group(network.learner, tuple(range(network.nodes)))
+    for _, phase in phases_in(network, drawn):
+        groups = groups_in(network, phase)
+        yield from ((phase, group) for group in groups or (() if network.uneven else (everybody,)))
 
 
 def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:

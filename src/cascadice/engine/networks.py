@@ -73,8 +73,8 @@ class Network:
     training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
     `members` are the numbers of these participants in a network of which this is a part. `generators` has the states
     from which the dropout of a watched loop was drawn, by round, participant and step; else it is drawn from the seed.
-    In a watched loop that is `uneven`, batches and numbers of steps change from round to round, and somebody may not
-    train at all.
+    In a watched loop that is `uneven`, sizes of batches change from step to step and numbers of steps from round to
+    round, and somebody may not train at all.
     """
 
     learner: Learner

@@ -46,8 +46,8 @@ class Recorder:
 
     The first `verify` rounds are computed again and must come out the same: influence is measured by replay. Dropout is
     drawn again from the state that torch's generator had before each pass. Participants may differ in their number of
-    steps and their batch sizes, and sit rounds out. Cost: a copy of everybody's parameters and state for each local
-    step, and a few a round.
+    steps, sit rounds out, and make each step on a batch of another size. Cost: a copy of everybody's parameters and
+    state for each local step, and a few a round.
 
     Args:
         models: The participants' models, all alike.
@@ -250,11 +250,6 @@ def _batch(work: list[_Local], idle: bool) -> Int[Tensor, "n steps size"]:
         if len(own.rates) != len(own.batches):
             raise ValueError(
                 f"step({k}, x, y) must follow each optimizer.step() of {k}; the last one was not reported."
-            )
-        if len(sizes := {len(numbers) for numbers in own.batches}) > 1:
-            raise ValueError(
-                f"a participant's batches in a round must have one size; those of {k} have {sorted(sizes)}. Drop "
-                "incomplete last batches, or make a round of them."
             )
     most = max(len(own.batches) for own in work)
     if most == 0 and not idle:
