@@ -35,12 +35,9 @@ def in_groups(model, swapped=False):
     return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": rest}], lr=0.3)
 
 
-def test_parameter_groups_must_be_everybodys_and_keep_the_ratios_of_their_rates():
+def test_parameter_groups_must_keep_the_ratios_of_their_rates():
     loop = plain()
     loop.optimizers = [in_groups(model, k == 2) for k, model in enumerate(loop.models)]
-    with pytest.raises(ValueError, match="must hold the same parameters for everyone; those of 2 do not"):
-        loop.recorder()
-    loop.optimizers = [in_groups(model) for model in loop.models]
     recorder = loop.recorder()
     one_round(loop, recorder)
     loop.optimizers[1].param_groups[0]["lr"] = 0.2
@@ -72,10 +69,6 @@ def test_refuses_participants_that_are_not_alike():
     wider = smooth(width=5).double()
     with pytest.raises(ValueError, match=r"all models must be alike, .*; 1 is not like 0"):
         watch([models[0], wider], [optimizers[0], torch.optim.SGD(wider.parameters(), lr=0.3)])
-    with pytest.raises(
-        ValueError, match=r"all optimizers must be alike, .*; 0 has SGD with .*, 1 SGD with .*momentum=0\.9"
-    ):
-        watch(models[:2], [optimizers[0], torch.optim.SGD(models[1].parameters(), lr=0.3, momentum=0.9)])
     with pytest.raises(ValueError, match="optimizer 1 must step all parameters of model 1, and no others"):
         watch(models[:2], [optimizers[0], optimizers[2]])
     with pytest.raises(ValueError, match="parameters of its own; 0 and 1 share theirs"):

@@ -7,8 +7,9 @@ from influence.cases import FEATURES, NODES, changing, data, small, smooth
 from influence.own_loops import Loop, assert_differentiated, batch, moved
 from torch import nn
 
+import cascadice as cd
 from cascadice import Recorder
-from cascadice.engine import Operator
+from cascadice.engine import Operator, simulate
 from cascadice.engine.torch_optim import OTHERS
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth, whole_run
 from cascadice.influence.whole_run import sweep
@@ -233,3 +234,47 @@ def test_who_skips_a_step_because_of_infinite_gradients_sits_it_out(fused):
     whole = whole_run(recorder.network, rounds, judged, samples=False)
     assert whole.participants[1] == 0
     assert (whole.participants[[0, 2]] != 0).all()
+
+
+OPTIMIZERS = (
+    lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.1),
+    lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+    lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    lambda parameters: torch.optim.RMSprop([{"params": [p], "lr": 0.01 / (i + 1)} for i, p in enumerate(parameters)]),
+)
+
+
+def with_own_optimizers(network):
+    loop = Loop(network, lr=0.1)
+    pairs = zip(OPTIMIZERS, loop.models, strict=True)
+    loop.optimizers = [make([*model.parameters()]) for make, model in pairs]
+    return loop
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_participants_may_have_optimizers_of_their_own(clip):
+    loop = with_own_optimizers(small())
+    loop.clip = clip
+    recorder = loop.run(3, verify=3)
+    assert len(recorder.network.groups) == NODES
+    assert_differentiated(recorder)
+
+
+def test_own_optimizers_are_those_of_the_engine():
+    ways = [cd.optimizers.sgd(weight_decay=0.1), "adam", cd.optimizers.momentum(0.9), "sgd"]
+    network = small(optimizer=ways, lr=[0.1, 0.02, 0.1, 0.3], local_steps=[1, 2, 1, 1])
+    loop = with_own_optimizers(network)
+    loop.optimizers[3] = torch.optim.SGD(loop.models[3].parameters(), lr=0.3)
+    recorder, rounds = loop.recorder(verify=3), list(simulate(network, 3))
+    for round_ in rounds:
+        with recorder.round(round_.W) as step:
+            for k, s in ((0, 0), (1, 0), (1, 1), (2, 0), (3, 0)):
+                x, y = network.data.train.take(round_.draw.batch[k, s])
+                step(k, x, y, loop.local(k, x, y))
+            loop.gossip(round_.W)
+    watched, judged = (recorder.network, recorder.rounds), evaluate_on(network)
+    for estimate in (truth, first_order):
+        ours, theirs = estimate(network, rounds, judged).value, estimate(*watched, evaluate_on(recorder.network)).value
+        torch.testing.assert_close(theirs, ours, rtol=1e-7, atol=1e-12)
+    ours, theirs = whole_run(network, rounds, judged), whole_run(*watched, evaluate_on(recorder.network))
+    torch.testing.assert_close(theirs.by_round, ours.by_round, rtol=1e-7, atol=1e-12)

@@ -150,8 +150,7 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     k, size = next((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps)
     stochastic = _draws(network, load(network, drawn, [k], group=Group(network.learner, (k,), 1, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
-    if not network.uneven:
-        network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
+    network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
         best = {_choice(network, *part) for part in groups.alike_parts(network, drawn)}
         return replace(network, strategy="loop" if "loop" in best else best.pop())

@@ -37,7 +37,8 @@ def optimizers_of(given: Any, nodes: int) -> list[Optimizer]:
 
 
 def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
-    """Participants that work alike, together; none where all do."""
+    """Participants that work alike, together; none where all do. If the network is `uneven`, only optimizers count."""
+    batch = batch.clamp(min=0) if network.uneven else batch  # as if nobody were missing anywhere
     ways = list(optimizers) or [network.learner.optimizer] * network.nodes
     kinds: dict[tuple[int, int, int], list[int]] = {}
     for k, (steps, size) in enumerate(batches.sizes(batch)):
@@ -84,13 +85,17 @@ def _during(drawn: Draw, steps: slice) -> Draw:
 
 
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
-    """The groups of a phase: the network's own or, where who does what changes, those of its batches."""
+    """The groups of a phase: the network's own; where who does what changes, these taken apart by its batches."""
     if not network.uneven:
         return network.groups
-    kinds: dict[tuple[int, int], list[int]] = {}
-    for k, size in enumerate(batches.sizes(drawn.batch)):
-        kinds.setdefault(size, []).append(k)
-    return tuple(Group(network.learner, tuple(nodes), *size) for size, nodes in kinds.items() if size[0])
+    sizes, parts = batches.sizes(drawn.batch), list[Group]()
+    for group in network.groups or (Group(network.learner, tuple(range(network.nodes))),):
+        kinds: dict[tuple[int, int], list[int]] = {}
+        for k in group.nodes:
+            kinds.setdefault(sizes[k], []).append(k)
+        every = ((size, tuple(nodes)) for size, nodes in kinds.items() if size[0])
+        parts += [group._replace(nodes=nodes, steps=size[0], size=size[1]) for size, nodes in every]
+    return tuple(parts)
 
 
 def alike_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:

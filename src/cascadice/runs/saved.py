@@ -8,7 +8,7 @@ references to functions of your own, `package.module:name`; the first recorded r
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +30,9 @@ from cascadice.files.tensors import Tensors, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
+from cascadice.optimizers import Optimizer
 from cascadice.runs import sources, store
-from cascadice.runs.config import UNNAMED, Config, alike, optimizer_of, override, per_participant
+from cascadice.runs.config import UNNAMED, Config, optimizer_of, override, per_participant
 from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
@@ -166,7 +167,7 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
         lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
         data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr, partition=held or None,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
-        optimizer=alike(per_participant(config, len(first.batch)), cache(optimizer_of)), dtype=config.dtype,
+        optimizer=_optimizers(config, len(first.batch)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],
         behaviours=[parse_behaviour(text) for text in config.behaviours],
         compression=facts["compression"], strategy=config.strategy,
@@ -177,7 +178,14 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     if facts["autocast"]:
         precision = lookup({**DTYPES, "float16": torch.float16}, facts["autocast"], "dtype")
         built = replace(built, learner=replace(built.learner, autocast=precision))
-    return replace(built, uneven=True, groups=()) if facts["uneven"] else built
+    return replace(built, uneven=True) if facts["uneven"] else built
+
+
+def _optimizers(config: Config, nodes: int) -> list[Optimizer]:
+    """The optimizer of each participant; those with the same settings share one object."""
+    each = [optimizer_of(one) for one in per_participant(config, nodes)]
+    shared = {optimizer.settings: optimizer for optimizer in each}
+    return [shared[optimizer.settings] for optimizer in each]
 
 
 def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
