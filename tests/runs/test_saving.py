@@ -176,37 +176,6 @@ def test_a_watched_loop_with_parameter_groups_and_uneven_work_has_a_page_and_pay
     assert main(["reward", str(tmp_path / "run"), "--budget", "10", "--quiet"]) == 0
 
 
-WATCHED = {
-    "sgd and adam": [(torch.optim.SGD, {}), (torch.optim.Adam, {"betas": (0.8, 0.99)})],
-}
-
-
-@pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("ways", WATCHED.values(), ids=WATCHED)
-def test_a_watched_loop_of_several_optimizers_is_built_again(data, ways, tmp_path):
-    loop, W = Loop(own(data), lr=0.1), cd.topology.build("ring", 4)(0).float()
-    for k, model in enumerate(loop.models):
-        kind, options = ways[k % 2]
-        loop.optimizers[k] = kind(model.parameters(), lr=0.01, **options)
-    recorder = loop.recorder(clip=None)
-    for t in range(3):
-        with recorder.round(W) as step:
-            for k, size in ((0, 4), (0, 2), (1, 3), (2, 4), (3, 4)):  # 0 ends its epoch with a smaller batch
-                x, y = (part[:size] for part in batch(loop, k, t))
-                step(k, x, y, loop.local(k, x, y))
-            loop.gossip(W)
-    cd.save(recorder.network, recorder.rounds, tmp_path / "run", model=make)
-    again = build_recorded(tmp_path / "run", read_config(tmp_path / "run"))
-    assert sorted(group.nodes for group in again.groups) == [(0, 2), (1, 3)]
-    evaluations = [cd.influence.evaluate_on(each) for each in (recorder.network, again)]
-    scores = [
-        cd.influence.first_order(network, recorder.rounds, evaluation).total
-        for network, evaluation in zip((recorder.network, again), evaluations, strict=True)
-    ]
-    torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-7)
-    assert set(commands(tmp_path / "run", COMMANDS[:2]).values()) == {0}
-
-
 @pytest.mark.usefixtures("elsewhere")
 def test_it_is_built_again_as_it_was(data, tmp_path):
     clipped = cd.optimizers.clip(cd.optimizers.adam((0.8, 0.99)), 0.5)

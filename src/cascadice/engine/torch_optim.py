@@ -1,6 +1,7 @@
 """torch.optim optimizers and the models they train, read as pure functions and flat rows."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from cascadice import optimizers
 from cascadice.data.inputs import stacked
 from cascadice.engine.learner import Participants, flatten, frozen_of, trained
+from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
 
 
@@ -87,8 +89,40 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
 
     groups = list(zip(settings.options, settings.parts, strict=True))
     if all(group == groups[0] for group in groups):
-        return made(settings.options[0])
-    return grouped([(made(options), place, part) for (options, part), place in zip(groups, places, strict=True)])
+        step = made(settings.options[0])
+    else:
+        parts = zip(groups, places, strict=True)
+        step = grouped([(made(options), place, part) for (options, part), place in parts])
+    return step if step.settings else step._replace(settings=_told(settings, places))
+
+
+TORCH = "torch.optim."
+
+
+def _told(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, Any], ...]:
+    """What `rebuilt` makes the same step of; the places of a group are written as runs, [first, after the last]."""
+    runs = [torch.tensor_split(place, (place.diff() != 1).nonzero()[:, 0] + 1) for place in places]
+    spans = [[[int(run[0]), int(run[-1]) + 1] for run in own if len(run)] for own in runs]
+    groups = json.dumps(list(zip(settings.options, settings.parts, spans, strict=True)))
+    return ("optimizer", f"{TORCH}{settings.kind.__name__}"), ("groups", groups)
+
+
+def rebuilt(told: Mapping[str, Any]) -> Optimizer:
+    """The optimizer with these `settings`: one that has a name, or a step of torch.optim, clipped or not.
+
+    Example:
+        >>> step = rebuilt({"optimizer": "adam", "betas": [0.9, 0.99], "clip": 1.0})
+    """
+    options = dict(told)
+    name, clip, groups = options.pop("optimizer"), options.pop("clip", None), options.pop("groups", None)
+    if groups is None:
+        step = optimizers.build(name, **options)
+    else:
+        kind = lookup({f"{TORCH}{kind.__name__}": kind for kind in (*PURE, *OTHERS)}, name, "optimizer")
+        each, parts, spans = zip(*json.loads(groups), strict=True)
+        places = [torch.cat([torch.arange(0), *(torch.arange(*span) for span in own)]) for own in spans]
+        step = pure_version(Settings(kind, each, parts, 1.0), places)
+    return step if clip is None else optimizers.clip(step, clip)
 
 
 def pure_versions(models: Sequence[nn.Module], watched: Sequence[torch.optim.Optimizer]) -> list[Optimizer]:

@@ -25,12 +25,13 @@ from cascadice.engine.assembly import DTYPES
 from cascadice.engine.assembly import network as assemble
 from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
+from cascadice.engine.torch_optim import rebuilt
 from cascadice.files import jsonl
 from cascadice.files.tensors import Tensors, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
-from cascadice.optimizers import Optimizer
+from cascadice.optimizers import OPTIMIZERS, Optimizer
 from cascadice.runs import sources, store
 from cascadice.runs.config import UNNAMED, Config, optimizer_of, override, per_participant
 from cascadice.runs.folder import NETWORK
@@ -76,7 +77,19 @@ def kept_of(network: Network, with_data: bool) -> Kept:
     facts: dict[str, Any] = {"name": data.name, "classes": list(data.classes), "compression": compression}
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
-    return Kept(tensors, facts)
+    return Kept(tensors, facts | _unnamed_optimizers(network))
+
+
+def _unnamed_optimizers(network: Network) -> dict[str, Any]:
+    """Everybody's optimizers, where settings cannot say them because they have no name, and they can be built again."""
+    each = [network.learner.optimizer.settings] * network.nodes
+    for group in network.groups:
+        for k in group.nodes:
+            each[k] = group.learner.optimizer.settings
+    ways = list(dict.fromkeys(each))
+    if not all(ways) or all(dict(way)["optimizer"] in OPTIMIZERS for way in ways):
+        return {}
+    return {"optimizers": {"ways": ways, "of": [ways.index(way) for way in each]}}
 
 
 def _inputs(samples: Samples) -> Tensors:
@@ -146,9 +159,13 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
             f"--{what} package.module:name, a function that other processes can import; or say so in "
             f"cascadice.save({what}=…)."
         )
-    if config.optimizer == UNNAMED:
-        raise ValueError("the optimizer was built in Python, so commands work in the process that saved the network.")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
+    if config.optimizer == UNNAMED and "optimizers" not in kept.facts:
+        raise ValueError(
+            "the optimizer was written in Python, and nothing says how to build it again. Ask in the process that "
+            "saved the network (cd.score, cd.report), or train with one of "
+            f"{', '.join(OPTIMIZERS)} or of torch.optim."
+        )
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Save it again, with its rounds.")
     built = as_drawn(_assembled(folder, changed, kept, store.load_draw(folder, numbers[0])), folder)
@@ -167,7 +184,7 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
         lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
         data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr, partition=held or None,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
-        optimizer=_optimizers(config, len(first.batch)), dtype=config.dtype,
+        optimizer=_optimizers(config, facts, len(first.batch)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],
         behaviours=[parse_behaviour(text) for text in config.behaviours],
         compression=facts["compression"], strategy=config.strategy,
@@ -181,8 +198,11 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     return replace(built, uneven=True) if facts["uneven"] else built
 
 
-def _optimizers(config: Config, nodes: int) -> list[Optimizer]:
+def _optimizers(config: Config, facts: Mapping[str, Any], nodes: int) -> list[Optimizer]:
     """The optimizer of each participant; those with the same settings share one object."""
+    if (unnamed := facts.get("optimizers")) is not None:
+        ways = [rebuilt(dict(way)) for way in unnamed["ways"]]
+        return [ways[number] for number in unnamed["of"]]
     each = [optimizer_of(one) for one in per_participant(config, nodes)]
     shared = {optimizer.settings: optimizer for optimizer in each}
     return [shared[optimizer.settings] for optimizer in each]
