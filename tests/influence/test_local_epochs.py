@@ -1,6 +1,6 @@
-"""Local epochs: one participant's batches differ in size within a round, as the last batch of a DataLoader does."""
+"""Local epochs: within a round, the last batch is smaller, as that of a DataLoader is, and learning rates change."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -23,14 +23,18 @@ EPOCHS = [  # sizes of everybody's batches, step by step, in each round
 ]
 
 
-def trained(loop, recorder=None, part=None, without=None):
-    """The loop after these rounds, `part` of everybody's learning rate, without the work of (round, participant)."""
+def trained(loop, recorder=None, part=None, without=None, decay=1.0):
+    """The loop after these rounds, `part` of everybody's learning rate, without the work of (round, participant).
+
+    The learning rate of participants 0 and 1 is multiplied by `decay` after each step of an epoch.
+    """
     for t, sizes in enumerate(EPOCHS):
         W = changing()(t)
         with nothing() if recorder is None else recorder.round(W) as step:
             for k, own in enumerate(sizes):
-                loop.optimizers[k].param_groups[0]["lr"] = LR * (1.0 if part is None else part[k])
                 for s, size in enumerate([] if without == (t, k) else own):
+                    rate = LR * (decay**s if k < 2 else 1.0) * (1.0 if part is None else part[k])
+                    loop.optimizers[k].param_groups[0]["lr"] = rate
                     x, y = (values[:size] for values in batch(loop, k, t + s))
                     step(k, x, y, loop.local(k, x, y))
             loop.gossip(W)
@@ -56,10 +60,10 @@ def losses(loop):
 
 
 @cache
-def watched(model=None, **options):
+def watched(model=None, decay=1.0, **options):
     loop = Loop(small(model, strategy="loop" if model else "vmap"), lr=LR, **options)
     recorder = loop.recorder(verify=9)
-    trained(loop, recorder)
+    trained(loop, recorder, decay=decay)
     return recorder
 
 
@@ -80,17 +84,27 @@ def test_the_truth_is_that_of_the_loop_run_without_the_update():
         torch.testing.assert_close(true[k], whole - losses(trained(Loop(small(), lr=LR), without=(0, k))), **CLOSE)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_whole_run_is_a_finite_difference_of_the_loop(momentum):
-    recorder, step = watched(momentum=momentum), 1e-5
+def test_learning_rates_may_change_from_step_to_step(tmp_path):
+    recorder = watched(decay=0.5, momentum=0.9)
+    rates = recorder.rounds[0].draw.lr
+    torch.testing.assert_close(rates[:, 1] / rates[:, 0], torch.tensor([0.5, 0.5, 1, 1], dtype=torch.float64))
+    assert_differentiated(recorder)
+    save_round(tmp_path, recorder.rounds[0])
+    assert torch.equal(load_round(tmp_path, 0).draw.lr, rates)
+    network, judged, half = recorder.network, evaluate_on(recorder.network), torch.full((NODES,), 0.5)
+    ends = whole_run(network, recorder.rounds, judged, at=half, samples=False).value
+    loop = trained(Loop(small(), lr=LR, momentum=0.9), part=half.double(), decay=0.5)
+    assert ends == pytest.approx(float(losses(loop).sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 1.0), (0.9, 1.0), (0.0, 0.5)])
+def test_the_whole_run_is_a_finite_difference_of_the_loop(momentum, decay):
+    recorder, step = watched(momentum=momentum, decay=decay), 1e-5
     scores = whole_run(recorder.network, recorder.rounds, evaluate_on(recorder.network), samples=not momentum)
     for k in (0, 2):
-        up, down = (
-            losses(
-                trained(Loop(small(), lr=LR, momentum=momentum), part=1 + sign * step * torch.eye(NODES).double()[k])
-            ).sum()
-            for sign in (1, -1)
-        )
+        more = step * torch.eye(NODES, dtype=torch.float64)[k]
+        fresh = partial(Loop, small(), lr=LR, momentum=momentum)
+        up, down = (losses(trained(fresh(), part=part, decay=decay)).sum() for part in (1 + more, 1 - more))
         torch.testing.assert_close(scores.participants[k], (up - down) / (2 * step), rtol=1e-6, atol=1e-9)
     if not momentum:
         torch.testing.assert_close(scores.samples.sum((0, 2)), scores.participants)

@@ -227,21 +227,6 @@ def test_every_step_is_told_once_after_it_was_made(node, stepped, told, message)
         train()
 
 
-def test_refuses_rates_that_differ_within_a_round():
-    loop = plain()
-
-    def train(rates):
-        with loop.recorder().round(torch.eye(NODES)) as step:
-            for rate in rates:
-                loop.optimizers[2].param_groups[0]["lr"] = rate
-                x, y = batch(loop, 2)
-                step(2, x, y, loop.local(2, x, y))
-
-    train([0.3, 0.3])
-    with pytest.raises(ValueError, match=r"within a round; participant 2 had \[0\.3, 0\.1\]"):
-        train([0.3, 0.1])
-
-
 def test_refuses_other_settings_on_the_way():
     loop = plain(momentum=0.9)
     recorder = loop.recorder()

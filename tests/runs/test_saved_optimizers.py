@@ -38,6 +38,8 @@ def test_a_watched_loop_of_several_optimizers_is_built_again(clip, ways, tmp_pat
             for k, size in ((0, 4), (0, 2), (1, 3), (2, 4), (3, 4)):  # 0 ends its epoch with a smaller batch
                 x, y = (part[:size] for part in batch(loop, k, t))
                 step(k, x, y, loop.local(k, x, y))
+                for group in loop.optimizers[k].param_groups:
+                    group["lr"] *= 0.9
             loop.gossip(W)
     cd.save(recorder.network, recorder.rounds, tmp_path / "run", model=make)
     again = build_recorded(tmp_path / "run", read_config(tmp_path / "run"))

@@ -1,7 +1,7 @@
 """Participants that work in different ways: other optimizers, numbers of local steps, batch sizes.
 
-Local work runs group by group, each with rows of one shape, and the results are put into their places. Where the size
-of a participant's batches changes within a round, its steps run phase by phase, each phase with groups of its own.
+Local work runs group by group, each with rows of one shape, and the results are put into their places. Where somebody's
+batches change their size within a round, or its learning rate changes, steps run phase by phase, each with its groups.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) 
 
 
 class Phase(NamedTuple):
-    """Consecutive local steps of a round in which nobody's batches change their size, as a draw of their own."""
+    """Consecutive local steps of a round in which nobody's batch size and learning rate change, as a draw."""
 
     steps: slice
     draw: Draw
@@ -69,19 +69,22 @@ class Phase(NamedTuple):
 
 
 def phases_in(network: Network, drawn: Draw) -> list[Phase]:
-    """The phases of a round: one, unless a watched participant's batches differ in size."""
+    """The phases of a round: one, unless the steps of a watched participant differ in batch size or learning rate."""
     steps = drawn.batch.shape[1]
     if not network.uneven or steps == 1:
         return [Phase(slice(0, steps), drawn)]
     size = (drawn.batch != PADDING).sum(2)
     changes = ((size[:, 1:] != size[:, :-1]) & (size[:, 1:] > 0)).any(0)
+    if isinstance(lr := drawn.lr, Tensor) and lr.dim() > 1:
+        changes |= (lr[:, 1:] != lr[:, :-1]).any(0).cpu()
     cuts = [0, *(changes.nonzero().flatten() + 1).tolist(), steps]
     return [Phase(slice(*ends), _during(drawn, slice(*ends))) for ends in pairwise(cuts)]
 
 
 def _during(drawn: Draw, steps: slice) -> Draw:
     generators = tuple(own[steps] for own in drawn.generators)
-    return drawn._replace(batch=drawn.batch[:, steps], generators=generators)
+    lr = drawn.lr[:, steps.start] if isinstance(drawn.lr, Tensor) and drawn.lr.dim() > 1 else drawn.lr
+    return drawn._replace(batch=drawn.batch[:, steps], generators=generators, lr=lr)
 
 
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:

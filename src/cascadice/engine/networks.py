@@ -73,8 +73,8 @@ class Network:
     training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
     `members` are the numbers of these participants in a network of which this is a part. `generators` has the states
     from which the dropout of a watched loop was drawn, by round, participant and step; else it is drawn from the seed.
-    In a watched loop that is `uneven`, sizes of batches change from step to step and numbers of steps from round to
-    round, and somebody may not train at all.
+    In a watched loop that is `uneven`, sizes of batches and learning rates change from step to step, numbers of steps
+    from round to round, and somebody may not train at all.
     """
 
     learner: Learner
@@ -156,7 +156,7 @@ def draw(network: Network, t: int) -> Draw:
     """What chance and schedules say for round t."""
     nodes, lr = network.nodes, network.lr(t)
     rates = torch.as_tensor(lr)
-    if rates.dim() and rates.shape != (nodes,):
+    if rates.dim() and rates.shape != (nodes,) and not (network.uneven and rates.dim() == 2 and len(rates) == nodes):
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
     dtype = network.initial.theta.dtype
     if not rates.dim() and abs(float(lr)) > (most := torch.finfo(dtype).max):

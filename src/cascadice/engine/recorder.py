@@ -255,7 +255,7 @@ def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
 
 
 def _uneven(drawn: Draw) -> bool:
-    return bool((drawn.batch == PADDING).any())
+    return torch.as_tensor(drawn.lr).dim() > 1 or bool((drawn.batch == PADDING).any())
 
 
 def _batch(work: list[_Local], idle: bool) -> Int[Tensor, "n steps size"]:
@@ -283,10 +283,11 @@ def _calling(work: _Local, model: nn.Module, *_: Any) -> None:
 
 
 def _rate(work: list[_Local], like: Tensor, default: float) -> float | Tensor:
-    """The learning rate of the round, for all or for each; one that changed between local steps cannot be replayed."""
-    for k, own in enumerate(work):
-        if len(set(own.rates)) > 1:
-            raise ValueError(f"the learning rate must not change within a round; participant {k} had {own.rates}.")
+    """The learning rate of the round: one for all, one for each or, where it changes on the way, one for each step."""
     usual = next((own.rates[0] for own in work if own.rates), default)
-    rates = [own.rates[0] if own.rates else usual for own in work]  # nobody asks for those that do not train
-    return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=like.dtype, device=like.device)
+    each = [own.rates or [usual] for own in work]  # nobody asks for those that do not train
+    if all(rate == usual for own in each for rate in own):
+        return usual
+    steps = max(map(len, each)) if any(len(set(own)) > 1 for own in each) else 1
+    rows = [own[:steps] + own[-1:] * (steps - len(own)) for own in each]
+    return torch.tensor(rows if steps > 1 else [row[0] for row in rows], dtype=like.dtype, device=like.device)

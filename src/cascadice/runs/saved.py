@@ -180,9 +180,10 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     shape, outputs = facts["shape"] or data.train.shape, facts["outputs"] or len(data.classes)
     held = [tensors[f"holds.{k}"] for k in range(len(first.batch)) if f"holds.{k}" in tensors]
     batch = first.batch.clamp(min=0) if facts["uneven"] else first.batch  # in which nobody is missing
+    lr = first.lr[:, 0] if isinstance(first.lr, torch.Tensor) and first.lr.dim() > 1 else first.lr
     built = assemble(
         lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
-        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr, partition=held or None,
+        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: lr, partition=held or None,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
         optimizer=_optimizers(config, facts, len(first.batch)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],
