@@ -147,8 +147,9 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
+    phase = groups.phases_in(network, drawn)[0].draw
     k, size = next((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps)
-    stochastic = _draws(network, load(network, drawn, [k], group=Group(network.learner, (k,), 1, size)))
+    stochastic = _draws(network, load(network, phase, [k], group=Group(network.learner, (k,), 1, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
     network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
