@@ -50,7 +50,7 @@ def with_dropout():
     return nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 2)).double()
 
 
-def client_app(tells=True, momentum=0.0):
+def client_app(tells=True, momentum=0.0, last=BATCH):
     app, (x, y), batches = ClientApp(), samples(), plan()
 
     @app.train()
@@ -59,7 +59,7 @@ def client_app(tells=True, momentum=0.0):
         own, steps = model(), flower.Steps()
         own.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(own.parameters(), lr=LR, momentum=momentum)
-        for index in batches[t, k]:
+        for index in (*batches[t, k, :-1], batches[t, k, -1, :last]):
             optimizer.zero_grad()
             F.cross_entropy(own(x[index]), y[index]).backward()
             optimizer.step()
@@ -73,17 +73,20 @@ def client_app(tells=True, momentum=0.0):
     return app
 
 
-def watched(strategy=None, tells=True, rounds=ROUNDS, momentum=0.0, **options):
+def watched(strategy=None, tells=True, rounds=ROUNDS, momentum=0.0, last=BATCH, **options):
     x, y = samples()
     fedavg = FedAvg(fraction_evaluate=0.0) if strategy is None else strategy
     wrapped = flower.Watched(fedavg, model(), F.cross_entropy, Samples(x[100:], y[100:]), **options)
-    grid = flower.InProcess(client_app(tells, momentum), CLIENTS)
+    grid = flower.InProcess(client_app(tells, momentum, last), CLIENTS)
     result = wrapped.start(grid, ArrayRecord(model().state_dict()), num_rounds=rounds)
     return wrapped.watch, result
 
 
 def sgd(parameters):
     return torch.optim.SGD(parameters, lr=1.0)
+
+
+HELP = {True: {"optimizer": sgd, "verify": ROUNDS}, False: {}}
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,12 @@ def test_with_help_every_estimator_works_as_on_the_same_run_in_cascadice(ours, o
     )
     blind, _ = watched(tells=False)
     torch.testing.assert_close(watch.one_hop(), blind.one_hop(), **CLOSE)
+
+
+def test_clients_may_step_on_a_smaller_last_batch(one_thread):
+    told, blind = (watched(tells=tells, last=2, rounds=2, **more)[0] for tells, more in HELP.items())
+    torch.testing.assert_close(told.one_hop(), blind.one_hop(), **CLOSE)
+    assert (told.rounds[0].draw.batch >= 0).sum(2).tolist() == [[BATCH, 2]] * CLIENTS
 
 
 @pytest.mark.parametrize("help_", [False, True])

@@ -154,6 +154,16 @@ def test_padding_only_follows_what_is_there(block: list[list[int]], found: str) 
         batches.check_round(torch.zeros(2, 2).long(), 9, 0)
 
 
+def test_batches_of_one_participant_may_differ_where_the_round_may_be_uneven() -> None:
+    block = torch.tensor([[[1, 2], [3, -1]], [[4, -1], [5, 6]], [[-1, -1], [-1, -1]]])
+    assert batches.check_round(block, 9, 0, uneven=True) is block
+    for k, hole in ((0, [[1, 2], [-1, 3]]), (1, [[-1, -1], [5, 6]])):
+        wrong = block.clone()
+        wrong[k] = torch.tensor(hole)
+        with pytest.raises(ValueError, match=f"participant {k}, step"):
+            batches.check_round(wrong, 9, 0, uneven=True)
+
+
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
         batches.epochs(parts_of([9, 4, 3]), [1, 5, 1])

@@ -1,11 +1,13 @@
 """Training loops as somebody else would write them."""
 
 import torch
-from influence.cases import small
+from influence.cases import NODES, small
 from torch import nn
 
 from cascadice import Recorder
-from cascadice.engine import draw, load, module_of
+from cascadice.engine import Operator, draw, load, module_of
+from cascadice.engine.rounds import Perturbation
+from cascadice.influence import by_participant, evaluate_on, first_order, reverse_gossip
 
 
 class Loop:
@@ -65,3 +67,23 @@ def batch(loop, k, t=0):
     """The first batch of participant k in round t."""
     inputs = load(loop.network, draw(loop.network, t))
     return inputs.x[k, 0], inputs.y[k, 0]
+
+
+def moved(network, round_, size):
+    """The same small change of everybody's parameters, each time."""
+    everybody, draw = torch.arange(NODES), torch.Generator().manual_seed(3)
+    direction = torch.randn(round_.half.theta.shape, generator=draw, dtype=torch.float64)
+    state = {name: torch.zeros_like(value) for name, value in round_.before.state.items()}
+    return Perturbation(everybody, everybody, (size * direction).to(round_.half.theta), state)
+
+
+def assert_differentiated(recorder, close=None):
+    """Tangents are finite differences of replays, and adjoints are their transpose."""
+    network, rounds = recorder.network, recorder.rounds[-2:]
+    op, judged = Operator(network), evaluate_on(network)
+    up, down = (op.replay(rounds[0], moved(network, rounds[0], sign * 1e-5)).theta for sign in (1, -1))
+    pushed = op.push(rounds[0], moved(network, rounds[0], 1.0)).theta
+    torch.testing.assert_close(pushed, (up - down) / 2e-5, **(close or {"rtol": 1e-5, "atol": 1e-7}))
+    scores = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
+    pushed = first_order(network, rounds, judged).total
+    torch.testing.assert_close(scores, pushed, rtol=1e-7, atol=1e-12)  # torch counts in float32

@@ -35,12 +35,9 @@ def in_groups(model, swapped=False):
     return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": rest}], lr=0.3)
 
 
-def test_parameter_groups_must_be_everybodys_and_keep_the_ratios_of_their_rates():
+def test_parameter_groups_must_keep_the_ratios_of_their_rates():
     loop = plain()
     loop.optimizers = [in_groups(model, k == 2) for k, model in enumerate(loop.models)]
-    with pytest.raises(ValueError, match="must hold the same parameters for everyone; those of 2 do not"):
-        loop.recorder()
-    loop.optimizers = [in_groups(model) for model in loop.models]
     recorder = loop.recorder()
     one_round(loop, recorder)
     loop.optimizers[1].param_groups[0]["lr"] = 0.2
@@ -72,10 +69,6 @@ def test_refuses_participants_that_are_not_alike():
     wider = smooth(width=5).double()
     with pytest.raises(ValueError, match=r"all models must be alike, .*; 1 is not like 0"):
         watch([models[0], wider], [optimizers[0], torch.optim.SGD(wider.parameters(), lr=0.3)])
-    with pytest.raises(
-        ValueError, match=r"all optimizers must be alike, .*; 0 has SGD with .*, 1 SGD with .*momentum=0\.9"
-    ):
-        watch(models[:2], [optimizers[0], torch.optim.SGD(models[1].parameters(), lr=0.3, momentum=0.9)])
     with pytest.raises(ValueError, match="optimizer 1 must step all parameters of model 1, and no others"):
         watch(models[:2], [optimizers[0], optimizers[2]])
     with pytest.raises(ValueError, match="parameters of its own; 0 and 1 share theirs"):
@@ -232,30 +225,6 @@ def test_every_step_is_told_once_after_it_was_made(node, stepped, told, message)
 
     with pytest.raises(ValueError, match=message):
         train()
-
-
-def test_refuses_batches_and_rates_that_differ_within_a_round():
-    loop = plain()
-
-    def train(sizes, rates):
-        with loop.recorder().round(torch.eye(NODES)) as step:
-            for rate in rates:
-                loop.optimizers[2].param_groups[0]["lr"] = rate
-                for k, size in enumerate(sizes):
-                    x, y = (part[:size] for part in batch(loop, k))
-                    step(k, x, y, loop.local(k, x, y))
-
-    def with_sizes(sizes):
-        with loop.recorder().round(torch.eye(NODES)) as step:
-            for size in sizes:
-                x, y = (part[:size] for part in batch(loop, 0))
-                step(0, x, y, loop.local(0, x, y))
-
-    train([4, 4, 4, 4], [0.3, 0.3])
-    with pytest.raises(ValueError, match=r"must have one size; those of 0 have \[2, 4\]\. Drop incomplete"):
-        with_sizes([4, 2])
-    with pytest.raises(ValueError, match=r"within a round; participant 2 had \[0\.3, 0\.1\]"):
-        train([4, 4, 4, 4], [0.3, 0.1])
 
 
 def test_refuses_other_settings_on_the_way():

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from influence.cases import FEATURES, NODES, changing, data, small, smooth
-from influence.own_loops import Loop, batch
+from influence.own_loops import Loop, assert_differentiated, batch, moved
 from torch import nn
 
+import cascadice as cd
 from cascadice import Recorder
-from cascadice.engine import Operator
-from cascadice.engine.rounds import Perturbation
+from cascadice.engine import Operator, simulate
 from cascadice.engine.torch_optim import OTHERS
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth, whole_run
 from cascadice.influence.whole_run import sweep
@@ -19,26 +19,6 @@ from cascadice.runs.store import load_round, save_round
 from cascadice.runs.unfinished import SavedSweep, open_sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def moved(network, round_, size):
-    """The same small change of everybody's parameters, each time."""
-    everybody, draw = torch.arange(NODES), torch.Generator().manual_seed(3)
-    direction = torch.randn(round_.half.theta.shape, generator=draw, dtype=torch.float64)
-    state = {name: torch.zeros_like(value) for name, value in round_.before.state.items()}
-    return Perturbation(everybody, everybody, (size * direction).to(round_.half.theta), state)
-
-
-def assert_differentiated(recorder, close=None):
-    """Tangents are finite differences of replays, and adjoints are their transpose."""
-    network, rounds = recorder.network, recorder.rounds[-2:]
-    op, judged = Operator(network), evaluate_on(network)
-    up, down = (op.replay(rounds[0], moved(network, rounds[0], sign * 1e-5)).theta for sign in (1, -1))
-    pushed = op.push(rounds[0], moved(network, rounds[0], 1.0)).theta
-    torch.testing.assert_close(pushed, (up - down) / 2e-5, **(close or {"rtol": 1e-5, "atol": 1e-7}))
-    scores = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
-    pushed = first_order(network, rounds, judged).total
-    torch.testing.assert_close(scores, pushed, rtol=1e-7, atol=1e-12)  # torch counts in float32
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
@@ -254,3 +234,47 @@ def test_who_skips_a_step_because_of_infinite_gradients_sits_it_out(fused):
     whole = whole_run(recorder.network, rounds, judged, samples=False)
     assert whole.participants[1] == 0
     assert (whole.participants[[0, 2]] != 0).all()
+
+
+OPTIMIZERS = (
+    lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.1),
+    lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+    lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    lambda parameters: torch.optim.RMSprop([{"params": [p], "lr": 0.01 / (i + 1)} for i, p in enumerate(parameters)]),
+)
+
+
+def with_own_optimizers(network):
+    loop = Loop(network, lr=0.1)
+    pairs = zip(OPTIMIZERS, loop.models, strict=True)
+    loop.optimizers = [make([*model.parameters()]) for make, model in pairs]
+    return loop
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_participants_may_have_optimizers_of_their_own(clip):
+    loop = with_own_optimizers(small())
+    loop.clip = clip
+    recorder = loop.run(3, verify=3)
+    assert len(recorder.network.groups) == NODES
+    assert_differentiated(recorder)
+
+
+def test_own_optimizers_are_those_of_the_engine():
+    ways = [cd.optimizers.sgd(weight_decay=0.1), "adam", cd.optimizers.momentum(0.9), "sgd"]
+    network = small(optimizer=ways, lr=[0.1, 0.02, 0.1, 0.3], local_steps=[1, 2, 1, 1])
+    loop = with_own_optimizers(network)
+    loop.optimizers[3] = torch.optim.SGD(loop.models[3].parameters(), lr=0.3)
+    recorder, rounds = loop.recorder(verify=3), list(simulate(network, 3))
+    for round_ in rounds:
+        with recorder.round(round_.W) as step:
+            for k, s in ((0, 0), (1, 0), (1, 1), (2, 0), (3, 0)):
+                x, y = network.data.train.take(round_.draw.batch[k, s])
+                step(k, x, y, loop.local(k, x, y))
+            loop.gossip(round_.W)
+    watched, judged = (recorder.network, recorder.rounds), evaluate_on(network)
+    for estimate in (truth, first_order):
+        ours, theirs = estimate(network, rounds, judged).value, estimate(*watched, evaluate_on(recorder.network)).value
+        torch.testing.assert_close(theirs, ours, rtol=1e-7, atol=1e-12)
+    ours, theirs = whole_run(network, rounds, judged), whole_run(*watched, evaluate_on(recorder.network))
+    torch.testing.assert_close(theirs.by_round, ours.by_round, rtol=1e-7, atol=1e-12)

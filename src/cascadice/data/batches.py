@@ -1,7 +1,8 @@
 """Which samples each participant sees in each round: a pure function of the round's number.
 
 A round's batches are indices into the training samples, `[participants, steps, batch]`. Where participants differ in
-their number of local steps or their batch size, the rest of a participant's block is filled with -1.
+their number of local steps or their batch size, the rest of a participant's block is filled with -1. In a watched loop
+(see `engine.recorder`), batches of one participant may differ in size, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -136,16 +137,18 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
     return batches
 
 
-def check_round(batch: Tensor, n_samples: int | None, t: int, fewest: int = 1) -> Tensor:
+def check_round(batch: Tensor, n_samples: int | None, t: int, uneven: bool = False) -> Tensor:
     """Round t's batch, or a ValueError that names the first index that is out of range or padded in the wrong place.
 
-    Everybody must make `fewest` steps: 0 where some may sit a round out.
+    Unless it may be `uneven`, everybody must make a step, and a participant's batches must have one size.
     """
     if batch.dim() != 3:
         raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {list(batch.shape)}.")
     present = batch != PADDING
-    steps, size = present[:, :, 0].sum(1).clamp(min=fewest), present[:, 0].sum(1).clamp(min=fewest)
-    block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])[:, None]
+    steps, size = present[:, :, 0].sum(1), present.sum(2)
+    if not uneven:
+        steps, size = steps.clamp(min=1), size[:, :1].clamp(min=1)
+    block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])
     outside = (batch < 0) | (batch >= (2**63 - 1 if n_samples is None else n_samples))
     bad = (present != block) | (present & outside)
     if bad.any():
@@ -159,7 +162,7 @@ def check_round(batch: Tensor, n_samples: int | None, t: int, fewest: int = 1) -
 
 
 def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
-    """(local steps, batch size) of each participant in a round's batch, padding left out.
+    """(local steps, size of the first batch) of each participant in a round's batch, padding left out.
 
     Example:
         >>> sizes(torch.tensor([[[0, 1], [2, 3]], [[4, -1], [-1, -1]]]))
@@ -169,8 +172,8 @@ def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
     return list(zip(present[:, :, 0].sum(1).tolist(), present[:, 0].sum(1).tolist(), strict=True))
 
 
-def _below(counts: Int[Tensor, " nodes"], length: int) -> Bool[Tensor, "nodes length"]:
-    return torch.arange(length, device=counts.device) < counts[:, None]
+def _below(counts: Int[Tensor, "*shape"], length: int) -> Bool[Tensor, "*shape length"]:
+    return torch.arange(length, device=counts.device) < counts[..., None]
 
 
 def _checked(partition: Partition, batch_size: PerParticipant, steps: PerParticipant) -> tuple[Counts, Counts]:

@@ -124,18 +124,17 @@ def network(
 def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
     """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
     drawn = draw(network, 0)
-    batch_plans.check_round(drawn.batch, len(network.data.train), 0, fewest=0 if network.uneven else 1)
+    batch_plans.check_round(drawn.batch, len(network.data.train), 0, uneven=network.uneven)
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
-    k, (steps, size) = next((k, size) for k, size in enumerate(batch_plans.sizes(drawn.batch)) if size[0])
-    stochastic = _draws(network, load(network, drawn, [k], group=Group(network.learner, (k,), steps, size)))
+    phase = groups.phases_in(network, drawn)[0].draw
+    k, size = next((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps)
+    stochastic = _draws(network, load(network, phase, [k], group=Group(network.learner, (k,), 1, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
-    if not network.uneven:
-        network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
+    network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
-        everybody = Group(network.learner, tuple(range(network.nodes)))
-        best = {_choice(network, drawn, group) for group in groups.groups_in(network, drawn) or (everybody,)}
+        best = {_choice(network, *part) for part in groups.alike_parts(network, drawn)}
         return replace(network, strategy="loop" if "loop" in best else best.pop())
     lookup(STRATEGIES, network.strategy, "strategy")
     if stochastic and network.strategy != "loop":

@@ -1,11 +1,13 @@
 """Participants that work in different ways: other optimizers, numbers of local steps, batch sizes.
 
-Local work runs group by group, each with rows of one shape, and the results are put into their places.
+Local work runs group by group, each with rows of one shape, and the results are put into their places. Where somebody's
+batches change their size within a round, or its learning rate changes, steps run phase by phase, each with its groups.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch.utils._pytree import tree_map
 
 from cascadice import optimizers
 from cascadice.data import batches
+from cascadice.data.batches import PADDING
+from cascadice.engine.learner import Maybe
 from cascadice.engine.networks import Group, Network, Nodes
 from cascadice.engine.rounds import Draw
 from cascadice.optimizers import Optimizer, State
@@ -33,7 +37,8 @@ def optimizers_of(given: Any, nodes: int) -> list[Optimizer]:
 
 
 def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
-    """Participants that work alike, together; none where all do."""
+    """Participants that work alike, together; none where all do. If the network is `uneven`, only optimizers count."""
+    batch = batch.clamp(min=0) if network.uneven else batch  # as if nobody were missing anywhere
     ways = list(optimizers) or [network.learner.optimizer] * network.nodes
     kinds: dict[tuple[int, int, int], list[int]] = {}
     for k, (steps, size) in enumerate(batches.sizes(batch)):
@@ -47,14 +52,61 @@ def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) 
     )
 
 
+class Phase(NamedTuple):
+    """Consecutive local steps of a round in which nobody's batch size and learning rate change, as a draw."""
+
+    steps: slice
+    draw: Draw
+
+    def of(self, samples: Maybe) -> Maybe:
+        """The part of the samples' weights [rows, steps, batch] that belongs to these steps."""
+        return (samples[0][:, self.steps],) if samples else ()
+
+    def counts(self, nodes: Nodes) -> Tensor:
+        """How many of these steps each of these participants (all, unless said) makes."""
+        made = (self.draw.batch[:, :, 0] != PADDING).sum(1)
+        return made if nodes is None else made[torch.tensor(list(nodes))]
+
+
+def phases_in(network: Network, drawn: Draw) -> list[Phase]:
+    """The phases of a round: one, unless the steps of a watched participant differ in batch size or learning rate."""
+    steps = drawn.batch.shape[1]
+    if not network.uneven or steps == 1:
+        return [Phase(slice(0, steps), drawn)]
+    size = (drawn.batch != PADDING).sum(2)
+    changes = ((size[:, 1:] != size[:, :-1]) & (size[:, 1:] > 0)).any(0)
+    if isinstance(lr := drawn.lr, Tensor) and lr.dim() > 1:
+        changes |= (lr[:, 1:] != lr[:, :-1]).any(0).cpu()
+    cuts = [0, *(changes.nonzero().flatten() + 1).tolist(), steps]
+    return [Phase(slice(*ends), _during(drawn, slice(*ends))) for ends in pairwise(cuts)]
+
+
+def _during(drawn: Draw, steps: slice) -> Draw:
+    generators = tuple(own[steps] for own in drawn.generators)
+    lr = drawn.lr[:, steps.start] if isinstance(drawn.lr, Tensor) and drawn.lr.dim() > 1 else drawn.lr
+    return drawn._replace(batch=drawn.batch[:, steps], generators=generators, lr=lr)
+
+
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
-    """The groups of a round: the network's own or, where who does what changes, those of its batches."""
+    """The groups of a phase: the network's own; where who does what changes, these taken apart by its batches."""
     if not network.uneven:
         return network.groups
-    kinds: dict[tuple[int, int], list[int]] = {}
-    for k, size in enumerate(batches.sizes(drawn.batch)):
-        kinds.setdefault(size, []).append(k)
-    return tuple(Group(network.learner, tuple(nodes), *size) for size, nodes in kinds.items() if size[0])
+    sizes, parts = batches.sizes(drawn.batch), list[Group]()
+    for group in network.groups or (Group(network.learner, tuple(range(network.nodes))),):
+        kinds: dict[tuple[int, int], list[int]] = {}
+        for k in group.nodes:
+            kinds.setdefault(sizes[k], []).append(k)
+        every = ((size, tuple(nodes)) for size, nodes in kinds.items() if size[0])
+        parts += [group._replace(nodes=nodes, steps=size[0], size=size[1]) for size, nodes in every]
+    return tuple(parts)
+
+
+def alike_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:
+    """A round's local work in parts of one shape: (the draw of a phase, a group in it), without padding."""
+    everybody = Group(network.learner, tuple(range(network.nodes)))
+    for _, phase in phases_in(network, drawn):
+        groups = groups_in(network, phase)
+        yield from ((phase, group) for group in groups or (() if network.uneven else (everybody,)))
 
 
 def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:

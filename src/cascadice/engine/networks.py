@@ -73,8 +73,8 @@ class Network:
     training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
     `members` are the numbers of these participants in a network of which this is a part. `generators` has the states
     from which the dropout of a watched loop was drawn, by round, participant and step; else it is drawn from the seed.
-    In a watched loop that is `uneven`, batches and numbers of steps change from round to round, and somebody may not
-    train at all.
+    In a watched loop that is `uneven`, sizes of batches and learning rates change from step to step, numbers of steps
+    from round to round, and somebody may not train at all.
     """
 
     learner: Learner
@@ -159,7 +159,7 @@ def draw(network: Network, t: int) -> Draw:
     return Draw(t, network.batches(t).clone(), network.mixing(t), _drawn_rate(network, t), conduct, states)
 
 
-def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, " n"]:
+def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
     """The learning rate of round t, one for everybody or one each."""
     lr, nodes, dtype = network.lr(t), network.nodes, network.initial.theta.dtype
     rates = torch.as_tensor(lr)
@@ -169,11 +169,12 @@ def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, " n"]:
         if rate < 0:
             raise ValueError(f"lr must be at least 0; round {t} has {rate:g}. To ascend, negate the loss.")
         return rate
-    if rates.shape != (nodes,):
+    by_step = network.uneven and rates.dim() == 2 and len(rates) == nodes  # of a watched loop
+    if rates.shape != (nodes,) and not by_step:
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
     # of rates on CUDA only the first are looked at, because a look waits for the device
     if (t == 0 or not rates.is_cuda) and bool((rates < 0).any()):
-        k, rate = int(rates.argmin()), float(rates.min())
+        k, rate = int(rates.reshape(nodes, -1).amin(1).argmin()), float(rates.min())
         raise ValueError(
             f"lr must be at least 0; participant {k} has {rate:g} in round {t}. To ascend, negate the loss."
         )

@@ -20,14 +20,16 @@ from cascadice.data.inputs import stacked
 from cascadice.data.samples import WATCHED
 from cascadice.engine.assembly import settled, weights
 from cascadice.engine.dropout import GeneratorState, state_of
-from cascadice.engine.learner import Participants, learner
-from cascadice.engine.networks import Network
+from cascadice.engine.groups import initial_state
+from cascadice.engine.learner import Participants, flatten, learner
+from cascadice.engine.networks import Group, Network
 from cascadice.engine.rounds import Draw, Round, rows_of
 from cascadice.engine.sample_buffer import SampleBuffer
 from cascadice.engine.simulation import DivergedError
-from cascadice.engine.torch_optim import carried, check_alike, group_places, pure_version, same, settings, text
+from cascadice.engine.torch_optim import carried, check_alike, pure_versions, same, settings, text
 from cascadice.engine.verification import check_gossip, verified
 from cascadice.losses import Loss
+from cascadice.optimizers import State
 
 
 @dataclass(eq=False)
@@ -47,12 +49,12 @@ class Recorder:
 
     The first `verify` rounds are computed again and must come out the same: influence is measured by replay. Dropout is
     drawn again from the state that torch's generator had before each pass. Participants may differ in their number of
-    steps and their batch sizes, and sit rounds out. Cost: a copy of everybody's parameters and state for each local
-    step, and a few a round.
+    steps, sit rounds out, and make each step on a batch of another size. Cost: a copy of everybody's parameters and
+    state for each local step, and a few a round.
 
     Args:
         models: The participants' models, all alike.
-        optimizers: An optimizer for each model, all alike but for the learning rate; parameter groups may differ.
+        optimizers: An optimizer for each model; they may differ in everything.
         loss: What is trained on, a function of (outputs, targets).
         clip: The norm to which gradients are clipped.
         amp: The precision of `torch.autocast`, if passes and losses are computed in it.
@@ -89,16 +91,21 @@ class Recorder:
             raise ValueError(f"window must be at least 1 round, or None for all; found {window}.")
         self._models, self._optimizers = list(models), list(optimizers)
         check_alike(self._models, self._optimizers)
-        self._settings = settings(self._optimizers[0])
-        self._pure = pure_version(self._settings, group_places(self._models[0], self._optimizers[0]))
-        step = self._pure if clip is None else pure_optimizers.clip(self._pure, clip)
-        self._learner = replace(learner(self._models[0], loss, step), autocast=amp)
+        self._settings = [settings(optimizer) for optimizer in self._optimizers]
+        self._pure = pure_versions(self._models, self._optimizers)
+        clipped = {step: step if clip is None else pure_optimizers.clip(step, clip) for step in self._pure}
+        self._steps = [clipped[step] for step in self._pure]
+        self._learner = replace(learner(self._models[0], loss, self._steps[0]), autocast=amp)
         device = next(self._models[0].parameters()).device
         self._test, self._samples = None if test is None else test.to(device), SampleBuffer(device)
         self._q, self._verify = weights(q, len(self._models)), verify
         self._kept: deque[Round] = deque(maxlen=window)
+        self._several, self._blank = len(clipped) > 1, State()
+        if self._several:
+            self._blank = initial_state(torch.stack([flatten(model) for model in self._models]), self._pure)
         self._initial = self._read()
         self._strategy = "auto"
+        self._groups: tuple[Group, ...] = ()
 
     @property
     def rounds(self) -> list[Round]:
@@ -154,7 +161,10 @@ class Recorder:
         return self._learner.autocast == torch.float16
 
     def _row(self, k: int) -> Participants:
-        return carried(self._models[k], self._optimizers[k], self._pure)
+        """What participant k carries; of what others' optimizers keep, it has what they start with."""
+        row = carried(self._models[k], self._optimizers[k], self._pure[k])
+        others = {name: value[k] for name, value in self._blank.items()}
+        return row._replace(state=others | row.state)
 
     def _read(self) -> Participants:
         participants: Participants = stacked([self._row(k) for k in range(len(self._models))])
@@ -178,8 +188,8 @@ class Recorder:
         if bool(getattr(optimizer, "found_inf", False)):  # told by a GradScaler, a fused optimizer skips this step
             return
         now = settings(optimizer)
-        if not same(now, self._settings):
-            ratios = " The rates of parameter groups must keep their ratios." if now[:2] == self._settings[:2] else ""
+        if not same(now, was := self._settings[k]):
+            ratios = " The rates of parameter groups must keep their ratios." if now[:2] == was[:2] else ""
             found = f"participant {k} has {text(now)}"
             raise ValueError(f"only the learning rate may change while watched; {found}.{ratios}")
         work.rates.append(now.lr)
@@ -208,12 +218,12 @@ class Recorder:
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))
         losses = [sum(own.losses) / max(1, len(own.losses)) for own in work]  # 0 of those that did not train
         states = tuple(tuple(own.generators) for own in work)
-        drawn = Draw(t, batch, W, _rate(work, theta, self._settings.lr), (), states)
+        drawn = Draw(t, batch, W, _rate(work, theta, self._settings[0].lr), (), states)
         closed = Round(drawn, before, half, self._read(), theta.new_tensor(losses))
         worked = any(own.batches for own in work)
         if worked and self._strategy == "auto":
-            network = settled(self._made({0: closed.draw._replace(t=0)}))
-            self._learner, self._strategy = network.learner, network.strategy
+            network = settled(self._made({0: closed.draw._replace(t=0)}), self._steps)
+            self._learner, self._strategy, self._groups = network.learner, network.strategy, network.groups
         if not self._learner.stochastic:
             closed = closed._replace(draw=drawn._replace(generators=()))
         elif not all(state for own in work for state in own.generators):
@@ -234,8 +244,8 @@ class Recorder:
         batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
         states = partial(_drawn, draws, "generators")
         return Network(
-            self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy, generators=states,
-            uneven=any(bool((drawn.batch == PADDING).any()) for drawn in draws.values()),
+            self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy, groups=self._groups,
+            generators=states, uneven=self._several or any(map(_uneven, draws.values())),
         )  # fmt: skip
 
 
@@ -245,17 +255,16 @@ def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
     return getattr(draws[t], part)
 
 
+def _uneven(drawn: Draw) -> bool:
+    return torch.as_tensor(drawn.lr).dim() > 1 or bool((drawn.batch == PADDING).any())
+
+
 def _batch(work: list[_Local], idle: bool) -> Int[Tensor, "n steps size"]:
     """The numbers of everybody's samples, padded where some have fewer; `idle` is whether all may have none."""
     for k, own in enumerate(work):
         if len(own.rates) != len(own.batches):
             raise ValueError(
                 f"step({k}, x, y) must follow each optimizer.step() of {k}; the last one was not reported."
-            )
-        if len(sizes := {len(numbers) for numbers in own.batches}) > 1:
-            raise ValueError(
-                f"a participant's batches in a round must have one size; those of {k} have {sorted(sizes)}. Drop "
-                "incomplete last batches, or make a round of them."
             )
     most = max(len(own.batches) for own in work)
     if most == 0 and not idle:
@@ -275,10 +284,11 @@ def _calling(work: _Local, model: nn.Module, *_: Any) -> None:
 
 
 def _rate(work: list[_Local], like: Tensor, default: float) -> float | Tensor:
-    """The learning rate of the round, for all or for each; one that changed between local steps cannot be replayed."""
-    for k, own in enumerate(work):
-        if len(set(own.rates)) > 1:
-            raise ValueError(f"the learning rate must not change within a round; participant {k} had {own.rates}.")
+    """The learning rate of the round: one for all, one for each or, where it changes on the way, one for each step."""
     usual = next((own.rates[0] for own in work if own.rates), default)
-    rates = [own.rates[0] if own.rates else usual for own in work]  # nobody asks for those that do not train
-    return rates[0] if len(set(rates)) == 1 else torch.tensor(rates, dtype=like.dtype, device=like.device)
+    each = [own.rates or [usual] for own in work]  # nobody asks for those that do not train
+    if all(rate == usual for own in each for rate in own):
+        return usual
+    steps = max(map(len, each)) if any(len(set(own)) > 1 for own in each) else 1
+    rows = [own[:steps] + own[-1:] * (steps - len(own)) for own in each]
+    return torch.tensor(rows if steps > 1 else [row[0] for row in rows], dtype=like.dtype, device=like.device)

@@ -21,13 +21,14 @@ class Draw(NamedTuple):
     """What was drawn for round t; whatever else depends on chance in it is a function of (seed, t, participant).
 
     `batch` holds numbers of training samples, −1 where a participant has fewer steps or samples than others.
-    `generators` holds the states from which a watched loop drew its dropout, [n][steps].
+    `lr` is one for all, one for each participant or, in a watched loop, one for each of its steps. `generators` holds
+    the states from which a watched loop drew its dropout, [n][steps].
     """
 
     t: int
     batch: Int[Tensor, "n steps size"]
     W: Float[Tensor, "n n"]
-    lr: float | Float[Tensor, " n"]
+    lr: float | Float[Tensor, " n"] | Float[Tensor, "n steps"]
     conduct: Conduct = ()
     generators: tuple[tuple[GeneratorState, ...], ...] = ()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cascadice import loggers
 from cascadice.data.inputs import at
-from cascadice.engine.groups import groups_in
+from cascadice.engine.groups import alike_parts
 from cascadice.engine.learner import Participants, measure_all
 from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
@@ -150,11 +150,11 @@ def _from_outlier(t: int, sizes: dict[int, Tensor]) -> DivergedError | None:
 
 def _has_loss(network: Network, t: int, k: int) -> bool:
     """Whether the initial model has a finite loss on the batches of k; else training is not to blame."""
-    drawn = draw(network, t)
-    group = next((group for group in groups_in(network, drawn) if k in group.nodes), None)
-    x, y, *_ = load(network, drawn, [k], group=group)
-    one, learner = rows_of(network.initial, k), network.learner
-    steps = [(at(x, (0, i)), y[0, i]) for i in range(y.shape[1])]
-    with torch.no_grad():
-        losses = [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in steps]
+    one, learner, losses = rows_of(network.initial, k), network.learner, list[Tensor]()
+    for phase, group in alike_parts(network, draw(network, t)):
+        if k in group.nodes:
+            x, y, *_ = load(network, phase, [k], group=group)
+            steps = [(at(x, (0, i)), y[0, i]) for i in range(y.shape[1])]
+            with torch.no_grad():
+                losses += [measure_all(learner, one, *batch, (learner.loss,))[0] for batch in steps]
     return bool(torch.stack(losses).isfinite().all())

@@ -1,6 +1,7 @@
 """torch.optim optimizers and the models they train, read as pure functions and flat rows."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from cascadice import optimizers
 from cascadice.data.inputs import stacked
 from cascadice.engine.learner import Participants, flatten, frozen_of, trained
+from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
 
 
@@ -87,8 +89,54 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
 
     groups = list(zip(settings.options, settings.parts, strict=True))
     if all(group == groups[0] for group in groups):
-        return made(settings.options[0])
-    return grouped([(made(options), place, part) for (options, part), place in zip(groups, places, strict=True)])
+        step = made(settings.options[0])
+    else:
+        parts = zip(groups, places, strict=True)
+        step = grouped([(made(options), place, part) for (options, part), place in parts])
+    return step if step.settings else step._replace(settings=_told(settings, places))
+
+
+TORCH = "torch.optim."
+
+
+def _told(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, Any], ...]:
+    """What `rebuilt` makes the same step of; the places of a group are written as runs, [first, after the last]."""
+    runs = [torch.tensor_split(place, (place.diff() != 1).nonzero()[:, 0] + 1) for place in places]
+    spans = [[[int(run[0]), int(run[-1]) + 1] for run in own if len(run)] for own in runs]
+    groups = json.dumps(list(zip(settings.options, settings.parts, spans, strict=True)))
+    return ("optimizer", f"{TORCH}{settings.kind.__name__}"), ("groups", groups)
+
+
+def rebuilt(told: Mapping[str, Any]) -> Optimizer:
+    """The optimizer with these `settings`: one that has a name, or a step of torch.optim, clipped or not.
+
+    Example:
+        >>> step = rebuilt({"optimizer": "adam", "betas": [0.9, 0.99], "clip": 1.0})
+    """
+    options = dict(told)
+    name, clip, groups = options.pop("optimizer"), options.pop("clip", None), options.pop("groups", None)
+    if groups is None:
+        step = optimizers.build(name, **options)
+    else:
+        kind = lookup({f"{TORCH}{kind.__name__}": kind for kind in (*PURE, *OTHERS)}, name, "optimizer")
+        each, parts, spans = zip(*json.loads(groups), strict=True)
+        places = [torch.cat([torch.arange(0), *(torch.arange(*span) for span in own)]) for own in spans]
+        step = pure_version(Settings(kind, each, parts, 1.0), places)
+    return step if clip is None else optimizers.clip(step, clip)
+
+
+def pure_versions(models: Sequence[nn.Module], watched: Sequence[torch.optim.Optimizer]) -> list[Optimizer]:
+    """The pure step of each participant's optimizer; those that make the same step share one object."""
+    known: list[tuple[Settings, list[Tensor], Optimizer]] = []
+    steps = []
+    for model, optimizer in zip(models, watched, strict=True):
+        own, places = settings(optimizer), group_places(model, optimizer)
+        alike = (step for one, where, step in known if same(own, one) and all(map(torch.equal, places, where)))
+        if (step := next(alike, None)) is None:
+            step = pure_version(own, places)
+            known.append((own, places, step))
+        steps.append(step)
+    return steps
 
 
 def group_places(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -121,26 +169,21 @@ def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer)
 
 
 def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-    """There must be an optimizer for each model, all of one kind and of one layout, each for exactly its own model."""
+    """There must be models of one layout, and for each of them an optimizer that steps exactly its parameters."""
     if not models or len(models) != len(optimizers):
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"each participant must have a model and an optimizer; found {counts}.")
-    first, layout, places = settings(optimizers[0]), _layout(models[0]), group_places(models[0], optimizers[0])
+    layout = _layout(models[0])
     owners: dict[int, int] = {}
     for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
         if _layout(model) != layout:
             raise ValueError(f"all models must be alike, in names, shapes, dtypes and device; {k} is not like 0.")
         if not all(map(torch.equal, frozen_of(models[0]), frozen_of(model))):
             raise ValueError(f"parameters that are not trained must be the same for everyone; those of {k} are not.")
-        if not same(other := settings(optimizer), first):
-            both = f"0 has {first.kind.__name__} with {text(first)}, {k} {other.kind.__name__} with {text(other)}"
-            raise ValueError(f"all optimizers must be alike, but for the learning rate; {both}.")
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         own = {id(p) for p in trained(model).values()}
         if not own <= stepped <= {id(p) for p in model.parameters()}:
             raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")
-        if not all(map(torch.equal, group_places(model, optimizer), places)):
-            raise ValueError(f"parameter groups must hold the same parameters for everyone; those of {k} do not.")
         if (owner := owners.setdefault(min(own), k)) != k:
             raise ValueError(f"each participant must have parameters of its own; {owner} and {k} share theirs.")
 

@@ -82,7 +82,9 @@ def _check(name: str, weights: float | Tensor, count: int, each: str) -> None:
 def _scaled(rate: Any, alpha: float | Tensor) -> float | Tensor:
     if isinstance(rate, float) and isinstance(alpha, float):
         return rate * alpha
-    return torch.as_tensor(rate, dtype=torch.float64).cpu() * alpha
+    rates = torch.as_tensor(rate, dtype=torch.float64).cpu()
+    each = alpha[:, None] if isinstance(alpha, Tensor) and rates.dim() > 1 else alpha  # a rate for each step
+    return rates * each
 
 
 def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -> tuple[Behaviour, ...]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import pairwise
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch.utils._pytree import tree_map
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine import Network, Operator, load
 from cascadice.engine.dropout import seeded
-from cascadice.engine.groups import groups_in
+from cascadice.engine.groups import alike_parts
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
 
@@ -171,11 +170,9 @@ def check_samples_are_separate(network: Network, drawn: Draw, before: Participan
     known = _separable.setdefault(network.learner, set())
     if (form := tuple(drawn.batch.shape)) in known:
         return
-    groups: Any = groups_in(network, drawn) or (None,)
-    for group in groups:
-        nodes = range(network.nodes) if group is None else group.nodes
-        inputs = load(network, drawn, list(nodes)[:PROBED], group=group)
-        for place, k in enumerate(list(nodes)[:PROBED]):
+    for phase, group in alike_parts(network, drawn):
+        inputs = load(network, phase, group.nodes[:PROBED], group=group)
+        for place, k in enumerate(group.nodes[:PROBED]):
             _check_batch(network, rows_of(before, k), at(inputs.x, (place, 0)), inputs.y[place, 0])
     known.add(form)
 

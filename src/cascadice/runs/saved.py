@@ -8,7 +8,7 @@ references to functions of your own, `package.module:name`; the first recorded r
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +25,15 @@ from cascadice.engine.assembly import DTYPES
 from cascadice.engine.assembly import network as assemble
 from cascadice.engine.behaviours import parse as parse_behaviour
 from cascadice.engine.compression import COMPRESSIONS
+from cascadice.engine.torch_optim import rebuilt
 from cascadice.files import jsonl
 from cascadice.files.tensors import Tensors, content_of, read_tensors, write_tensors
 from cascadice.influence.checks import check_recording
 from cascadice.losses import LOSSES
 from cascadice.names import lookup
+from cascadice.optimizers import OPTIMIZERS, Optimizer
 from cascadice.runs import sources, store
-from cascadice.runs.config import UNNAMED, Config, alike, optimizer_of, override, per_participant
+from cascadice.runs.config import UNNAMED, Config, optimizer_of, override, per_participant
 from cascadice.runs.folder import NETWORK
 from cascadice.runs.options import read_options
 
@@ -39,7 +41,7 @@ PARTS = ("y", "mean", "std")
 FORMAT = "cascadice-network-2"  # earlier files name no format, and hold every fact of their time
 FACTS: Mapping[str, Any] = {
     "name": "", "classes": [], "compression": None, "shape": [], "outputs": 0, "inputs": "Tensor", "autocast": "",
-    "uneven": False,
+    "uneven": False, "optimizers": None,
 }  # fmt: skip
 """What a file says of a network beside its tensors, with defaults. Defaults are not written: files stay readable when a
 fact is added."""
@@ -86,7 +88,20 @@ def kept_of(network: Network, with_data: bool) -> Kept:
     facts: dict[str, Any] = {"name": data.name, "classes": list(data.classes), "compression": compression}
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
+    facts |= _unnamed_optimizers(network)
     return Kept(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
+
+
+def _unnamed_optimizers(network: Network) -> dict[str, Any]:
+    """Everybody's optimizers, where settings cannot say them because they have no name, and they can be built again."""
+    each = [network.learner.optimizer.settings] * network.nodes
+    for group in network.groups:
+        for k in group.nodes:
+            each[k] = group.learner.optimizer.settings
+    ways = list(dict.fromkeys(each))
+    if not all(ways) or all(dict(way)["optimizer"] in OPTIMIZERS for way in ways):
+        return {"optimizers": None}
+    return {"optimizers": {"ways": ways, "of": [ways.index(way) for way in each]}}
 
 
 def _inputs(samples: Samples) -> Tensors:
@@ -162,9 +177,13 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
             f"--{what} package.module:name, a function that other processes can import; or say so in "
             f"cascadice.save({what}=…)."
         )
-    if config.optimizer == UNNAMED:
-        raise ValueError("the optimizer was built in Python, so commands work in the process that saved the network.")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
+    if config.optimizer == UNNAMED and kept.facts["optimizers"] is None:
+        raise ValueError(
+            "the optimizer was written in Python, and nothing says how to build it again. Ask in the process that "
+            "saved the network (cd.score, cd.report), or train with one of "
+            f"{', '.join(OPTIMIZERS)} or of torch.optim."
+        )
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Save it again, with its rounds.")
     built = as_drawn(_assembled(folder, changed, kept, store.load_draw(folder, numbers[0])), folder)
@@ -179,11 +198,12 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     shape, outputs = facts["shape"] or data.train.shape, facts["outputs"] or len(data.classes)
     held = [tensors[f"holds.{k}"] for k in range(len(first.batch)) if f"holds.{k}" in tensors]
     batch = first.batch.clamp(min=0) if facts["uneven"] else first.batch  # in which nobody is missing
+    lr = first.lr[:, 0] if isinstance(first.lr, torch.Tensor) and first.lr.dim() > 1 else first.lr
     built = assemble(
         lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
-        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: first.lr,
+        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: lr,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
-        optimizer=alike(per_participant(config, len(first.batch)), cache(optimizer_of)), dtype=config.dtype,
+        optimizer=_optimizers(config, facts, len(first.batch)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],
         behaviours=[parse_behaviour(text) for text in config.behaviours],
         compression=facts["compression"], strategy=config.strategy,
@@ -195,7 +215,17 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     if facts["autocast"]:
         precision = lookup({**DTYPES, "float16": torch.float16}, facts["autocast"], "dtype")
         built = replace(built, learner=replace(built.learner, autocast=precision))
-    return replace(built, uneven=True, groups=()) if facts["uneven"] else built
+    return replace(built, uneven=True) if facts["uneven"] else built
+
+
+def _optimizers(config: Config, facts: Mapping[str, Any], nodes: int) -> list[Optimizer]:
+    """The optimizer of each participant; those with the same settings share one object."""
+    if (unnamed := facts["optimizers"]) is not None:
+        ways = [rebuilt(dict(way)) for way in unnamed["ways"]]
+        return [ways[number] for number in unnamed["of"]]
+    each = [optimizer_of(one) for one in per_participant(config, nodes)]
+    shared = {optimizer.settings: optimizer for optimizer in each}
+    return [shared[optimizer.settings] for optimizer in each]
 
 
 def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:

@@ -18,6 +18,7 @@ from cascadice.engine import Network, Round
 from cascadice.files import locks
 from cascadice.influence.checks import check_form, check_many, check_rounds
 from cascadice.losses import LOSSES
+from cascadice.optimizers import OPTIMIZERS
 from cascadice.runs import saved
 from cascadice.runs.config import UNNAMED, Config, to_json
 from cascadice.runs.folder import CONFIG, check_folder, check_writable, clear
@@ -140,8 +141,8 @@ def describe(
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
     each = [_settings(network, first, k) for k in range(network.nodes)]
-    if any(("optimizer", UNNAMED) in one for one in each):
-        each = each[:1]  # one that has no name cannot be one of several
+    unnamed = [one for one in each if ("optimizer", UNNAMED) in one]
+    each = unnamed[:1] or each  # one that has no name cannot be one of several
     usual = next((one for one in each if "clip" not in dict(one)), each[0])
     own, rate = dict(usual), float(torch.as_tensor(first.draw.lr, dtype=torch.float64).flatten()[0])
     texts = [_option(name, value) for name, value in own.items() if name not in NAMED]
@@ -166,7 +167,10 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
-    named = optimizer.settings or (("optimizer", UNNAMED), *([("linear", True)] if optimizer.linear else []))
+    named = optimizer.settings
+    if dict(named).get("optimizer") not in OPTIMIZERS:
+        linear = all(learner.optimizer.linear for learner in network.learners)
+        named = (("optimizer", UNNAMED), *([("linear", True)] if linear else []))
     return (*named, ("batch_size", max(1, size)), ("local_steps", max(1, steps)))
 
 

@@ -1,8 +1,10 @@
 """Local work of rows of a network, applied, pushed through and pulled back through, by the fastest way there is."""
 
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp
@@ -14,7 +16,7 @@ from cascadice.engine.fast.pull import factors, pull_rows, scores_from_tape
 from cascadice.engine.fast.rows import local_work, over_rows
 from cascadice.engine.fast.tape import Layers, layered
 from cascadice.engine.fast.twice import twice_differentiable
-from cascadice.engine.groups import over_groups
+from cascadice.engine.groups import Phase, over_groups, phases_in
 from cascadice.engine.learner import Buffers, Learner, Maybe, Participants, local_steps
 from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, load, rates, starts
 from cascadice.engine.rounds import Adjoint, Draw, rows_of
@@ -29,10 +31,35 @@ class Runner:
         self._work = cache(local_work)
 
     def work(
+        self, drawn: Draw, before: Participants, nodes: Nodes, samples: Maybe, **how: Any
+    ) -> tuple[Participants, Tensor, Any]:
+        """Rows after their local work, their losses and, if `layers` are given, their tapes."""
+        phases = phases_in(self.network, drawn)
+        if len(phases) == 1:
+            return self._work_in(drawn, before, nodes, samples, **how)
+        played = list(self._played(phases, before, nodes, samples, **how))
+        counts = torch.stack([phase.counts(nodes) for phase in phases]).to(before.theta)
+        losses = (counts * torch.stack([loss for _, loss in played])).sum(0) / counts.sum(0).clamp(min=1)
+        return played[-1][0], losses, ()
+
+    def _played(
+        self, phases: Sequence[Phase], rows: Participants, nodes: Nodes, samples: Maybe, **how: Any
+    ) -> Iterator[tuple[Participants, Tensor]]:
+        """Rows and their losses after each phase."""
+        for phase in phases:
+            rows, loss, _ = self._work_in(phase.draw, rows, nodes, phase.of(samples), **how)
+            yield rows, loss
+
+    def _befores(
+        self, phases: Sequence[Phase], before: Participants, nodes: Nodes, samples: Maybe
+    ) -> list[Participants]:
+        """What rows have before each phase."""
+        return [before, *(rows for rows, _ in self._played(phases[:-1], before, nodes, samples))]
+
+    def _work_in(
         self, drawn: Draw, before: Participants, nodes: Nodes, samples: Maybe, strategy: str | None = None,
         layers: Layers | None = None, buffers: RoundBuffers | None = None,
     ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
-        """Rows after their local work, their losses and, if `layers` are given, their tapes."""
         # the number of replayed rows changes from hop to hop, and would be compiled for again and again
         few = self.network.strategy == "loop" or len(before.theta) == 1
         way = strategy or ("loop" if few else "vmap")
@@ -49,7 +76,16 @@ class Runner:
         self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Maybe, d_samples: Maybe
     ) -> tuple[Participants, Adjoint]:
         """Rows after their local work, and its derivative along a change of (θ, state) and of the samples' weights."""
+        phases, half = phases_in(self.network, drawn), before
+        befores = self._befores(phases, before, nodes, samples)
+        for phase, here in zip(phases, befores, strict=True):
+            weights = phase.of(samples), phase.of(d_samples)
+            half, tangent = self._push_in(phase.draw, here, tangent, nodes, *weights)
+        return half._replace(buffers=before.buffers), tangent
 
+    def _push_in(
+        self, drawn: Draw, before: Participants, tangent: Adjoint, nodes: Nodes, samples: Maybe, d_samples: Maybe
+    ) -> tuple[Participants, Adjoint]:
         def run(group: Group, members: Nodes, given: Any) -> Any:
             rows, change, weights, d_weights = given
             inputs = load(self.network, drawn, members, weights, group)
@@ -67,8 +103,26 @@ class Runner:
         self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Maybe, scores: bool,
         through: bool, out: Tensor | None,
     ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
-        """λ^{t+½} -> λ^t of these rows, what inner steps add to λ · Δ and, if asked, the scores of the samples."""
+        """λ^{t+½} -> λ^t of these rows, what inner steps add to λ · Δ and, if asked, the scores of the samples.
 
+        Steps of an earlier phase count by the λ that reaches its end, as inner steps do: see `pull.pull_rows`.
+        """
+        phases = phases_in(self.network, drawn)
+        if len(phases) == 1:
+            return self._pull_in(drawn, before, adjoint, nodes, samples, scores, through, out)
+        befores = self._befores(phases, before, nodes, samples)
+        ends = [*befores[1:], befores[-1]]  # that of the last phase does not matter: there, λ − λ^{t+½} is 0
+        half, inner, parts = adjoint.theta, adjoint.theta.new_zeros(len(before.theta)), list[Tensor]()
+        for phase, here, end in reversed(list(zip(phases, befores, ends, strict=True))):
+            inner = inner + ((adjoint.theta - half) * (end.theta - here.theta)).sum(1)
+            adjoint, own, more = self._pull_in(phase.draw, here, adjoint, nodes, phase.of(samples), scores, True, None)
+            inner, parts = inner + own, [more, *parts]
+        return adjoint, inner, torch.cat(parts, 1)
+
+    def _pull_in(
+        self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Maybe, scores: bool,
+        through: bool, out: Tensor | None,
+    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
         def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Maybe]) -> Any:
             rows, own, weights = given
             pulled, inner, parts = pull_rows(
