@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
