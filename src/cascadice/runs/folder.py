@@ -55,6 +55,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     check_writable(folder, "a run")
     present = {path.name for path in folder.iterdir()} - {locks.LOCK} if folder.exists() else set()
     if not present:
+        _check_outside(folder)
         return
     if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder.")
@@ -70,6 +71,17 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
                 f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
                 "Leave it out, or use another folder."
             )
+
+
+def _check_outside(folder: Path) -> None:
+    """Refuse to begin a run inside another: only the other's writer may write there."""
+    for around in Path(os.path.realpath(folder)).parents:
+        if _is_run(around):
+            raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
+
+
+def _is_run(folder: Path) -> bool:
+    return all((folder / name).exists() for name in (CONFIG, MANIFEST))
 
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
@@ -96,7 +108,7 @@ def writing(*folders: Path) -> Iterator[None]:
         ...     ...
     """
     with ExitStack() as stack:
-        in_run = {each: all((each.parent / name).exists() for name in (CONFIG, MANIFEST)) for each in folders}
+        in_run = {each: _is_run(each.parent) for each in folders}
         for home in dict.fromkeys(folder.parent if of_run else folder for folder, of_run in in_run.items()):
             check_writable(home)
             stack.enter_context(locks.locked(home))
