@@ -173,6 +173,16 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
     return manifest
 
 
+def check_length(folder: files.Folder, rounds: int | None) -> None:
+    """Raise ValueError if the run in a folder went on after results about its final models, which were of `rounds`."""
+    now = read_manifest(folder).get("rounds", 0)
+    if rounds is not None and rounds < now:
+        raise ValueError(
+            f"it is about the models after {rounds} rounds, but the run has {now} by now. Repeat the command with "
+            "--overwrite."
+        )
+
+
 def determining(config: Config) -> dict[str, Any]:
     """The settings that determine the rounds of a run; its length is one of them under a cosine schedule."""
     free = INCIDENTAL if "cosine" not in config.lr_schedule else set(INCIDENTAL) - {"rounds", "epochs"}

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.influence.uncertainty import half_width
-from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
+from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, check_length
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
+from cascadice.runs.sweeps import length_in
 from cascadice.runs.words import caution
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence
@@ -48,6 +49,8 @@ def read(
                 continue
             if any(read_note(place).get("run") != run for place in places):
                 raise ValueError("it belongs to another run.")
+            for place in places:
+                _check_whole(place)
             rows = concatenate(map(read_table, places))
             change, note = read_training_change(places[0]), read_note(places[0])
             summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
@@ -55,6 +58,14 @@ def read(
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
+
+
+def _check_whole(place: Path) -> None:
+    """Raise ValueError if whole-run influence is not about the final models, or lacks rounds."""
+    length, there = length_in(read_note(place)), len(parts(place))
+    check_length(place.parent, length)
+    if length is not None and there < length:
+        raise ValueError(f"it was stopped at {there} of {length} rounds. Repeat the command to finish.")
 
 
 def shown(read: Sequence[Influences], nodes: int) -> list[int]:
