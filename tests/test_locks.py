@@ -120,8 +120,8 @@ def test_the_name_of_a_locked_folder_is_flushed(tmp_path, monkeypatch):
         assert {tmp_path, tmp_path / "a"} <= set(flushed)
 
 
-class Interrupting(set):
-    def add(self, item):
+class Interrupting(dict):
+    def __setitem__(self, place, handle):
         raise KeyboardInterrupt
 
 

@@ -1,5 +1,6 @@
 """Who helped the final models, as the page says it."""
 
+import json
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ from report.pages import CONFIG
 
 from cascadice import files
 from cascadice.applications.choose.findings import helped_finally
+from cascadice.cli import main
 from cascadice.report.page import collect
 from cascadice.report.page.sections import explain_disagreement
 from cascadice.runs.config import build
@@ -103,3 +105,49 @@ def test_under_adam_the_page_does_not_rank_samples_as_if_it_meant_something(fina
     assert warned["samples"]["caution"] == warned["table"]["caution"]
     assert warned["table"]["caution"].startswith("Do not choose samples by these scores: Adam")
     assert not any("clear harm" in text for page in (plain, warned) for text in page["findings"])
+
+
+def went_on(folder, rounds):
+    """Let the manifest say that the run was continued up to so many rounds."""
+    files.write_json(folder / "manifest.json", {**files.read_json(folder / "manifest.json"), "rounds": rounds})
+
+
+def test_influence_on_models_that_are_no_longer_the_final_ones_is_not_shown(final, tmp_path, capsys):
+    folder = shutil.copytree(final, tmp_path / "run")
+    went_on(folder, CONFIG.rounds + 2)
+    data = collect(folder)
+    assert (data["final"], data["influence"], data["samples"]) == (None, None, None)
+    (note,) = data["notes"]
+    wrong = f"it is about the models after {CONFIG.rounds} rounds, but the run has {CONFIG.rounds + 2} by now. "
+    assert note == f"The influence in whole-run is not shown: {wrong}Repeat the command with --overwrite."
+    assert "whole-run" in [entry["name"] for entry in data["commands"]]
+    assert main(["check", str(folder)]) != 0
+    assert f"{folder / 'whole-run'}: {wrong}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "results"),
+    [
+        ("reward", {"note": {"kind": "whole-run-shares, 3 points, to the end of round {last}"}}),
+        ("forget", {"next_round": "{later}", "how": {"repairs": 2}}),
+        ("validate", {"rounds": "{rounds}"}),
+        ("contribution", {"rounds": "{rounds}"}),
+    ],
+)
+def test_results_about_models_that_are_no_longer_the_final_ones_are_not_shown(bare, name, results):
+    rounds = CONFIG.rounds
+    text = json.dumps(results).replace('"{rounds}"', f"{rounds}").replace('"{later}"', f"{rounds + 2}")
+    known = {"run": files.read_json(bare / "manifest.json")["fingerprint"], "title": "results", "findings": []}
+    files.write_json(bare / name / f"{name}.json", known | json.loads(text.replace("{last}", f"{rounds - 1}")))
+    assert [section["name"] for section in collect(bare)["sections"]] == [name]
+    went_on(bare, rounds + 1)
+    data = collect(bare)
+    assert data["sections"] == []
+    assert f"The results in {name} are not shown: it is about the models after {rounds} rounds" in data["notes"][0]
+
+
+def test_payments_for_effects_on_rounds_stay_when_the_run_goes_on(bare):
+    known = {"run": files.read_json(bare / "manifest.json")["fingerprint"], "note": {"kind": "shares, 4 hops"}}
+    files.write_json(bare / "reward" / "reward.json", known)
+    went_on(bare, CONFIG.rounds + 1)
+    assert [section["name"] for section in collect(bare)["sections"]] == ["reward"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cascadice.engine import simulate
 from cascadice.influence import evaluate_on, first_order, truth
 from cascadice.influence.tables import parts, read_note, read_table
+from cascadice.report.page import collect
 from cascadice.runs import ask as asking
 from cascadice.runs import store
 from cascadice.runs import train as runs
@@ -92,10 +93,13 @@ def test_stopped_it_goes_on_where_it_was(trained, run, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ask(run, ASKED, quiet=True)
     assert list(parts(run / "influence")) == kept == [0, 1]
+    assert "What follows is of 2 of 5 rounds; repeat the command to finish." in collect(run)["findings"]
     monkeypatch.setattr(asking, "save_answer", lambda *given: (kept.append(given[1].round.t), save(*given)))
     ask(run, ASKED, quiet=True)
     assert kept == [0, 1, 2, 3, 4]
     same(read_table(run / "influence"), read_table(trained / "influence"))
+    assert read_note(run / "influence") == read_note(trained / "influence")
+    assert not any("repeat the command" in text for text in collect(run)["findings"])
 
 
 def test_more_rounds_can_be_added(run):

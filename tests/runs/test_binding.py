@@ -17,6 +17,7 @@ from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train
 from cascadice.runs.ask import Question, ask, check_note, question_note
+from cascadice.runs.binding import versions
 from cascadice.runs.config import Config
 from cascadice.runs.recording import open_recording
 
@@ -212,6 +213,20 @@ def test_a_run_of_a_later_version_is_not_resumed(unlisted):
         ValueError, match=r"was trained with cascadice 9.9.9, which is later than .* Resume it with that"
     ):
         resume(unlisted)
+
+
+def test_other_versions_of_libraries_are_named_and_kept(unlisted, capsys):
+    now = versions()
+    then = {**now, "torch": "1.13.0", "numpy": "1.0.0"}
+    edit(unlisted / "manifest.json", versions=then)
+    resume(unlisted)
+    (said,) = capsys.readouterr().err.splitlines()
+    each = f"torch 1.13.0 (now {now['torch']}) and numpy 1.0.0 (now {now['numpy']})"
+    assert said.startswith(f"warning: a part of the run was trained with {each}: its bits may differ")
+    resume(unlisted, 8)
+    manifest = json.loads((unlisted / "manifest.json").read_text())
+    assert (manifest["versions"], manifest["earlier_versions"]) == (now, [then])
+    assert capsys.readouterr().err.splitlines() == [said]
 
 
 def test_a_manifest_without_times_is_resumed(unlisted):

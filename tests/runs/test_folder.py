@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from cascadice import files
+from cascadice.files.locks import LOCK
 from cascadice.runs import store, train
 from cascadice.runs.folder import CONFIG, resuming, writing
 from cascadice.runs.recipes import demo
@@ -39,6 +40,36 @@ UNFINISHED = {
     "manifest and a file of mine": ("manifest.json", "notes.txt"),
     "half cleared": ("manifest.json", "config.json", "rounds"),
 }
+
+
+def test_a_run_is_not_begun_inside_another(tmp_path):
+    run(SMALL, tmp_path / "run", quiet=True)
+    for inside in ("influence", "mine/deep"):
+        with pytest.raises(ValueError, match=r"is inside the run in .*/run\. Choose an --out that is outside"):
+            run(SMALL, tmp_path / "run" / inside, quiet=True)
+        assert not (tmp_path / "run" / inside).exists()
+
+
+@pytest.mark.parametrize("record", ["all", "none"])
+@pytest.mark.parametrize("put_there", [False, True])
+def test_a_run_whose_folder_is_moved_while_it_trains_fails(tmp_path, monkeypatch, record, put_there):
+    entered, folder = train.enter, tmp_path / "run"
+
+    def moving(journal, round, last):
+        if round.t == 2:
+            folder.rename(tmp_path / "moved")
+            if put_there:
+                folder.mkdir()
+                (folder / LOCK).touch()  # of whoever writes there
+        entered(journal, round, last)
+
+    monkeypatch.setattr(train, "enter", moving)
+    config = replace(SMALL, record=record, checkpoint_every=2)
+    with pytest.raises(ValueError, match=r"run was moved or removed while this process wrote to it\. Move it back to"):
+        run(config, folder, quiet=True)
+    assert folder.exists() == put_there
+    assert store.load_checkpoint(tmp_path / "moved").t == 2
+    assert not put_there or (folder / LOCK).exists()
 
 
 @pytest.mark.parametrize("kept", UNFINISHED)

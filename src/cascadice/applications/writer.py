@@ -38,7 +38,8 @@ class Section(NamedTuple):
     folder with what they were made from: it returns what it checked, in words, and raises ValueError if they disagree.
     `charts` draws the results, as `applications.charts` says; where it cannot, the page shows their picture.
     `everybody` puts together the results of several processes, in their order. `kept` names what it needs for charts
-    alone: processes do not tell one another as much. `table` gives the table as the page shows it.
+    alone: processes do not tell one another as much. `table` gives the table as the page shows it. `length` says, of
+    results about the final models, how many rounds the run had then; None of others.
     """
 
     question: str
@@ -49,6 +50,7 @@ class Section(NamedTuple):
     everybody: Callable[[Sequence[Json]], Json] = alike
     kept: tuple[str, ...] = ()
     table: Callable[[Json], Json] = lambda table: table
+    length: Callable[[Json], int | None] = lambda results: None
 
 
 Plot = Callable[[Mapping[str, Any], Path], None]

@@ -29,7 +29,7 @@ ATTEMPTS, PAUSE = 5, 0.05  # who asks whether a lock is held holds it for a mome
 UNKNOWN = (ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP)  # file systems without locks
 
 _held: ContextVar[frozenset[Path]] = ContextVar("folders locked here", default=frozenset())
-_handles: set[int] = set()
+_handles: dict[Path, int] = {}
 
 
 @contextmanager
@@ -56,19 +56,35 @@ def locked(folder: Folder) -> Iterator[None]:
     handle = None
     try:
         handle = _acquire(place, Path(folder))
-        _handles.add(handle)
+        _handles[place] = handle
         _held.set(_held.get() | {place})
         yield
     finally:
         _held.set(_held.get() - {place})
         if handle is not None:
             with suppress(OSError):
-                (place / LOCK).unlink()
-            _handles.discard(handle)
+                if _still_there(handle, place / LOCK):  # else it is somebody else's
+                    (place / LOCK).unlink()
+            _handles.pop(place, None)
             os.close(handle)
         with suppress(OSError):
             for each in made:
                 each.rmdir()
+
+
+def check_held(folder: Folder) -> None:
+    """Raise ValueError if a folder that is locked here, or is in one, was moved: writing would make a new one.
+
+    Example:
+        >>> with locked("runs/mine"):  # doctest: +SKIP
+        ...     check_held("runs/mine")
+    """
+    place = Path(os.path.realpath(folder))
+    home = next((each for each in (place, *place.parents) if each in _handles), None)
+    if home is not None and not _still_there(_handles[home], home / LOCK):
+        raise ValueError(
+            f"{home} was moved or removed while this process wrote to it. Move it back to continue, or start again."
+        )
 
 
 def in_use(folder: Folder) -> bool:
@@ -146,7 +162,7 @@ def _let_go() -> None:
     """A forked child must not keep a lock that its parent took."""
     _held.set(frozenset())
     while _handles:
-        os.close(_handles.pop())
+        os.close(_handles.popitem()[1])
 
 
 if hasattr(os, "register_at_fork"):

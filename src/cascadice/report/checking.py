@@ -16,10 +16,20 @@ from cascadice.report.page.sections import audited
 from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
-from cascadice.runs.folder import CHAIN, CONFIG, MANIFEST, WRITERS, read_manifest, read_run_config, run_fingerprint
+from cascadice.runs.folder import (
+    CHAIN,
+    CONFIG,
+    MANIFEST,
+    WRITERS,
+    check_length,
+    read_manifest,
+    read_run_config,
+    run_fingerprint,
+)
 from cascadice.runs.gathering import mixed_up
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
+from cascadice.runs.sweeps import length_in
 
 READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted
 
@@ -33,13 +43,16 @@ class Area:
     how: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def attempt(self, how: str, check: Callable[[], Any]) -> Any:
-        """Do a check and keep what it complains about; what it returns, or None if it complained."""
+    def attempt(self, how: str, check: Callable[[], Any], about: Path | None = None) -> Any:
+        """Do a check and keep what it complains about; what it returns, or None if it complained.
+
+        Complaints that do not name their file begin with `about`.
+        """
         self.how.append(how)
         try:
             return check()
         except (ValueError, TypeError, KeyError, OSError) as error:
-            text = " ".join(str(error).split())
+            text = " ".join(str(error if about is None else f"{about}: {error}").split())
             if not any(known in text or text in known for known in self.problems):
                 self.problems.append(text)
         return None
@@ -151,6 +164,7 @@ def _check_training(areas: dict[str, Area], folder: Path, identity: str | None) 
 def _check_table(area: Area, place: Path, identity: str | None, nodes: int | None) -> None:
     note = area.attempt("run", lambda: read_note(place)) or {}
     _check_identity(area, place / NOTE, note.get("run"), identity)
+    area.attempt("run", lambda: check_length(place.parent, length_in(note)), place)
     area.files = max(area.files, len(parts(place)))
     if parts(place) and (table := area.attempt("content", lambda: read_table(place))) is not None and nodes:
         area.attempt("content", lambda: check_range(table, source=nodes, receiver=nodes))
@@ -182,9 +196,7 @@ def _check_record(area: Area, path: Path, identity: str | None) -> None:
     if results is None:
         return
     _check_identity(area, path, results.get("run"), identity)
-    before = len(area.problems)
-    checked = area.attempt("", lambda: audited(results, path.parent)) or []
-    area.problems[before:] = [f"{path}: {wrong}" for wrong in area.problems[before:]]
+    checked = area.attempt("", lambda: audited(results, path.parent), path) or []
     area.how[-1:] = ["computed again"] * any(not text.startswith("Not ") for text in checked)
 
 

@@ -10,7 +10,7 @@ from cascadice.console import Console, say, track
 from cascadice.engine import Network, Round
 from cascadice.engine.operator import Exchange
 from cascadice.engine.parts import numbered
-from cascadice.files import checksums
+from cascadice.files import checksums, locks
 from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
 from cascadice.names import lookup
@@ -21,7 +21,7 @@ from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import Recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
-from cascadice.runs.words import in_words, print_summary
+from cascadice.runs.words import PLANNED, in_words, print_summary
 
 FIGURE = "influence.png"
 FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
@@ -106,7 +106,7 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool, question: Any =
         raise ValueError(f"{out} holds other tables, such as a ledger; influence needs its own. Choose another --out.")
     if overwrite or not (out / NOTE).exists():
         return note
-    existing = read_note(out)
+    existing = {name: value for name, value in read_note(out).items() if name != PLANNED}
     files.check_format(out / NOTE, existing.get("format", FORMAT), FORMAT)
     defaults = {f.name.replace("_", "-"): _text(f.default) for f in fields(question)} | {"format": FORMAT}
     for name in (*note, *existing):
@@ -189,11 +189,16 @@ def ask(
         remaining = [t for t in starts if t not in there]
         recording = Recording(folder, config, network, tuple(numbers))
         loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
+        begun = note | {PLANNED: str(len({*parts(place), *starts}))}
+        files.write_json(place / NOTE, begun)
         with world.exchange(network) as exchange:
             computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
             shown = track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}")
             for answer in shown:
-                save_answer(place, answer, note, network.members)
+                locks.check_held(place)
+                save_answer(place, answer, begun, network.members)
+        files.flush(place, parts(place).values())
+        files.write_json(place / NOTE, note)
         return conclude(console, network, folder, place, world)
 
 

@@ -1,10 +1,14 @@
 """Whether what belongs to one run still belongs together: its settings, its data, and the version that made it."""
 
+import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 import cascadice
 from cascadice.data.samples import DataSet, content_digest
@@ -97,6 +101,28 @@ def check_version(folder: Path) -> None:
             f"{folder} was trained with cascadice {trained}, which is later than {cascadice.__version__}. Resume it "
             "with that version."
         )
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes here."""
+    libraries = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {**libraries, "python": platform.python_version()}
+
+
+def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The other versions that trained a run so far, the first ones first, by its manifest."""
+    then = [*(manifest.get("earlier_versions") or ()), manifest.get("versions")]
+    return [each for each in then if isinstance(each, dict) and each != versions()]
+
+
+def version_warning(earlier: Sequence[Mapping[str, str]]) -> str:
+    """That a run may not get the bits of one that was never stopped, if other versions trained a part of it."""
+    now, then = versions(), earlier[-1] if earlier else {}
+    other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]
+    if not other:
+        return ""
+    each = " and ".join(f"{name} {then[name]} (now {now[name]})" for name in other)
+    return f"a part of the run was trained with {each}: its bits may differ from those of a run that was never stopped"
 
 
 def _numbers(version: str) -> list[int]:

@@ -57,6 +57,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     check_writable(folder, "a run")
     present = {path.name for path in folder.iterdir()} - {locks.LOCK} if folder.exists() else set()
     if not present:
+        _check_outside(folder)
         return
     if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder.")
@@ -72,6 +73,17 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
                 f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
                 "Leave it out, or use another folder."
             )
+
+
+def _check_outside(folder: Path) -> None:
+    """Refuse to begin a run inside another: only the other's writer may write there."""
+    for around in Path(os.path.realpath(folder)).parents:
+        if _is_run(around):
+            raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
+
+
+def _is_run(folder: Path) -> bool:
+    return all((folder / name).exists() for name in (CONFIG, MANIFEST))
 
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
@@ -98,7 +110,7 @@ def writing(*folders: Path) -> Iterator[None]:
         ...     ...
     """
     with ExitStack() as stack:
-        in_run = {each: all((each.parent / name).exists() for name in (CONFIG, MANIFEST)) for each in folders}
+        in_run = {each: _is_run(each.parent) for each in folders}
         for home in dict.fromkeys(folder.parent if of_run else folder for folder, of_run in in_run.items()):
             check_writable(home)
             stack.enter_context(locks.locked(home))
@@ -180,6 +192,16 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
         if not isinstance(manifest.get(name, ""), str):
             raise ValueError(f"{name} in {path} must be a text; found {manifest[name]!r}. Restore it from a copy.")
     return manifest
+
+
+def check_length(folder: files.Folder, rounds: int | None) -> None:
+    """Raise ValueError if the run in a folder went on after results about its final models, which were of `rounds`."""
+    now = read_manifest(folder).get("rounds", 0)
+    if rounds is not None and rounds < now:
+        raise ValueError(
+            f"it is about the models after {rounds} rounds, but the run has {now} by now. Repeat the command with "
+            "--overwrite."
+        )
 
 
 def determining(config: Config) -> dict[str, Any]:

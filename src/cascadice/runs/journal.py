@@ -10,17 +10,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-import cascadice
 from cascadice import files, interrupts
 from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
+from cascadice.files import locks
 from cascadice.runs import store
+from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
 from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST
@@ -62,6 +62,7 @@ class Journal:
     counted: tuple[int, int] = (0, 0)
     timed: bool = True
     departures: Departures = field(default_factory=Departures)
+    earlier_versions: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -102,6 +103,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     if journal.network.uneven:  # who sat the round out has none
         loss[(round.draw.batch == PADDING).flatten(1).all(1).to(loss.device)] = torch.nan
     if round.t in to_keep.rounds:
+        locks.check_held(journal.folder)
         store.save_round(journal.folder, round, **journal.identity)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
@@ -143,6 +145,7 @@ def _metrics_to_cpu(journal: Journal) -> None:
 
 def save(journal: Journal) -> None:
     """Save metrics, then the checkpoint: whenever the process or the power dies, what came before it is complete."""
+    locks.check_held(journal.folder)
     _metrics_to_cpu(journal)
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
     # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
@@ -209,6 +212,7 @@ def end(journal: Journal, status: str) -> None:
 
     Several processes plot finished runs alone: after a failure, torchrun and the others wait for this one to end.
     """
+    locks.check_held(journal.folder)
     journal.status, journal.ended = status, monotonic()
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     delete_later_rounds(journal)
@@ -220,6 +224,7 @@ def end(journal: Journal, status: str) -> None:
 
 
 def _write(journal: Journal) -> None:
+    locks.check_held(journal.folder)
     _metrics_to_cpu(journal)
     store.write_metrics(journal.folder, journal.metrics, journal.network.members)
     _write_manifest(journal)
@@ -272,7 +277,6 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
     """What stays the same as long as a run trains: its network, and the machine."""
     network, world = journal.network, journal.world
     cuda = network.device.type == "cuda"
-    versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
     process = {} if world.alone else {"rank": world.rank, "of": world.size, "members": list(network.members)}
     return {
         "strategy": network.strategy,
@@ -283,6 +287,7 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
-        "versions": {**versions, "python": platform.python_version()},
+        "versions": versions(),
+        **({"earlier_versions": journal.earlier_versions} if journal.earlier_versions else {}),
         **({"process": process} if process else {}),
     }

@@ -81,6 +81,11 @@ def whole_run_note(question: WholeRunQuestion, played: Playable) -> dict[str, st
     return note | changed_settings(question, without=("kinds",))
 
 
+def length_in(note: Mapping[str, object]) -> int | None:
+    """How many rounds the run had when it was asked about its final models; None if the note is of another question."""
+    return int(str(note["rounds"])) if "rounds" in note else None
+
+
 def sweep_run(played: Playable, question: WholeRunQuestion, folder: Path, console: Console) -> Swept:
     """Everything that the question asks of a run. A call that was stopped continues when it is repeated.
 

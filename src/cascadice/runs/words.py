@@ -12,6 +12,7 @@ from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
 
 FAR = 0.1  # of what training changed: shares that miss more of it are not its parts
+PLANNED = "planned"  # in the note of a table that is not finished: how many rounds it will have
 NOT_FINAL = "These sums do not say what the final models owe to anybody. For that, use --kind whole-run."
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
@@ -155,6 +156,12 @@ def missed(total: float, change: float) -> str:
     if total * change <= 0:
         return "The shares do not even have the sign of what training changed"
     return f"The shares miss what training changed by {100 * abs(total / change - 1):.0f} %"
+
+
+def unfinished(note: Mapping[str, object], there: int) -> str:
+    """That a table lacks rounds that were asked for, in words; empty if none is known to be missing."""
+    planned = int(str(note.get(PLANNED, 0)))
+    return f"{there} of {planned} rounds; repeat the command to finish" if there < planned else ""
 
 
 def in_words(results: Sequence[EvaluationResult]) -> str:

@@ -1,6 +1,7 @@
 """`cascadice forget`: corrected models that load as a checkpoint does, and a record that says what was done."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def test_a_recording_of_the_end_says_what_stays(recorded, cascadice, tmp_path):
     code, _, error, _ = cascadice("--participant", "1", folder=later)
     assert code == 2
     assert "lacks round 3. Use --record all" in error
+
+
+def test_a_recording_that_stops_before_the_run_is_refused(recorded, cascadice, tmp_path):
+    early = shutil.copytree(recorded, tmp_path / "early")
+    store.delete_rounds(early, [4, 5])
+    code, out, error, _ = cascadice("--participant", "1", folder=early)
+    assert (code, out) == (2, "")
+    said = f"the last round must be recorded to correct the final models; {early} has 6 rounds, of which 0 to 3 are "
+    assert f"{said}recorded. Train with --record all." in error
 
 
 def test_the_picture_is_drawn(recorded, tmp_path, one_thread):

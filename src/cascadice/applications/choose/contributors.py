@@ -46,6 +46,7 @@ SECTION = Section(
     charts=charts,
     everybody=everybody,
     table=signed_table,
+    length=lambda results: results["rounds"],
 )
 
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace, world: World) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
     (total,) = world.total(float(swept.scores[SHARES].participants.sum()))
-    results = _results(writer, swept, question, args.on, total)
+    results = _results(writer, swept, question, args.on, total) | {"rounds": run.rounds}
     of_all = writer.write(plain(results), picture.plot_contributions, SECTION, world)
     remove_sweeps(writer.folder)
     rows = [

@@ -27,6 +27,7 @@ from cascadice.engine.operator import Exchange, Operator
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.flags import open_from
+from cascadice.runs.folder import read_manifest
 from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
 
@@ -43,6 +44,7 @@ SECTION = Section(
     "0 = exact.",
     audit,
     charts=charts,
+    length=lambda results: results["next_round"] - results["how"]["repairs"],
 )
 EXACT = (
     "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
@@ -139,6 +141,11 @@ def _whole_numbers(flag: str, text: str | None) -> tuple[int, ...]:
 def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
     """From the first round in which something is forgotten to the last recorded one."""
     span = recording.consecutive_rounds()
+    if span.stop < (length := read_manifest(recording.folder).get("rounds", 0)):
+        raise ValueError(
+            f"the last round must be recorded to correct the final models; {recording.folder} has {length} rounds, of "
+            f"which {span.start} to {span[-1]} are recorded. Train with --record all."
+        )
     asked = span if rounds is None else rounds
     if asked.start not in span or asked[-1] not in span:
         recorded = f"those recorded in {recording.folder}, {span.start} to {span[-1]}"

@@ -19,7 +19,7 @@ from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
 from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
-from cascadice.applications.reward.sentences import check_gap, everybody, sentences
+from cascadice.applications.reward.sentences import check_gap, everybody, length, sentences
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
 from cascadice.engine import Network
@@ -54,6 +54,7 @@ SECTION = Section(
     charts=charts,
     everybody=everybody,
     kept=("contributions", "samples"),
+    length=length,
 )
 
 

@@ -1,5 +1,6 @@
 """What `cascadice reward` says: who is paid what, why, and how sure that is."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +39,12 @@ def everybody(parts: Sequence[Json]) -> Json:
         by_round = zip(*(part["contributions"] for part in parts), strict=True)
         whole["contributions"] = [[value for own in each for value in own] for each in by_round]
     return {**whole, "findings": sentences(whole)}
+
+
+def length(results: Json) -> int | None:
+    """How many rounds the run had whose final models payments are for; None if they are for effects on rounds."""
+    last = re.fullmatch(r"whole-run-shares, .*to the end of round (\d+)", results["note"]["kind"])
+    return None if last is None else int(last[1]) + 1
 
 
 def gap_in_words(untrained: float, trained: float, gap: float, points: int = POINTS) -> str:

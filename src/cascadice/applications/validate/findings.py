@@ -38,6 +38,7 @@ SECTION = Section(
     "does, 0 = says nothing, negative = ranks them the wrong way round. Leave-one-out: the same for the effect of "
     "leaving out each participant. Cost: the time of the estimate divided by that of one training.",
     charts=charts,
+    length=lambda results: results["rounds"],
 )
 
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.influence.uncertainty import half_width
-from cascadice.runs.folder import INFLUENCE, WHOLE_RUN
+from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, check_length
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
+from cascadice.runs.sweeps import length_in
 from cascadice.runs.words import caution
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence
@@ -49,6 +50,8 @@ def read(
                 continue
             if any(read_note(place).get("run") != run for place in places):
                 raise ValueError("it belongs to another run.")
+            for place in places:
+                _check_whole(place)
             rows = _called(concatenate(map(read_table, places)))
             change, note = read_training_change(places[0]), read_note(places[0])
             summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
@@ -61,6 +64,14 @@ def read(
 def _called(rows: Table) -> Table:
     """The rows, with whole-run influence at the usual weight called just that."""
     return replace(rows, kind=np.where(rows.kind == "whole-run at 1", "whole-run", rows.kind).astype(object))
+
+
+def _check_whole(place: Path) -> None:
+    """Raise ValueError if whole-run influence is not about the final models, or lacks rounds."""
+    length, there = length_in(read_note(place)), len(parts(place))
+    check_length(place.parent, length)
+    if length is not None and there < length:
+        raise ValueError(f"it was stopped at {there} of {length} rounds. Repeat the command to finish.")
 
 
 def shown(read: Sequence[Influences], nodes: int) -> list[int]:

@@ -19,7 +19,7 @@ from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.applications.validate.findings import SECTION as VALIDATE
 from cascadice.applications.writer import Section, alike
 from cascadice.engine.parts import numbered
-from cascadice.runs.folder import INFLUENCE, launcher
+from cascadice.runs.folder import INFLUENCE, check_length, launcher
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
@@ -92,10 +92,23 @@ def together(name: str, parts: Sequence[Json]) -> Json:
 
 def audited(results: Json, folder: Path) -> list[str]:
     """What was checked about these results, in words; ValueError if they are not what they were made from."""
+    section = SHOWN.get(folder.name)
+    if section is None:
+        return []
     try:
-        return SECTIONS[folder.name].audit(results, folder) if folder.name in SECTIONS else []
+        check_length(folder.parent, _length(section, results))
+        return section.audit(results, folder)
     except (KeyError, IndexError, AttributeError, OSError) as error:
         raise ValueError(f"it cannot be checked: {type(error).__name__} {error}.") from None
+
+
+def _length(section: Section, results: Json) -> int | None:
+    """How many rounds the run had when these results about its final models were computed, if they say so."""
+    try:
+        length = section.length(results)
+    except (KeyError, TypeError, AttributeError):  # those of other versions
+        return None
+    return length if isinstance(length, int) else None
 
 
 def build_section(results: Json, folder: Path) -> Json:

@@ -7,7 +7,7 @@ from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
 from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.runs.summary import InfluenceSummary, clear_samples, sides
-from cascadice.runs.words import adding_up, caution, meaning, with_faults
+from cascadice.runs.words import adding_up, caution, meaning, unfinished, with_faults
 
 NAMED = 3  # participants named on each side
 TOP = 20  # samples
@@ -25,7 +25,8 @@ def sentences(
         texts += [f"Influence is {meaning(next(iter(summary.updates)))}.", *final_models(summary)]
     for summary in rounds_of[:1]:
         about = [] if whole else [SIGNS, *_participants(summary)]
-        texts += [*about, *_distance(summary), *_accuracy(summary)]
+        part = unfinished(summary.asked, len(summary.rounds))
+        texts += [*([f"What follows is of {part}."] if part else []), *about, *_distance(summary), *_accuracy(summary)]
     return texts + [text for summary in (*whole, *rounds_of) for text in _samples(summary)][:1]
 
 
