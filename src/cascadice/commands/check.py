@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         for area in check_run(place, read_key(args.seal, place), args.data_root)
     ]
     console.print_table(("part", "files", "checked", "wrong"), summary(areas), wrap="checked")
-    problems = [problem for area in areas for problem in area.problems]
+    problems = list(dict.fromkeys(problem for area in areas for problem in area.problems))
     if not problems and not all((place / checksums.LIST).exists() for place in places):
         say(console, "This run has no checksums: an earlier version recorded it. Resuming it adds them.")
     for problem in problems:
