@@ -53,6 +53,17 @@ def test_every_file_that_is_written_is_listed(folder):
     verify_none_missing(folder / "rounds")
 
 
+@pytest.mark.parametrize("name", ["one.json", "rounds/two.json"])
+def test_a_run_that_has_lost_its_list_is_refused(folder, name):
+    files.write_json(folder / "manifest.json", {"format": "cascadice-run-2"})
+    verify(folder / name)
+    (folder / LIST).unlink()
+    with pytest.raises(ValueError, match=r"checksums.jsonl is missing, so nothing shows .* Restore it from a copy"):
+        verify(folder / name, foreign=True)
+    files.write_json(folder / "manifest.json", {"versions": {"cascadice": "0.1.0"}})
+    verify(folder / name)
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_what_was_changed_removed_or_planted_is_refused(folder, fresh):
     (folder / "one.json").write_text('{"n": 12}')

@@ -88,6 +88,16 @@ def test_a_run_goes_on_when_the_reader_of_its_output_leaves(monkeypatch, tmp_pat
     assert files.read_json(tmp_path / "run" / "manifest.json")["status"] == "finished"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")  # noqa: PTH110
+def test_a_run_goes_on_when_its_output_cannot_be_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
+    with open("/dev/full", "w", buffering=1) as stdout:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["run", "demo", *TINY, "--out", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err == "cascadice: standard output: No space left on device.\n"
+    assert files.read_json(tmp_path / "run" / "manifest.json")["status"] == "finished"
+
+
 def test_standard_output_may_be_closed():
     line = f"{sys.executable} -m cascadice list recipes >&-"
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)

@@ -40,13 +40,20 @@ class Interval:
 T = TypeVar("T", bound=Interval)
 
 
-def parse_interval(text: str, what: str, make: type[T] | Any = Interval, without_strength: Collection[str] = ()) -> T:
+def parse_interval(
+    text: str,
+    what: str,
+    make: type[T] | Any = Interval,
+    without_strength: Collection[str] = (),
+    example: str = "noise:0,3:100@10-20",
+) -> T:
     """Read `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` never ends.
 
     Args:
         what: What the text describes, for errors.
         make: The class of the result.
         without_strength: The kinds that take no strength.
+        example: A text of this kind, for errors.
 
     Example:
         >>> parse_interval("flip-labels:3,5:0.5@10-20", "corruption")
@@ -54,9 +61,7 @@ def parse_interval(text: str, what: str, make: type[T] | Any = Interval, without
     """
     form = FORM.fullmatch(text.strip())
     if form is None or (form[6] and not form[5]):
-        raise ValueError(
-            f"a {what} must be written kind:nodes[:strength][@from-to], e.g. noise:0,3:100@10-20; found {text!r}."
-        )
+        raise ValueError(f"a {what} must be written kind:nodes[:strength][@from-to], e.g. {example}; found {text!r}.")
     kind, nodes, strength, first, dash, last = form.groups()
     rounds = None
     if first is not None:

@@ -219,6 +219,8 @@ def one(way):
 @pytest.mark.parametrize("way", [path_integrated, shares, shares_of_samples, one(path_integrated_samples)])
 def test_a_quadrature_needs_a_point(way):
     network = small()
+    with pytest.raises(ValueError, match=r"at most 100 points; found 1000000000. Use fewer"):
+        weighted_points(10**9)
     with pytest.raises(ValueError, match="at least 1 point; found 0"):
         way(network, window(network, 1), evaluate_on(network), points=0)
 

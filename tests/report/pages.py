@@ -5,7 +5,11 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+from cascadice.applications.reward.contributions import Entry
+from cascadice.applications.reward.ledger import by_round, enter, read_ledger
+from cascadice.applications.reward.payouts import pay
 from cascadice.runs import train as runs
 from cascadice.runs.ask import Question, ask
 from cascadice.runs.folder import fingerprint
@@ -53,12 +57,18 @@ def write_section(folder, name, config=CONFIG, **more):
 
 
 def write_everything(folder):
-    """What `detect` and `reward` would have written, with a picture and a chart."""
+    """What `detect` and `reward` would have written, with a picture, a chart and a ledger."""
     write_section(folder, "detect", votes=[[0, 0, 1, 0, 0, 0]], figure="detect.png")
     (folder / "detect" / "detect.png").write_bytes(base64.b64decode(PIXEL))
+    contributions = [[-1.0, 0.1 * t, 0.5, 0, 0, 0] for t in range(-1, 2)]
+    entries = [Entry(t, torch.tensor(values)) for t, values in enumerate(contributions)]
+    enter(folder / "ledger", {"run": fingerprint(CONFIG), "kind": "shares, 1 hop"}, entries)
+    ledger = read_ledger(folder / "ledger")
+    payments = pay(by_round(ledger), 6.0).payment.tolist()
+    columns, rows = ["participant", "payment", HOSTILE], [[node, each, HOSTILE] for node, each in enumerate(payments)]
     paid = {
-        "rounds": [0, 1, 2],
-        "payments": [1.0] * 6,
-        "contributions": [[-1.0, 0.1 * t, 0.5, 0, 0, 0] for t in range(-1, 2)],
-    }
+        "budget": 6.0, "floor": 0.0, "clawback": 1.0, "rounds": ledger.rounds, "seal": ledger.seal,
+        "ledger": str(ledger.folder), "payments": payments, "contributions": contributions,
+        "table": {"columns": columns, "rows": rows},
+    }  # fmt: skip
     write_section(folder, "reward", **paid)

@@ -1,15 +1,19 @@
 """`cascadice check` looks at everything in a run and says what is wrong with it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from cascadice.applications.forget.audit import audit, models_digest
+from cascadice.applications.reward.contributions import Entry
+from cascadice.applications.reward.ledger import enter, read_ledger
 from cascadice.applications.reward.seals import read_key
 from cascadice.cli import main
-from cascadice.files import checksums, keep_checksums, write_json
+from cascadice.files import checksums, keep_checksums, remove, write_json
 from cascadice.report.page import collect
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
@@ -93,6 +97,116 @@ ATTACKS = {
         run / "checkpoint.safetensors", run / "forget" / "models" / "checkpoint.safetensors"
     ),
 }
+
+
+def without_ledger(run):
+    shutil.rmtree(run / "ledger")
+    shutil.rmtree(run / "reward")
+
+
+def forged_outside(run):
+    """A ledger outside the run that pays participant 1 alone, and payments that follow from it."""
+    note, forged = read_ledger(run / "ledger").note, run.parent / "forged"
+    enter(forged, note, [Entry(t, torch.tensor([1.0, -9.0, 1.0])) for t in read_ledger(run / "ledger").rounds])
+    rows = [[1, 100.0], [0, 0.0], [2, 0.0]]
+    return {
+        "ledger": str(forged),
+        "seal": read_ledger(forged).seal,
+        "payments": [0.0, 100.0, 0.0],
+        "table": {"rows": rows},
+    }
+
+
+def of_payments(change):
+    """Change the payments as `change` says, and list all files anew."""
+
+    def forge(run):
+        path = run / "reward" / "reward.json"
+        write_json(path, change(run, json.loads(path.read_text())))
+        (run / checksums.LIST).unlink()
+        keep_checksums(run, (path for path in run.rglob("*") if path.is_file()))
+
+    return forge
+
+
+def doubled(run, results):
+    """Twice what the ledger gives, which follows from a negative weight of others."""
+    earned = sum(max(credit, 0.0) for credit in results["credit"])
+    rows = [[node, 2 * payment, *rest] for node, payment, *rest in results["table"]["rows"]]
+    payments = [2 * payment for payment in results["payments"]]
+    return results | {"others_weight": -earned / 2, "payments": payments, "table": {"rows": rows}}
+
+
+def lost_ledger(run, results):
+    shutil.rmtree(run / "ledger")
+    return results | {"ledger": "nowhere/ledger"}
+
+
+FORGERIES = {
+    "it does not say clawback": of_payments(lambda run, results: {k: v for k, v in results.items() if k != "clawback"}),
+    "others and others_weight must be numbers from 0 on": of_payments(doubled),
+    "forged/chain.jsonl was entered without a key": of_payments(lambda run, results: results | forged_outside(run)),
+    "there is no ledger in": of_payments(lost_ledger),
+    "has no ledger whose seal the key could verify": without_ledger,
+}
+
+
+@pytest.mark.parametrize("said", FORGERIES)
+def test_who_lacks_the_key_cannot_forge_payments(check, whole, said):
+    code, _, err = check(FORGERIES[said], "--seal", str(whole / "key"))
+    assert code == 1
+    assert said in err
+
+
+def test_a_sealed_ledger_outside_the_run_is_verified(check, whole, tmp_path):
+    def move(run):
+        shutil.move(run / "ledger", tmp_path / "mine")
+        of_payments(lambda run, results: results | {"ledger": str(tmp_path / "mine")})(run)
+
+    code, out, err = check(move, "--seal", str(whole / "key"))
+    assert (code, err) == (0, "")
+    assert "computed again, seal" in next(line for line in out.splitlines() if line.startswith("reward"))
+
+
+def test_payments_that_cannot_be_computed_again_are_not_shown(whole, tmp_path):
+    run = shutil.copytree(whole / "run", tmp_path / "run")
+    FORGERIES["it does not say clawback"](run)
+    data = collect(run)
+    assert "reward" not in [section["name"] for section in data["sections"]]
+    assert "The results in reward are not shown: the payments cannot be computed again" in data["notes"][0]
+
+
+def test_pipes_do_not_end_the_check(check):
+    def pipes(run):
+        for name in ("metrics.parquet", "rounds/000001.safetensors"):
+            (run / name).unlink()
+            os.mkfifo(run / name)
+        (run / "rounds" / "000002.safetensors").unlink()
+
+    code, _, err = check(pipes)
+    assert code == 1
+    for said in (
+        "metrics.parquet must be a file",
+        "000001.safetensors must be a file",
+        "000002.safetensors is missing",
+    ):
+        assert said in err
+
+
+def test_a_run_that_trains_meanwhile_is_no_problem(check, monkeypatch):
+    """While files are compared, one is removed and another one written."""
+    compare, done = checksums.problem, []
+
+    def meanwhile(listing, path):
+        if not done:
+            done.append(path)
+            remove(listing.folder / "rounds" / "000000.safetensors")
+            write_json(listing.folder / "later" / "note.json", {})
+        return compare(listing, path)
+
+    monkeypatch.setattr(checksums, "problem", meanwhile)
+    code, out, err = check()
+    assert (code, err) == (0, ""), out
 
 
 @pytest.mark.parametrize("said", ATTACKS)

@@ -246,7 +246,6 @@ def test_a_run_that_has_just_started_has_a_page(tmp_path):
 @pytest.mark.parametrize(("status", "note"), [("interrupted", "was interrupted"), ("running", "was killed")])
 def test_a_run_that_ended_early_is_said_to(bare, tmp_path, status, note):
     folder = shutil.copytree(bare, tmp_path / "early")
-    (folder / "checksums.jsonl").unlink()
     manifest = files.read_json(folder / "manifest.json")
     files.write_json(folder / "manifest.json", {**manifest, "status": status, "rounds": 2})
     notes = collect(folder)["notes"]
@@ -267,17 +266,17 @@ def test_what_is_shown_already_is_not_offered(run):
 
 
 def test_sections_are_what_commands_found(run):
-    write_section(run, "reward")
+    write_section(run, "choose")
     write_section(run, "detect", votes=[[1, 0, 0], [0.0, None, 0.4, 0.5, 1.0]], figure="detect.png")
     write_section(run, "curious", table={"columns": ["x"], "rows": [[float("nan")], [[1]]] + [[i] for i in range(600)]})
     (run / "detect" / "detect.png").write_bytes(b"\x89PNG and so on")
     data = collect(run)
-    detect, reward, curious = data["sections"]
-    assert [section["name"] for section in data["sections"]] == ["detect", "reward", "curious"]
+    detect, choose, curious = data["sections"]
+    assert [section["name"] for section in data["sections"]] == ["detect", "choose", "curious"]
     assert data["flagged"] == [3, 4]
     assert detect["picture"].startswith("data:image/png;base64,")
-    assert reward["picture"] is None
-    assert reward["rows"] == [[2, 0.5, HOSTILE], [4, -1.25, True]]
+    assert choose["picture"] is None
+    assert choose["rows"] == [[2, 0.5, HOSTILE], [4, -1.25, True]]
     assert (curious["count"], len(curious["rows"]), curious["rows"][0]) == (602, 500, [None])
 
 

@@ -44,11 +44,16 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture(params=["listed", "unlisted"])
 def folder(request, recorded, tmp_path):
-    """A copy of the run; without its list, what files say about themselves must do."""
+    """A copy of the run; without a list, what files say about themselves must do."""
     copy = shutil.copytree(recorded, tmp_path / "run")
-    if request.param == "unlisted":
-        (copy / checksums.LIST).unlink()
-    return copy
+    return copy if request.param == "listed" else without_list(copy)
+
+
+def without_list(run):
+    """Let a run be of the format that kept no list."""
+    (run / checksums.LIST).unlink()
+    edit(run / "manifest.json", format=None)
+    return run
 
 
 @pytest.fixture
@@ -58,8 +63,7 @@ def listed(recorded, tmp_path):
 
 @pytest.fixture
 def unlisted(listed):
-    (listed / checksums.LIST).unlink()
-    return listed
+    return without_list(listed)
 
 
 def edit(path, **changes):

@@ -150,7 +150,7 @@ def test_bad_behaviours_are_refused():
         behaviours.parse("free-ridr:2")
     with pytest.raises(ValueError, match=r"free-rider takes no strength; found 0.5"):
         behaviours.parse("free-rider:2:0.5")
-    with pytest.raises(ValueError, match=r"a behaviour must be written kind:nodes"):
+    with pytest.raises(ValueError, match=r"a behaviour must be written kind:nodes.* e.g. noise-sender:0,3:0.5@10-20;"):
         behaviours.parse("free-rider")
     with pytest.raises(ValueError, match=r"the strength must be a number"):
         behaviours.parse("sign-flipper:1:much")

@@ -36,9 +36,9 @@ def final(folder):
 
 UNFINISHED = {
     "settings alone": ("config.json",),
-    "manifest alone": ("manifest.json",),
-    "manifest and a file of mine": ("manifest.json", "notes.txt"),
-    "half cleared": ("manifest.json", "config.json", "rounds"),
+    "manifest alone": ("manifest.json", "checksums.jsonl"),
+    "manifest and a file of mine": ("manifest.json", "checksums.jsonl", "notes.txt"),
+    "half cleared": ("manifest.json", "checksums.jsonl", "config.json", "rounds"),
 }
 
 
@@ -85,6 +85,17 @@ def test_a_folder_that_somebody_died_in_can_be_used(tmp_path, kept, how):
     run(config, tmp_path / "a", quiet=True, **{how: True})
     assert final(tmp_path / "a") == final(tmp_path / "whole")
     assert (tmp_path / "a" / "notes.txt").exists() == ("notes.txt" in UNFINISHED[kept])
+
+
+def test_a_run_that_has_lost_its_list_can_be_overwritten(tmp_path):
+    run(replace(SMALL, rounds=2), tmp_path, quiet=True)
+    (tmp_path / "notes.txt").write_text("mine")
+    for name in ("checksums.jsonl", "config.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=r"checksums.jsonl is missing"):
+        run(replace(SMALL, rounds=2), tmp_path, quiet=True, resume=True)
+    run(replace(SMALL, rounds=2), tmp_path, quiet=True, overwrite=True)
+    assert (tmp_path / "notes.txt").exists()
 
 
 @pytest.mark.parametrize("manifest", ['{"name": "an app"}', "[]", "no JSON"])

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -145,6 +146,25 @@ def test_equal_checkpoints_are_equal_files_that_others_may_read(tmp_path):
         files.append(tmp_path / name / store.CHECKPOINT)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert stat.S_IMODE(files[0].stat().st_mode) == 0o644
+
+
+def test_a_file_for_which_there_is_no_room_is_named(tmp_path):
+    def fill():
+        with files.replacing(tmp_path / "metrics.parquet"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*metrics.parquet'"):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_umask_is_respected(tmp_path):
+    before = os.umask(0o077)
+    try:
+        store.save_checkpoint(tmp_path, 1, next(simulate(small_network(), 1)).after, run="abc")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / store.CHECKPOINT).stat().st_mode) == 0o600
 
 
 def test_another_model_or_configuration_is_refused(tmp_path):

@@ -292,13 +292,17 @@ def test_a_killed_process_can_be_gone_on_with(tmp_path):
     assert not list((tmp_path / "cut").rglob(".tmp-*"))
 
 
-def test_a_run_goes_on_without_its_metrics_if_no_list_has_them(tmp_path):
+def test_a_run_that_never_had_a_list_goes_on_without_its_metrics(tmp_path):
     config = replace(demo(), rounds=4, epochs=None)
     run(config, tmp_path / "run", quiet=True)
     (tmp_path / "run" / "metrics.parquet").unlink()
     with pytest.raises(ValueError, match=r"metrics.parquet is missing. Restore it from a copy"):
         run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)
     (tmp_path / "run" / "checksums.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"checksums.jsonl is missing, so nothing shows .* train the run again with"):
+        run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)
+    manifest = (tmp_path / "run" / "manifest.json").read_text()
+    (tmp_path / "run" / "manifest.json").write_text(manifest.replace('"format": "cascadice-run-2",', ""))
     with pytest.raises(ValueError, match="is finished and its metrics are lost"):
         run(config, tmp_path / "run", resume=True, quiet=True)
     run(replace(config, rounds=6), tmp_path / "run", resume=True, quiet=True)

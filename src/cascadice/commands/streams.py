@@ -12,10 +12,14 @@ TRACEBACK = "CASCADICE_TRACEBACK"  # set to 1, unexpected errors are shown in fu
 
 
 class _Output:
-    """A stream whose reader may leave: what is written after that goes nowhere, and what is computed goes on."""
+    """A stream that may fail: what is written after that goes nowhere, and what is computed goes on.
+
+    `failure` is why, unless its reader left, as `head` does.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
         with self._patience():
@@ -33,7 +37,9 @@ class _Output:
     def _patience(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                self.failure = self.failure or error
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -41,7 +47,11 @@ class _Output:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Whatever happens to the reader of standard output inside, the command goes on and ends as it would have."""
+    """Whatever happens to standard output inside, the command goes on; if its reader left, it ends as it would have.
+
+    Raises:
+        OSError: At the end, if standard output could not be written, as on a full disk.
+    """
     for stream in range(3):  # one that is closed would be the next file that is opened, and be printed into
         try:
             os.fstat(stream)
@@ -50,9 +60,12 @@ def standard_output() -> Iterator[None]:
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    with redirect_stdout(_Output(stdout)):
+    output = _Output(stdout)
+    with redirect_stdout(output):
         yield
-        sys.stdout.flush()
+        output.flush()
+    if output.failure is not None:
+        raise OSError(output.failure.errno, output.failure.strerror, "standard output")
 
 
 def last_resort(error: Exception) -> str:

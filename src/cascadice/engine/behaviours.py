@@ -44,7 +44,7 @@ class Behaviour(Interval):
 def parse(text: str) -> Behaviour:
     """The behaviour written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`."""
     weak = [name for name, conducts in BEHAVIOURS.items() if conducts.factor == 1 and not conducts.noise]
-    return parse_interval(text, "behaviour", Behaviour, weak)
+    return parse_interval(text, "behaviour", Behaviour, weak, "noise-sender:0,3:0.5@10-20")
 
 
 def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tuple[Tensor, ...]:

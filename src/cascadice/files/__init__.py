@@ -47,6 +47,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
                     raise OSError(error.errno, error.strerror, str(path)) from None
                 if durable:
                     sync(path.parent)
+    except OSError as error:
+        if error.errno is None or error.filename:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # such as that of a full disk
     finally:
         draft.unlink(missing_ok=True)
 

@@ -26,6 +26,7 @@ from cascadice.files.digests import Digest, check_ordinary, digest, digest_if_th
 LIST = "checksums.jsonl"
 FORMAT = "cascadice-checksums-1"
 LEVELS = 4  # folders to go up from a file to its list: RUN/whole-run/unfinished/at-0.5/000040.safetensors
+MANIFEST, LISTED_RUN = "manifest.json", "cascadice-run-2"  # the format of runs that keep a list; that of 0.1.0 did not
 RECOMPUTE = "Restore it from a copy, or compute it again with --overwrite"
 APPENDED = ".jsonl"  # these grow, and carry digests of their own
 
@@ -213,16 +214,32 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
 
 
 def verify(path: Path, *, foreign: bool = False, remedy: str = RECOMPUTE) -> None:
-    """Raise ValueError if a file is not what its list says. Without a list nothing but its kind is checked.
+    """Raise ValueError if a file is not what its list says, or if its run has lost the list.
 
-    `foreign` files may have been put there by others: those that are not listed pass. `remedy` says what to do.
+    Without a list, outside runs and in those of version 0.1.0, nothing but the kind of the file is checked. `foreign`
+    files may have been put there by others: those that are not listed pass. `remedy` says what to do.
     """
     check_ordinary(path)
     listing = list_for(path)
-    if listing is None or path.suffix == APPENDED or (foreign and _name(listing.folder, path) not in listing.files):
+    if listing is None:
+        _check_not_lost(path)
+        return
+    if path.suffix == APPENDED or (foreign and _name(listing.folder, path) not in listing.files):
         return
     if wrong := problem(listing, path):
         raise ValueError(f"{path} {wrong}. {remedy}; `cascadice check {listing.folder}` says what else is wrong.")
+
+
+def _check_not_lost(path: Path) -> None:
+    """Raise ValueError if a file without a list is part of a run that had one."""
+    for folder in [*path.absolute().parents][:LEVELS]:
+        manifest = folder / MANIFEST
+        # the list is older than the manifest, so one that began meanwhile has it by now
+        if manifest.is_file() and f'"{LISTED_RUN}"'.encode() in manifest.read_bytes() and not (folder / LIST).exists():
+            raise ValueError(
+                f"{folder / LIST} is missing, so nothing shows whether files of this run were changed. Restore it from "
+                "a copy, or train the run again with --overwrite."
+            )
 
 
 def verify_none_missing(folder: Path) -> None:

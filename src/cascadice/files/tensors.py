@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import torch
@@ -29,12 +30,13 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], dur
     header: dict[str, Any] = {"format": FORMAT, **metadata, "checksums": tensor_checksums(plain)}
     header["checksum"] = _metadata_checksum(header)
     with replacing(path, durable) as draft:
+        mode = draft.stat().st_mode  # as the umask has it; safetensors makes the file readable by its owner alone
         try:
             # one metadata entry: several would be written in any order, and equal runs should make equal files
             save_file(plain, draft, metadata={"cascadice": json.dumps(header)})
         except SafetensorError as error:
             raise system_error(error, path) or error from None
-        draft.chmod(0o644)  # safetensors makes it readable by its owner alone
+        draft.chmod(S_IMODE(mode))
 
 
 def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cascadice.influence.cascade import Cascade
 
+MOST_POINTS = 100  # each costs a pass over the run; training is not so smooth that more would help
 Estimate = TypeVar("Estimate", Tensor, Cascade)
 
 
@@ -20,6 +21,8 @@ def weighted_points(points: int) -> list[tuple[float, float]]:
     """
     if points < 1:
         raise ValueError(f"a quadrature needs at least 1 point; found {points}. Use points=2.")
+    if points > MOST_POINTS:
+        raise ValueError(f"a quadrature may have at most {MOST_POINTS} points; found {points}. Use fewer, such as 8.")
     places, weights = np.polynomial.legendre.leggauss(points)
     return [((1 + float(x)) / 2, float(w) / 2) for x, w in zip(places, weights, strict=True)]
 

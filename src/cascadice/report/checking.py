@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import files
-from cascadice.applications.reward.ledger import read_ledger
+from cascadice.applications.reward.audit import ledger_of
+from cascadice.applications.reward.ledger import Ledger, read_ledger
 from cascadice.applications.reward.seals import check_sealed
 from cascadice.files import checksums, digests
 from cascadice.files.tensors import read_tensors
@@ -31,6 +32,7 @@ from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 from cascadice.runs.sweeps import length_in
 
+SEAL = "seal"
 READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted
 
 
@@ -84,8 +86,6 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
     config = settings.attempt("read", lambda: read_run_config(folder))
     manifest = settings.attempt("format", lambda: read_manifest(folder))
     identity = settings.attempt("fingerprint", lambda: run_fingerprint(folder, config)) if config else None
-    if not (folder / checksums.LIST).exists() and "data" in (manifest or {}):  # versions that noted it also keep a list
-        settings.problems.append(f"{folder / checksums.LIST} is missing: nothing shows which files were changed")
     if config is not None:
         _check_data(_area(areas, "data"), folder, config, data_root)
     _check_training(areas, folder, identity)
@@ -96,7 +96,9 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
     _check_orphans(areas, folder)
     for path in sorted(folder.glob("*/*.json")):
         if path.stem == path.parent.name and path.name != NOTE:
-            _check_record(_area(areas, path.parent.name), path, identity)
+            _check_record(_area(areas, path.parent.name), path, identity, key)
+    if key is not None and not any(SEAL in area.how for area in areas.values()):
+        _area(areas, "ledger").problems.append(f"{folder} has no ledger whose seal the key could verify")
     return list(areas.values())
 
 
@@ -118,19 +120,29 @@ def _listed(folder: Path) -> dict[str, Area]:
     found = checksums.list_for(folder / CONFIG)
     if found is None or found.folder != folder.absolute():
         return areas
-    for name in found.files:
-        area = _area(areas, _area_of(name))
-        area.files += 1
-        area.how.append("checksums")
-        if wrong := checksums.problem(found, folder / name):
-            area.problems.append(f"{folder / name} {wrong}")
-        elif name.endswith(digests.TENSORS):
-            area.attempt("content", partial(read_tensors, folder / name, None))
+    for name in [*found.files]:  # a run that trains adds to them
+        _check_listed(_area(areas, _area_of(name)), found, name)
     for path in checksums.unlisted(found):
-        if path.suffix in READ:
+        if path.suffix in READ and path.exists():
             wrong = f"{path} is not listed in {checksums.LIST}"
             _area(areas, _area_of(path.relative_to(found.folder).as_posix())).problems.append(wrong)
     return areas
+
+
+def _check_listed(area: Area, listing: checksums.ChecksumList, name: str) -> None:
+    path, before = listing.folder / name, len(area.problems)
+    if wrong := area.attempt("checksums", lambda: checksums.problem(listing, path)):
+        area.problems.append(f"{path} {wrong}")
+    elif name.endswith(digests.TENSORS):
+        area.attempt("content", lambda: read_tensors(path, None))
+    if area.problems[before:] and name not in _current(listing).files:  # a run that trains has removed it meanwhile
+        del area.problems[before:]
+    else:
+        area.files += 1
+
+
+def _current(listing: checksums.ChecksumList) -> checksums.ChecksumList:
+    return checksums.list_for(listing.path) or listing
 
 
 def _area_of(name: str) -> str:
@@ -158,7 +170,15 @@ def _check_training(areas: dict[str, Area], folder: Path, identity: str | None) 
         training.attempt("content", lambda: store.read_metrics(folder))
     rounds.files = max(rounds.files, len(store.saved_rounds(folder)))
     for t in store.saved_rounds(folder):
-        rounds.attempt("content", partial(store.load_round, folder, t, run=identity))
+        rounds.attempt("content", partial(_check_round, folder, t, identity))
+
+
+def _check_round(folder: Path, t: int, identity: str | None) -> None:
+    try:
+        store.load_round(folder, t, run=identity)
+    except FileNotFoundError:
+        if t in store.missing_rounds(folder):  # else a run that trains has removed it meanwhile
+            raise
 
 
 def _check_table(area: Area, place: Path, identity: str | None, nodes: int | None) -> None:
@@ -185,19 +205,28 @@ def _check_ledger(area: Area, place: Path, identity: str | None, key: bytes | No
     area.problems += [f"{place}: {wrong}" for wrong in ledger.problems.values()]
     _check_identity(area, place / CHAIN, ledger.note.get("run"), identity)
     if key is not None:
-        area.attempt("seal", lambda: check_sealed(ledger, key))
+        _check_seal(area, ledger, key)
     elif any(line.hmac for line in ledger.chain):
         area.how.append("sealed: give --seal to verify")
 
 
-def _check_record(area: Area, path: Path, identity: str | None) -> None:
+def _check_seal(area: Area, ledger: Ledger, key: bytes) -> None:
+    if ledger.chain:  # else there is nothing that could be sealed
+        area.attempt(SEAL, lambda: check_sealed(ledger, key))
+
+
+def _check_record(area: Area, path: Path, identity: str | None, key: bytes | None) -> None:
     area.files = max(area.files, 1)
     results = area.attempt("run", lambda: files.read_json(path))
     if results is None:
         return
     _check_identity(area, path, results.get("run"), identity)
-    checked = area.attempt("", lambda: audited(results, path.parent), path) or []
+    before = len(area.problems)
+    checked = area.attempt("", lambda: audited(results, path.parent)) or []
     area.how[-1:] = ["computed again"] * any(not text.startswith("Not ") for text in checked)
+    if key is not None and path.parent.name == "reward" and checked:  # its ledger may lie outside the run
+        _check_seal(area, ledger_of(results, path.parent), key)
+    area.problems[before:] = [f"{path}: {wrong}" for wrong in area.problems[before:]]
 
 
 def _check_identity(area: Area, path: Path, found: Any, identity: str | None) -> None:

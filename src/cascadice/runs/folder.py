@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import files
-from cascadice.files import checksums, locks
+from cascadice.files import checksums, jsonl, locks
 from cascadice.files.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 from cascadice.runs.departures import DEPARTURES
 
-CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", "manifest.json", "training.png", "partition.png"
+CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", checksums.MANIFEST, "training.png", "partition.png"
 WRITERS = "`cascadice run` or `cd.save`"  # of a run
 CHAIN = "chain.jsonl"  # in the folder of a ledger
 INFLUENCE, WHOLE_RUN = "influence", "whole-run"
@@ -30,7 +30,7 @@ RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "
 ALL_FILES = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
-FORMAT = "cascadice-run-2"  # 1 was that of version 0.1.0, whose manifests do not say so
+FORMAT = checksums.LISTED_RUN  # 1 was that of version 0.1.0, whose manifests do not say so
 
 # What commands read in a manifest; anything may be missing.
 NUMBERS: Mapping[str, Any] = {"rounds": int, "nodes": int, "seconds": (int, float)}
@@ -91,8 +91,10 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
     if {CONFIG, MANIFEST} <= present or all(name in ALL_FILES or files.DRAFT.fullmatch(name) for name in present):
         return True
     try:
-        return "cascadice" in files.read_json(folder / MANIFEST).get("versions", {})
-    except (OSError, ValueError):
+        check_ordinary(folder / MANIFEST)
+        # not compared with the list, which may be lost, so that the run can be replaced
+        return "cascadice" in jsonl.parse((folder / MANIFEST).read_bytes())["versions"]
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -139,11 +141,11 @@ def check_writable(folder: Path, content: str = "the output") -> None:
 def read_config(path: str | os.PathLike[str]) -> Config:
     """Read the configuration of a run, from its folder or its config.json."""
     path = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
+    content = files.read_json(path, SETTINGS_REMEDY)
     try:
-        return from_json(files.read_json(path, SETTINGS_REMEDY))
+        return from_json(content)
     except (ValueError, TypeError) as error:
-        text = str(error)
-        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def launcher(processes: int) -> str:

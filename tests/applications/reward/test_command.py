@@ -186,7 +186,9 @@ def test_a_whole_run_that_cannot_be_played_again_is_refused(reward, recorded, tm
     (run / "config.json").write_text(json.dumps(config | change))
     (run / "checksums.jsonl").unlink()  # which would notice it first, as the fingerprint would
     manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({k: v for k, v in manifest.items() if k != "fingerprint"}))
+    (run / "manifest.json").write_text(
+        json.dumps({k: v for k, v in manifest.items() if k not in ("fingerprint", "format")})
+    )
     code, out, err = reward(run=run)
     assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)
     assert not (tmp_path / "ledger").exists()

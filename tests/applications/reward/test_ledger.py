@@ -1,12 +1,14 @@
 """A ledger keeps what was entered, shows what was changed, and names what it has lost."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
+from cascadice import files
 from cascadice.applications.reward import ledger as ledgers
 from cascadice.applications.reward.contributions import Entry
 from cascadice.applications.reward.ledger import ALL, CHAIN, by_round, enter, ledger_note, read_ledger, totals
@@ -114,6 +116,16 @@ def test_a_removed_or_altered_part_is_noticed(folder):
         3: "part-00000003.parquet was altered after it was entered",
     }
     assert ledger.rounds == [0, 2, 4]
+
+
+def test_a_part_that_contradicts_the_list_of_checksums_is_refused(tmp_path):
+    files.keep_checksums(tmp_path)
+    for values in (1.0, 2.0):  # the second ledger is whole, but not what was listed
+        enter(tmp_path / f"ledger-{values}", NOTE, [made_up(0)._replace(participants=torch.full((3,), values))])
+    for path in (tmp_path / "ledger-2.0").iterdir():
+        shutil.copy(path, tmp_path / "ledger-1.0")
+    with pytest.raises(ValueError, match=r"part-00000000.parquet is damaged: .* another ledger"):
+        read_ledger(tmp_path / "ledger-1.0")
 
 
 @pytest.mark.parametrize("change", ["remove", "alter", "swap"])

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cascadice import files
 from cascadice.applications.reward.contributions import Entry
-from cascadice.files import jsonl
+from cascadice.files import checksums, jsonl
 from cascadice.files.digests import check_ordinary
 from cascadice.files.locks import LOCK
 from cascadice.names import lookup
@@ -32,6 +32,7 @@ FORMAT = "cascadice-ledger-1"
 NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
 """Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
 
+RESTORE = "Restore it from a copy, or enter the rounds into another ledger (--ledger)"
 ALL = -1
 DTYPES = {"round": np.int32, "participant": np.int32, "sample": np.int64, "value": np.float64}
 Columns = dict[str, NDArray[Any]]
@@ -143,7 +144,8 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
 
     Raises:
         FileNotFoundError: If there is no ledger.
-        ValueError: If the chain was altered, the ledger is of another note, or its chain does not contain `seal`.
+        ValueError: If the chain was altered, a part that agrees with it is not what the run's list of checksums says,
+            the ledger is of another note, or its chain does not contain `seal`.
 
     Example:
         >>> read_ledger("runs/demo/ledger").problems  # doctest: +SKIP
@@ -160,6 +162,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
         if problem := _problem(path.name, content, line):
             problems[t] = problem
         elif content is not None:
+            checksums.verify(path, remedy=RESTORE)
             parts.append(_read_part(content))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
     seals = (opening, *(line.seal for line in chain))
