@@ -15,6 +15,7 @@ from torture.outcomes import Attempt, Outcome
 from torture.stage import QUESTIONS, Stage, ask
 
 UNCHANGED = 99
+LOST_TOO = st.sampled_from([False, False, False, True])  # whether the list of checksums goes too
 DERIVED = (".png", ".html")
 LIST = "checksums.jsonl"
 NOTED = ("manifest.json", LIST)  # where a command that fails may say so
@@ -40,7 +41,7 @@ def _attacks(stage: Stage) -> st.SearchStrategy[Any]:
     files = [path for path in sorted(stage.run.rglob("*")) if path.is_file() and path.suffix not in DERIVED]
     names = [str(path.relative_to(stage.run)) for path in files if not path.name.startswith(".")]
     return st.sampled_from(names).flatmap(
-        lambda name: st.tuples(st.just(name), mutation_of(name), st.sampled_from(_questions(name)))
+        lambda name: st.tuples(st.just(name), mutation_of(name), st.sampled_from(_questions(name)), LOST_TOO)
     )
 
 
@@ -49,23 +50,29 @@ def _questions(name: str) -> list[str]:
     return own * 4 + [question for question in QUESTIONS if question != "reward"] if own else list(QUESTIONS)
 
 
-def attack(stage: Stage, name: str, mutation: Any, question: str) -> Attempt | None:
-    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be kept."""
-    what = f"{name}: {mutation[2]}; {question}"
+def attack(stage: Stage, name: str, mutation: Any, question: str, lost: bool = False) -> Attempt | None:
+    """Change one file of a copy of the run, then ask; where the answer is an error, all other files must be kept.
+
+    If the list of checksums is `lost` as well, there must be no answer.
+    """
+    what = f"{name}: {mutation[2]}{', and no list' * lost}; {question}"
     with stage.copy() as place:
         changed = place / "run" / name
+        if lost and name not in NOTED:
+            (place / "run" / LIST).unlink()
         ended = ask(question, place, before=lambda: None if mutate(changed, mutation) else os._exit(UNCHANGED))
         if ended.code == UNCHANGED:
             return None
         harmless = name == LIST and listed(changed) == listed(stage.run / name)
-        right = stage.answers[question] if question != "check" or harmless else "something is wrong"
+        answerable = (question != "check" or harmless) and (place / "run" / LIST).exists()
+        right = stage.answers[question] if answerable else "something is wrong"
         if ended.code not in (0, 1, 2, 3):
             return Attempt(what, Outcome.TRACEBACK, f"exit {ended.code}: {ended.said[-800:]}")
         if question == "report" and ended.code == 0 and "note:" in ended.said:
             return Attempt(what, Outcome.HELD, ended.said)
         attempt = judged(what, ended, right)
-        if attempt.outcome == Outcome.HELD and ended.code != 0 and (lost := missing(stage.run, place / "run", name)):
-            return Attempt(what, Outcome.LOST, f"{lost} gone or changed; {ended.last_line}")
+        if attempt.outcome == Outcome.HELD and ended.code != 0 and (gone := missing(stage.run, place / "run", name)):
+            return Attempt(what, Outcome.LOST, f"{gone} gone or changed; {ended.last_line}")
         return attempt
 
 
