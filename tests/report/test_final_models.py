@@ -10,7 +10,7 @@ from report.pages import CONFIG
 from cascadice import files
 from cascadice.applications.choose.findings import helped_finally
 from cascadice.cli import main
-from cascadice.report.page import collect
+from cascadice.report.page import collect, sections
 from cascadice.report.page.sections import explain_disagreement
 from cascadice.runs.config import build
 from cascadice.runs.recording import open_recording
@@ -107,6 +107,12 @@ def test_under_adam_the_page_does_not_rank_samples_as_if_it_meant_something(fina
     assert not any("clear harm" in text for page in (plain, warned) for text in page["findings"])
 
 
+@pytest.fixture
+def unaudited(monkeypatch):
+    """Payments are believed, so that a test need not write a ledger."""
+    monkeypatch.setitem(sections.SHOWN, "reward", sections.SHOWN["reward"]._replace(audit=lambda *_: []))
+
+
 def went_on(folder, rounds):
     """Let the manifest say that the run was continued up to so many rounds."""
     files.write_json(folder / "manifest.json", {**files.read_json(folder / "manifest.json"), "rounds": rounds})
@@ -134,7 +140,7 @@ def test_influence_on_models_that_are_no_longer_the_final_ones_is_not_shown(fina
         ("contribution", {"rounds": "{rounds}"}),
     ],
 )
-def test_results_about_models_that_are_no_longer_the_final_ones_are_not_shown(bare, name, results):
+def test_results_about_models_that_are_no_longer_the_final_ones_are_not_shown(bare, unaudited, name, results):
     rounds = CONFIG.rounds
     text = json.dumps(results).replace('"{rounds}"', f"{rounds}").replace('"{later}"', f"{rounds + 2}")
     known = {"run": files.read_json(bare / "manifest.json")["fingerprint"], "title": "results", "findings": []}
@@ -146,7 +152,7 @@ def test_results_about_models_that_are_no_longer_the_final_ones_are_not_shown(ba
     assert f"The results in {name} are not shown: it is about the models after {rounds} rounds" in data["notes"][0]
 
 
-def test_payments_for_effects_on_rounds_stay_when_the_run_goes_on(bare):
+def test_payments_for_effects_on_rounds_stay_when_the_run_goes_on(bare, unaudited):
     known = {"run": files.read_json(bare / "manifest.json")["fingerprint"], "note": {"kind": "shares, 4 hops"}}
     files.write_json(bare / "reward" / "reward.json", known)
     went_on(bare, CONFIG.rounds + 1)
