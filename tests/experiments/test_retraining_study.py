@@ -65,8 +65,9 @@ def test_paired_differences_on_the_page_are_those_of_the_results():
     sections = re.split(r"^## ", (DOCS / "retraining.md").read_text().replace("\u2212", "-"), flags=re.M)
     quoted = [(text, found) for text in sections for found in re.findall(PAIRED, text)]
     assert len(quoted) >= 19
+    gaps = [(result, set(_gaps(result))) for result in (*RESULTS, DIGITS)]
     for text, found in quoted:
-        assert found in {gap for result in (*RESULTS, DIGITS) if _is_about(result, text) for gap in _gaps(result)}
+        assert any(found in known for result, known in gaps if _is_about(result, text))
 
 
 PARTS = ("exact Shapley", *(f"joining {others}" for others in (0, 1, 3, 5, 7)))  # what the page shows of digits
