@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from cascadice.applications.reward.payouts import shapley
+from cascadice.influence.by_class import ByClass
 from cascadice.influence.readings import agreement
-from cascadice.influence.retraining import random_subsets
+from cascadice.influence.retraining import random_subsets, without_each
 from cascadice_experiments.retraining import __main__ as command
-from cascadice_experiments.retraining import contest, roughness
+from cascadice_experiments.retraining import contest, roughness, sums
 from cascadice_experiments.retraining.settings import CASES, load, make_networks, shifted
 from cascadice_experiments.retraining.table import cells, lines, paired, read
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
@@ -29,7 +30,7 @@ def test_a_small_study_runs(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "mlp (test accuracy" in out
     row = next(line for line in out.splitlines() if line.startswith("| whole-run at 0.9"))
-    assert row.count("±") == 6
+    assert row.count("±") == 7
 
 
 def check_that_what_was_measured_is_kept(result):
@@ -40,16 +41,37 @@ def check_that_what_was_measured_is_kept(result):
     assert set(result["rows"][0]) == {"condition", "estimate", "seed", "spearman", "pearson"}
     kept = {(one["condition"], one["seed"]): one for one in result["retrained"]}
     scores = {(one["estimate"], one["seed"]): torch.tensor(one["participants"]).double() for one in result["scores"]}
+    classes = {(one["estimate"], one["seed"]): one["by_class"] for one in result["scores"] if "by_class" in one}
     checked = [row for row in result["rows"] if not row["condition"].startswith("samples")]
-    assert len(checked) == 2 * 3 * len({one["estimate"] for one in result["scores"]})
+    checked = [row for row in checked if row["estimate"] not in (sums.EXACT, sums.BEST)]
+    assert len(checked) == 2 * 4 * len({one["estimate"] for one in result["scores"]})
+    assert {estimate for estimate, _ in classes} == {"whole-run at 0.8, by class", "whole-run at 0.5, by class"}
     for row in checked:
         one, own = kept[row["condition"], row["seed"]], scores[row["estimate"], row["seed"]]
         found = torch.tensor(one["found"]).double()
-        if one["subsets"] is None:
-            agreed = agreement(found[0] - found[1:], own)
-        else:
-            agreed = agreement(found, random_subsets(len(own), **one["subsets"]) @ own)
+        subsets = without_each(len(own)) if one["subsets"] is None else random_subsets(len(own), **one["subsets"])
+        predicted = subsets @ own
+        if (row["estimate"], row["seed"]) in classes:
+            at, *parts = classes[row["estimate"], row["seed"]].values()
+            predicted = ByClass(at, *(torch.tensor(part).double() for part in parts)).predicted(subsets)
+        agreed = agreement(found[-len(subsets) :], predicted)
         assert agreed.spearman == pytest.approx(row["spearman"], abs=1e-6)
+
+
+def test_sums_predict_what_is_a_sum_and_no_more():
+    draw = torch.Generator().manual_seed(0)
+    scores, drawn = torch.rand(8, generator=draw, dtype=torch.float64), {"keep": 0.5, "count": 20, "seed": 1}
+    subsets = random_subsets(8, **drawn)
+    value = {"a sum": lambda kept: -kept @ scores, "who is there counts": lambda kept: (kept @ scores - 2).abs()}
+    for what, f in value.items():
+        alone = [float(f(torch.ones(8).double())), *f(without_each(8)).tolist()]
+        kept = [
+            {"condition": "leave one out", "seed": 0, "subsets": None, "found": alone},
+            {"condition": "participants 0.5", "seed": 0, "subsets": drawn, "found": f(subsets).tolist()},
+        ]
+        exact, best = sums.sums(kept, nodes=8)
+        assert (exact[1], best[1]) == (sums.EXACT, sums.BEST)
+        assert (exact[3].spearman > 0.999) == (best[3].spearman > 0.999) == (what == "a sum")
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: result["case"])
@@ -96,7 +118,7 @@ def test_a_paired_difference():
 def test_paired_differences_are_shown_and_unknown_estimates_are_named(capsys):
     show = ["--show", str(DOCS / "results" / "retraining"), "--paired"]
     assert command.main([*show, "whole-run at 0.8", "first order, 1 hop"]) == 0
-    assert "mlp, participants 0.8: +0.90, +0.48 to +1.33" in capsys.readouterr().out.splitlines()
+    assert "mlp, participants 0.8: +0.91, +0.69 to +1.13" in capsys.readouterr().out.splitlines()
     assert command.main([*show, "whole-run", "first order, 1 hop"]) == 2
     assert "whole-run at 1" in capsys.readouterr().err
 

@@ -21,25 +21,45 @@ from cascadice.engine import (
     with_weights,
 )
 from cascadice.engine.backwards import MEMORY, segment
+from cascadice.influence.by_class import ByClass, whole_run_by_class
 from cascadice.influence.estimators import score_rounds
 from cascadice.influence.readings import Agreement, agreement
 from cascadice.influence.retraining import random_subsets, retrain, without_each
 from cascadice.influence.whole_run import WholeRun, whole_run
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice_experiments.retraining.settings import Case, load, make_networks
+from cascadice_experiments.retraining.sums import EXACT, sums
 from cascadice_experiments.study import clock
 
-DRAWN_BY = {"participants": 1, "samples": 2}  # seeds of the random subsets, the same in all seeds of the networks
+DRAWN_BY = {"participants": 1, "samples": 2}  # seeds of the random subsets of the first network
 HOPS = 4  # of shares over a few hops
 KEPT = 24 * 2**30  # bytes of rounds to keep on a GPU
 
 
 class Scores(NamedTuple):
-    """What an estimate says of each seed's participants [seeds, n], of all its samples, and what it cost."""
+    """What an estimate says of each seed's participants [seeds, n], of all its samples, and what it cost.
+
+    One that has classes predicts subsets of the participants by them; others by the sum of their scores.
+    """
 
     participants: Tensor
     samples: list[Tensor] | None
     seconds: float
+    by_class: list[ByClass] | None = None
+
+    def predicts(self, place: int, subsets: Tensor) -> Tensor:
+        """f of networks that keep these participants, but for a constant."""
+        if self.by_class is not None:
+            return self.by_class[place].predicted(subsets)
+        return subsets.double() @ self.participants[place].double().cpu()
+
+    def classes(self, place: int) -> dict[str, Any]:
+        """What is kept of the classes, if it has them: the arguments of `ByClass`."""
+        if self.by_class is None:
+            return {}
+        at, *tensors = vars(self.by_class[place]).values()
+        names = ("parts", "losses", "slopes")
+        return {"by_class": {"at": at, **{name: t.tolist() for name, t in zip(names, tensors, strict=True)}}}
 
 
 class Retrained(NamedTuple):
@@ -75,8 +95,11 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
         say(f"{case.name}: {name} in {scores.seconds / training:.1f} trainings")
     rows = [row for name, found in conditions.items() for row in _compared(case, name, found, estimates)]
     costs = {name: scores.seconds / training for name, scores in estimates.items()}
-    result = {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
     retrained = list(_kept(case, conditions))
+    for condition, name, seed, agreed in sums(retrained, case.nodes):
+        rows.append({"condition": condition, "estimate": name, "seed": seed, **ranked(agreed)})
+        costs |= {EXACT: case.nodes + 1.0}
+    result = {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
     return {**result, **made_by(case, device), "retrained": retrained, "scores": scored(estimates, case)}
 
 
@@ -94,9 +117,9 @@ def made_by(case: Case, device: str) -> dict[str, Any]:
 def scored(estimates: Mapping[str, Scores], case: Case) -> list[dict[str, Any]]:
     """The participants' scores by every estimate, so that others can be compared without training again."""
     return [
-        {"estimate": name, "seed": seed, "participants": own}
+        {"estimate": name, "seed": seed, "participants": scores.participants[place].tolist(), **scores.classes(place)}
         for name, scores in estimates.items()
-        for seed, own in zip(case.seeds, scores.participants.tolist(), strict=True)
+        for place, seed in enumerate(case.seeds)
     ]
 
 
@@ -107,9 +130,16 @@ def _kept(case: Case, conditions: Mapping[str, Sequence[Retrained]]) -> Iterator
     """
     for name, each in conditions.items():
         what, _, keep = name.rpartition(" ")
-        drawn = {"keep": float(keep), "count": case.subsets, "seed": DRAWN_BY[what]} if what in DRAWN_BY else None
         for seed, one in zip(case.seeds, each, strict=True):
+            drawn = None
+            if what in DRAWN_BY:
+                drawn = {"keep": float(keep), "count": case.subsets, "seed": _drawn_by(what, seed)}
             yield {"condition": name, "seed": seed, "subsets": drawn, "found": one.found.tolist()}
+
+
+def _drawn_by(what: str, seed: int) -> int:
+    """The seed of a network's random subsets: other subsets for each network."""
+    return DRAWN_BY[what] + 10 * seed
 
 
 def _conditions(case: Case) -> list[str]:
@@ -122,7 +152,7 @@ def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Eva
     nodes, size = case.nodes, len(network.data.train)
     own = torch.cat([part.view(case.copies, -1) for part in held], 1)
     kept = {f"participants {keep:g}": keep for keep in case.participants}
-    of_updates, of_samples = DRAWN_BY["participants"], DRAWN_BY["samples"]
+    of_updates, of_samples = (_drawn_by(what, network.seed) for what in DRAWN_BY)
     updates = {name: random_subsets(nodes, keep, case.subsets, of_updates) for name, keep in kept.items()}
     held_by_all = own.shape[1]
     samples = {
@@ -161,6 +191,10 @@ def _estimates(
         start = clock(device)
         run = whole_run(together, case.rounds, evaluation, at=alpha, length=length)
         yield f"whole-run at {alpha:g}", timed(run, clock(device) - start)
+    for alpha in case.by_class:
+        start = clock(device)
+        classes = whole_run_by_class(together, case.rounds, evaluation, at=alpha, length=length)
+        yield f"whole-run at {alpha:g}, by class", _by_network(classes, count, clock(device) - start)
     if case.points:
         start = clock(device)
         run = whole_run_shares(together, case.rounds, evaluation, points=case.points, length=length)
@@ -177,6 +211,13 @@ def _estimates(
         start = clock(device)
         scores = few_hops(case, together, evaluation, count, options)
         yield name, scores._replace(seconds=clock(device) - start)
+
+
+def _by_network(classes: ByClass, count: int, seconds: float) -> Scores:
+    """Influence by class in a fleet, network by network."""
+    own = zip(classes.losses.chunk(count, 1), classes.slopes.chunk(count, 1), strict=True)
+    each = [ByClass(classes.at, classes.parts, losses, slopes) for losses, slopes in own]
+    return Scores(by_network(classes.participants, count), None, seconds, each)
 
 
 def _over_halves(case: Case, together: Network, evaluation: Evaluation, count: int, length: int) -> Scores:
@@ -224,12 +265,12 @@ def _compared(case: Case, name: str, found: list[Retrained], estimates: dict[str
         if name.startswith("samples") and scores.samples is None:
             continue
         for place, (subsets, values) in enumerate(found):
-            own = scores.participants[place]
-            if name == "leave one out":
-                agreed = agreement(values[0] - values[1:], own)
+            if name.startswith("samples") and scores.samples:
+                predicted = subsets.double() @ scores.samples[place].double().cpu()
             else:
-                own = scores.samples[place] if name.startswith("samples") and scores.samples else own
-                agreed = agreement(values, subsets.double() @ own.double().cpu())
+                predicted = scores.predicts(place, subsets)
+            everybody = int(name == "leave one out")  # comes first there, and is no subset
+            agreed = agreement(values[everybody:], predicted[everybody:])
             yield {"condition": name, "estimate": estimate, "seed": case.seeds[place], **ranked(agreed)}
 
 

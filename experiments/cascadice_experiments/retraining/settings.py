@@ -24,6 +24,7 @@ class Case:
         subsets: How many subsets for each part.
         noisy: How many participants have wrong labels.
         alphas: Where whole-run influence is asked: at 1 and at the parts that are kept, unless given.
+        by_class: Where whole-run influence is also asked by class, for participants.
         points: Of whole-run shares; 0 for none.
         every: One-hop and few-hop influence is summed over every so many rounds.
         halves: Random halves of the samples, in runs on which whole-run influence is averaged.
@@ -41,14 +42,15 @@ class Case:
     lr: float = 0.1
     nodes: int = 16
     batch: int = 128
-    rounds: int = 240
-    participants: tuple[float, ...] = (0.8, 0.5)
-    samples: tuple[float, ...] = (0.5,)
-    subsets: int = 24
+    rounds: int = 320
+    participants: tuple[float, ...] = (0.9, 0.8, 0.5)
+    samples: tuple[float, ...] = (0.9, 0.8, 0.5)
+    subsets: int = 48
     tests: int = 1024
     every: int = 16
     noisy: int = 3
     alphas: tuple[float, ...] = ()
+    by_class: tuple[float, ...] = ()
     points: int = 3
     halves: int = 0
     copies: int = 1
@@ -56,23 +58,23 @@ class Case:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
-MLP = Case("mlp", samples=(0.5, 0.8, 0.9))
-ONE = replace(MLP, samples=(0.5,))
+MLP = Case("mlp", by_class=(0.8, 0.5))
 RELU = (("hidden", (128, 128)), ("activation", "relu"))
 CNN = replace(
-    ONE, name="cnn", model="cnn", options=(("channels", (16, 32, 32)), ("activation", "gelu"), ("pool", "average")),
+    MLP, name="cnn", model="cnn", options=(("channels", (16, 32, 32)), ("activation", "gelu"), ("pool", "average")),
     lr=0.5, rounds=200, batch=64, participants=(0.8,), samples=(0.5,), subsets=12, every=25, together=64,
+    by_class=(),
 )  # fmt: skip
 CASES = {
     case.name: case
     for case in (
         MLP,
-        replace(ONE, name="relu", options=RELU),
-        replace(ONE, name="iid", partition="iid"),
-        replace(ONE, name="dirichlet 0.1", concentration=0.1),
-        replace(ONE, name="ring", mixing="ring"),
-        replace(ONE, name="momentum", optimizer="momentum", lr=0.01),
-        replace(ONE, name="adam", optimizer="adam", lr=0.001, halves=4),
+        replace(MLP, name="relu", options=RELU),
+        replace(MLP, name="iid", partition="iid"),
+        replace(MLP, name="dirichlet 0.1", concentration=0.1),
+        replace(MLP, name="ring", mixing="ring"),
+        replace(MLP, name="momentum", optimizer="momentum", lr=0.01),
+        replace(MLP, name="adam", optimizer="adam", lr=0.001, halves=4),
         CNN,
         replace(CNN, name="cnn relu", options=(("channels", (16, 32, 32)), ("pool", "average")), points=0),
         replace(

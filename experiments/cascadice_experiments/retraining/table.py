@@ -85,5 +85,5 @@ def lines(result: Mapping[str, Any], only: Container[str] | None = None) -> Iter
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
     for estimate, values in rows.items():
-        cost = [f"{costs[estimate]:.1f}"] if costs else []
+        cost = [f"{costs[estimate]:.1f}" if estimate in costs else "–"] if costs else []
         yield f"| {' | '.join([estimate, *values, *cost])} |"

@@ -24,6 +24,7 @@ from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine.dropout import Start
 from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
 from cascadice.engine.fast.cuda_graphs import captured_call
+from cascadice.engine.fast.determinism import deterministic
 from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.tape import Layers, taped_step
@@ -141,8 +142,7 @@ def local_work(strategy: str, learner: Learner, layers: Layers | None = None) ->
         return run
 
     def exactly(before: Participants, fetch: Fetch, buffers: RoundBuffers | None) -> tuple[Participants, Tensor, Any]:
-        tf32 = torch.backends.cudnn.allow_tf32
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
+        with deterministic():
             return run(before, fetch, buffers)
 
     return exactly
@@ -226,7 +226,7 @@ def _compiled_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> 
 
 def _unlimited(sweep: Callable[..., Any], *stacked: Any) -> Any:
     # dynamo counts compilations by code, and all sweeps are the same code of vmap
-    with torch._dynamo.config.patch(recompile_limit=1024):
+    with torch._dynamo.config.patch(recompile_limit=1024), deterministic():
         return sweep(*stacked)
 
 

@@ -1,0 +1,30 @@
+"""The same bits every time on CUDA: no algorithm whose sums depend on which thread comes first."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """cuDNN without benchmarks, and compiled code without atomic sums (those of an embedding's gradient, for one).
+
+    torch raises or warns where it knows of no such algorithm; the run then goes on as it would have.
+    """
+    was = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled, tf32 = torch.utils.deterministic.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it costs a pass over every new tensor
+    try:
+        with (
+            warnings.catch_warnings(),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
+        ):
+            warnings.filterwarnings("ignore", message=".*deterministic.*", category=UserWarning)
+            yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=only_warned)
+        torch.utils.deterministic.fill_uninitialized_memory = filled

@@ -1,0 +1,79 @@
+"""Influence by class: slopes of each class's loss, and predictions that a sum of scores cannot make."""
+
+import pytest
+import torch
+from engine.cases import data, make
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from cascadice.engine import evaluate_on, simulate
+from cascadice.influence.by_class import whole_run_by_class
+from cascadice.influence.retraining import retrain, without_each
+from cascadice.influence.whole_run import whole_run
+
+ROUNDS = 5
+
+
+@pytest.mark.parametrize("at", [1.0, 0.5])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_each_class_has_the_slopes_of_its_own_run(at, optimizer):
+    network = make(optimizer=optimizer)
+    found = whole_run_by_class(network, ROUNDS, evaluate_on(network), at=at)
+    labels = network.data.test.y
+    for place, label in enumerate(labels.unique()):
+        own = network.data.test.subset((labels == label).nonzero().flatten())
+        expected = whole_run(network, ROUNDS, evaluate_on(network, own), at=at, samples=False)
+        assert_close(found.slopes[place], expected.participants, rtol=1e-12, atol=1e-14)
+        assert_close(float(found.losses[place].sum()), expected.value)
+        assert_close(float(found.parts[place]), len(own) / len(labels))
+
+
+def test_classes_make_up_the_whole():
+    network = make()
+    found = whole_run_by_class(network, ROUNDS, evaluate_on(network), at=0.8)
+    whole = whole_run(network, ROUNDS, evaluate_on(network), at=0.8, samples=False)
+    assert_close(found.participants, whole.participants, rtol=1e-12, atol=1e-14)
+    at_alpha = torch.full((1, network.nodes), 0.8, dtype=torch.float64)
+    assert_close(float(found.predicted(at_alpha)), whole.value)
+
+
+def test_predictions_have_the_slopes_at_alpha():
+    network = make()
+    found = whole_run_by_class(network, ROUNDS, evaluate_on(network), at=0.5)
+    kept = torch.full((1, network.nodes), 0.5, dtype=torch.float64, requires_grad=True)
+    (slopes,) = torch.autograd.grad(found.predicted(kept).sum(), kept)
+    assert_close(slopes[0], found.participants)
+
+
+def test_kept_rounds_are_read_as_they_are():
+    network = make()
+    kept = list(simulate(network, ROUNDS))
+    found, played = (whole_run_by_class(network, rounds, evaluate_on(network)) for rounds in (kept, ROUNDS))
+    assert_close(found.slopes, played.slopes, rtol=1e-12, atol=1e-14)
+
+
+def test_a_short_run_is_predicted_closely():
+    network = make(lr=0.01)
+    evaluation = evaluate_on(network)
+    subsets = without_each(network.nodes)
+    expected = retrain(network, ROUNDS, evaluation, updates=subsets)
+    assert_close(whole_run_by_class(network, ROUNDS, evaluation).predicted(subsets), expected, rtol=0, atol=2e-4)
+
+
+def test_refusals():
+    network = make()
+    own = evaluate_on(network, [network.data.test] * network.nodes)
+    with pytest.raises(ValueError, match=r"needs evaluation data that everyone shares, with one class for each sample"):
+        whole_run_by_class(network, ROUNDS, own)
+    with pytest.raises(ValueError, match=r"with one class for each sample"):
+        whole_run_by_class(make("transformer"), ROUNDS, evaluate_on(make("transformer")))
+    summed = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y, reduction="sum"))
+    with pytest.raises(ValueError, match=r"a measure that is a mean over samples; its classes give"):
+        whole_run_by_class(network, ROUNDS, summed)
+    below = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y) - 9)
+    with pytest.raises(ValueError, match=r"a measure above 0 on every class; found -"):
+        whole_run_by_class(network, ROUNDS, below)
+
+
+def test_data_has_several_classes():
+    assert len(data().test.y.unique()) > 2  # or the tests above show nothing
