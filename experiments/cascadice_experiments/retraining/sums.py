@@ -36,5 +36,7 @@ def sums(retrained: Sequence[dict[str, Any]], nodes: int) -> Iterator[tuple[str,
 def _fitted(subsets: Tensor, found: Tensor) -> Tensor:
     """What the least-squares sum of scores says of the networks that it was fitted to."""
     inputs = torch.cat([subsets, torch.ones(len(subsets), 1, dtype=torch.float64)], 1)
-    scores = torch.linalg.lstsq(inputs, found[:, None], driver="gelsd").solution  # a column for each is dependent
+    scores: Tensor = torch.linalg.lstsq(
+        inputs, found[:, None], driver="gelsd"
+    ).solution  # a column for each is dependent
     return (inputs @ scores)[:, 0]

@@ -129,7 +129,7 @@ def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " cla
             "influence by class needs evaluation data that everyone shares, with one class for each sample; found "
             f"{evaluation!r}. Use evaluate_on(network), or whole_run, which takes any."
         )
-    rows = [(y == label).nonzero().flatten() for label in y.unique().tolist()]
+    rows = [(y == label).nonzero().flatten() for label in sorted(set(y.tolist()))]
     parts = torch.tensor([len(index) / len(y) for index in rows], dtype=torch.float64)
     return [replace(evaluation, x=rows_at(evaluation.x, index), y=y[index]) for index in rows], parts
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -15,9 +16,10 @@ def deterministic() -> Iterator[None]:
     """
     was = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled, tf32 = torch.utils.deterministic.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
+    settings: Any = torch.utils.deterministic
+    filled, tf32 = settings.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it costs a pass over every new tensor
+    settings.fill_uninitialized_memory = False  # it costs a pass over every new tensor
     try:
         with (
             warnings.catch_warnings(),
@@ -27,4 +29,4 @@ def deterministic() -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(was, warn_only=only_warned)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        settings.fill_uninitialized_memory = filled
