@@ -50,7 +50,7 @@ def work(commands: list[list[str]]) -> None:
     from cascadice.applications.validate import findings  # noqa: F401
     from cascadice.cli import main as cascadice
     from cascadice.report import page  # noqa: F401
-    from cascadice.runs import memory, train, whole_run  # noqa: F401
+    from cascadice.runs import memory, train  # noqa: F401
 
     with tempfile.TemporaryDirectory() as folder:
         forecasts: list[int] = []

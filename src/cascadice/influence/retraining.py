@@ -27,7 +27,7 @@ from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.checks import check_samples_are_separate
 from cascadice.influence.readings import agreement, resampled_rank_correlations
-from cascadice.influence.whole_run import focused, judged, measured
+from cascadice.influence.run_at import focused, judged, measured
 
 MEMORY = 2**30
 """Bytes of parameters and optimizer state to train side by side."""

@@ -19,7 +19,7 @@ from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.names import lookup
 from cascadice.runs.score_table import ScoreTable, paragraph
 from cascadice.runs.summary import InfluenceSummary, has_linear_steps, injected_faults, summarise
-from cascadice.runs.whole_run import rows_by_round
+from cascadice.runs.sweeps import rows_by_round
 from cascadice.runs.words import caution
 
 if TYPE_CHECKING:
