@@ -1,6 +1,6 @@
 """Who substitutes whom in a run. Every run without somebody is kept as it is computed: a stopped command continues."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,13 @@ def ask_pairs(
             for path in (place / FILE, place / f"{PAIRS}.safetensors", place / UNFINISHED):
                 files.remove(path)
         files.write_json(place / NOTE, note)
-        everybody, *without = _kept(place, PAIRS, note, lambda: _influences(played, question, place, note, console))
+        rows = _kept(place, PAIRS, note, lambda: _influences(played, question, place, note, console))
+        everybody, without = rows[0], rows[1:]
         _write(place / FILE, everybody, without)
         files.remove(place / UNFINISHED)
     _print(console, everybody, without)
     say(console, f"wrote {FILE} to {place}")
-    return torch.stack(without) - everybody
+    return without - everybody
 
 
 def _kept(folder: Path, name: str, note: Mapping[str, str], compute: Callable[[], Tensor]) -> Tensor:
@@ -107,7 +108,7 @@ def _influences(
     return torch.stack(list(shown))
 
 
-def _write(path: Path, everybody: Tensor, without: Sequence[Tensor]) -> None:
+def _write(path: Path, everybody: Tensor, without: Tensor) -> None:
     rows = (
         f"{j},{i},{float(everybody[i])!r},{float(row[i])!r},{float(row[i] - everybody[i])!r}"
         for j, row in enumerate(without)
@@ -118,9 +119,9 @@ def _write(path: Path, everybody: Tensor, without: Sequence[Tensor]) -> None:
         Path(draft).write_text("\n".join([COLUMNS, *rows]) + "\n")
 
 
-def _print(console: Console, everybody: Tensor, without: Sequence[Tensor]) -> None:
+def _print(console: Console, everybody: Tensor, without: Tensor) -> None:
     """Print the strongest pairs of either sign."""
-    change = torch.stack(list(without)) - everybody
+    change = without - everybody
     pairs = sorted((float(change[j, i]), j, i) for j, i in (~change.isnan()).nonzero().tolist())
     sides = {"substitutes": [p for p in pairs if p[0] < 0], "complements": [p for p in pairs[::-1] if p[0] > 0]}
     form = f"+.{decimals([value for value, *_ in pairs])}f"
