@@ -78,7 +78,7 @@ def _comparable(checked: Sequence[Checked]) -> list[str]:
         return sentences
     start = f"Too few subsets ({len(best.predicted)}) to tell whether these are worse" if few else "Not clearly worse"
     cheapest, sentence = min(alike, key=lambda one: one.trainings), f"{start}: {_listed(alike, behind=not few)}."
-    if cheapest.trainings < best.trainings:
+    if round(cheapest.trainings, 1) < round(best.trainings, 1):  # as they are printed
         sentence += f" {cheapest.name} is cheaper: {cheapest.trainings:.1f} trainings, not {best.trainings:.1f}."
     return [sentence, *sentences]
 
