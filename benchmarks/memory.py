@@ -55,8 +55,8 @@ def work(commands: list[list[str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         forecasts: list[int] = []
 
-        def noted(what: str, parts: Any, device: Any) -> None:
-            forecasts.append(status("VmRSS") + sum(part.bytes for part in parts))
+        def noted(what: str, needs: Any, device: Any) -> None:
+            forecasts.append(status("VmRSS") + sum(need.bytes for need in needs))
 
         if len(commands) > 1:
             before = [sys.executable, "-m", "cascadice", *commands[0], "--quiet", "--out", folder]

@@ -65,10 +65,10 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
         )
     if count < 1:
         raise ValueError(f"at least one subset must be asked for; found {count}.")
-    draw = seeds.generator(seed, "subsets", size, kept)
+    generator = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):
-        chosen[tuple(sorted(torch.randperm(size, generator=draw)[:kept].tolist()))] = None
+        chosen[tuple(sorted(torch.randperm(size, generator=generator)[:kept].tolist()))] = None
     return torch.zeros(len(chosen), size, dtype=torch.float64).scatter_(1, torch.tensor(list(chosen)), 1.0)
 
 

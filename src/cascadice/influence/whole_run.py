@@ -136,21 +136,21 @@ def whole_run(
 
 def gathered(scored: Iterable[RoundScores]) -> WholeRun:
     """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
-    parts = []
+    kept = []
     for each in scored:
-        parts.append(each.kept)
-    return from_parts(parts, each.sweep)
+        kept.append(each.kept)
+    return from_kept(kept, each.sweep)
 
 
-def from_parts(parts: Sequence[KeptScores], sweep: Sweep) -> WholeRun:
-    """Parts of all rounds of a sweep, the last one first, as one result."""
-    participants, samples, drawn = stacked(parts[::-1])
+def from_kept(kept: Sequence[KeptScores], sweep: Sweep) -> WholeRun:
+    """The kept scores of all rounds of a sweep, the last one first, as one result."""
+    participants, samples, drawn = stacked(kept[::-1])
     return WholeRun(sweep.value, sweep.t, participants.double(), samples, drawn)
 
 
-def stacked(parts: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
-    """Parts of several rounds as one; who is watched may draw more samples in one round than in another."""
-    participants, samples, drawn = zip(*parts, strict=True)
+def stacked(kept: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
+    """The kept scores of several rounds as one; who is watched may draw more samples in one round than in another."""
+    participants, samples, drawn = zip(*kept, strict=True)
     most = max(rows.shape[1] for rows in drawn)
     more = [(0, most - rows.shape[1]) for rows in drawn]
     padded = [pad(*pair, value=0.0) for pair in zip(samples, more, strict=True)]

@@ -59,17 +59,17 @@ def whole_run_shares(
         >>> paid.participants, paid.gap
     """
     run = RunAt(network, rounds, evaluation, 1.0, during, on, samples, length, played, exchange)
-    parts = [(weight, gathered(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
+    weighted = [(weight, gathered(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
     trained, untrained = (value(replace(run, at=at, played=None)) for at in (1.0, 0.0))
-    return share_out(parts, trained, untrained)
+    return share_out(weighted, trained, untrained)
 
 
-def share_out(parts: Sequence[tuple[float, WholeRun]], trained: float, untrained: float) -> WholeRun:
+def share_out(weighted: Sequence[tuple[float, WholeRun]], trained: float, untrained: float) -> WholeRun:
     """Shares from the points of a quadrature, given f(1) and f(0)."""
-    by_round = torch.stack([weight * part.by_round for weight, part in parts]).sum(0)
-    samples = torch.stack([weight * part.samples for weight, part in parts]).sum(0)
+    by_round = torch.stack([weight * one.by_round for weight, one in weighted]).sum(0)
+    samples = torch.stack([weight * one.samples for weight, one in weighted]).sum(0)
     gap = float(by_round.sum()) - (trained - untrained)
-    return WholeRun(trained, parts[0][1].first, by_round, samples, parts[0][1].drawn, gap)
+    return WholeRun(trained, weighted[0][1].first, by_round, samples, weighted[0][1].drawn, gap)
 
 
 def contributions(

@@ -228,7 +228,7 @@ def _losses(network: Network, rows: int, eval_samples: int) -> int:
 def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Need]:
     """What whole-run influence takes: rounds that are kept, a sweep backwards, and the scores."""
     steps, batch, _ = _sizes(network)
-    scores = len(question.weights) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
+    scores = len(question.alphas) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
     gradients = _gradients(network, question.eval_samples or len(network.data.test))
     sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * _local_work(network).bytes)
     return [

@@ -73,8 +73,8 @@ class Question:
         return max(1, self.hops)
 
     @property
-    def weights(self) -> list[float]:
-        """The weights of the updates at which a whole run is swept, each once."""
+    def alphas(self) -> list[float]:
+        """The weights α of the updates at which a whole run is swept, each once."""
         of_shares = [at for at, _ in weighted_points(self.points)] if "whole-run-shares" in self.kinds else []
         at = [] if self.kinds == ("whole-run-shares",) else [self.at]
         return list(dict.fromkeys([*at, *of_shares]))

@@ -48,7 +48,7 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
     to_score = sum(_to_score(played, scores) for scores in sweeps.values())
     to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items())
     if "whole-run-shares" in question.kinds:  # whose sum is compared with f(1) − f(0)
-        of_the_run = played.recorded is None and 1.0 not in question.weights
+        of_the_run = played.recorded is None and 1.0 not in question.alphas
         to_play += played.rounds * (of_the_run + (question.during is not None))
     say(console, forecast(played, question, to_play, to_score))
     with counting(to_play + to_score, console, "playing and scoring rounds") as count:
@@ -67,7 +67,7 @@ def _open_sweeps(played: Playable, question: Question, folder: Path) -> dict[flo
     """The sweeps as far as they went; processes that did not get equally far begin again."""
 
     def opened() -> dict[float, SavedSweep]:
-        return {at: open_sweep(folder / UNFINISHED, at, played.network.device) for at in question.weights}
+        return {at: open_sweep(folder / UNFINISHED, at, played.network.device) for at in question.alphas}
 
     sweeps = opened()
     reached = [[scores.latest and scores.latest.t, *scores.checkpoints] for scores in sweeps.values()]
@@ -137,11 +137,11 @@ def _to_play(played: Playable, at: float, scores: SavedSweep) -> int:
 
 def forecast(played: Playable, question: Question, to_play: int, to_score: int) -> str:
     """What is about to be computed, and about how many trainings it costs; scoring a round costs two of training."""
-    rounds, weights = played.rounds, ", ".join(f"{at:.3g}" for at in question.weights)
+    rounds, alphas = played.rounds, ", ".join(f"{at:.3g}" for at in question.alphas)
     cost = max(1, round((to_play + 2 * to_score) / rounds))
     kept = f"{bytes_kept(played.network, rounds, _length(played)) / 2**20:,.0f} MiB of rounds kept"
     source = kept if to_play else "from the recording"
-    return f"whole-run influence of {rounds} rounds at α = {weights}: about {cost} training{'s' * (cost > 1)}, {source}"
+    return f"whole-run influence of {rounds} rounds at α = {alphas}: about {cost} training{'s' * (cost > 1)}, {source}"
 
 
 def rows_by_round(kind: str, result: WholeRun) -> Iterator[Table]:
