@@ -50,13 +50,13 @@ def work(commands: list[list[str]]) -> None:
     from cascadice.applications.validate import findings  # noqa: F401
     from cascadice.cli import main as cascadice
     from cascadice.report import page  # noqa: F401
-    from cascadice.runs import memory, train, whole_run  # noqa: F401
+    from cascadice.runs import memory, train  # noqa: F401
 
     with tempfile.TemporaryDirectory() as folder:
         forecasts: list[int] = []
 
-        def noted(what: str, parts: Any, device: Any) -> None:
-            forecasts.append(status("VmRSS") + sum(part.bytes for part in parts))
+        def noted(what: str, needs: Any, device: Any) -> None:
+            forecasts.append(status("VmRSS") + sum(need.bytes for need in needs))
 
         if len(commands) > 1:
             before = [sys.executable, "-m", "cascadice", *commands[0], "--quiet", "--out", folder]

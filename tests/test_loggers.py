@@ -18,8 +18,8 @@ import cascadice as cd
 from cascadice import cli, loggers
 from cascadice.cli import main
 from cascadice.commands.run import _loggers
-from cascadice.runs.ask import Question
 from cascadice.runs.config import Config
+from cascadice.runs.question import Question
 from cascadice.runs.train import run
 
 WITHOUT = "is not installed: make loggers"

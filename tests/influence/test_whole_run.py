@@ -15,7 +15,8 @@ from cascadice.engine.parts import part_of
 from cascadice.engine.rounds import Adjoint
 from cascadice.engine.weighting import with_weights
 from cascadice.influence import evaluate_on, full_horizon
-from cascadice.influence.whole_run import focused, gathered, sweep, whole_run
+from cascadice.influence.run_at import RunAt, focused
+from cascadice.influence.whole_run import gathered, sweep, whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 from cascadice.optimizers import Optimizer, build, clip
 
@@ -209,6 +210,20 @@ def test_shares_sum_to_what_training_did_and_the_gap_falls_tenfold_a_point(name)
     torch.testing.assert_close(contributions(network, ROUNDS, evaluation, points=4), found.participants)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_shares_of_some_rounds_sum_to_what_their_updates_changed(kept):
+    network, during = small(optimizer="momentum", lr=0.02), range(2, 5)
+    evaluation = evaluate_on(network)
+    without = with_weights(network, 0.0, during=during)
+    change = measured_at(network, ROUNDS, evaluation, 1.0) - measured_at(without, ROUNDS, evaluation, 1.0)
+    rounds = list(simulate(network, ROUNDS)) if kept else ROUNDS
+    found = [whole_run_shares(network, rounds, evaluation, points=points, during=during) for points in (1, 4)]
+    for shares in found:
+        assert float(shares.participants.sum()) - change == pytest.approx(shares.gap, abs=1e-12)
+        assert not shares.by_round[[0, 1, *range(5, ROUNDS)]].any()
+    assert abs(found[1].gap) < min(1e-3 * abs(found[0].gap), 1e-6 * abs(change))
+
+
 def test_untrained_participants_still_gossip():
     network = small()
     evaluation = evaluate_on(network)
@@ -221,15 +236,16 @@ def test_untrained_participants_still_gossip():
 def test_a_sweep_can_be_resumed():
     network = small(optimizer="momentum", lr=0.05)
     evaluation, saved = evaluate_on(network), {}
-    whole = list(sweep(network, ROUNDS, evaluation, at=0.5, length=3))
+    run = RunAt(network, ROUNDS, evaluation, at=0.5, length=3)
+    whole = list(sweep(run))
     some = []
-    for scored in sweep(network, ROUNDS, evaluation, at=0.5, length=3, saved=saved):
+    for scored in sweep(run, saved=saved):
         adjoint = scored.sweep.adjoint  # the operator reuses its memory
         kept = scored.sweep._replace(adjoint=tree_map(torch.clone, adjoint))
         some.append(scored)
         if scored.t == 6:
             break
-    rest = list(sweep(network, ROUNDS, evaluation, at=0.5, length=3, saved=saved, resume=kept))
+    rest = list(sweep(run, kept, saved))
     assert [s.t for s in rest] == [5, 4, 3, 2, 1, 0]
     assert torch.equal(gathered([*some, *rest]).by_round, gathered(whole).by_round)
 
@@ -278,7 +294,7 @@ def test_only_the_latest_adjoint_is_held():
     network, held = small(), []
 
     def watched():
-        for scored in sweep(network, ROUNDS, evaluate_on(network)):
+        for scored in sweep(RunAt(network, ROUNDS, evaluate_on(network))):
             held.append(weakref.ref(scored.sweep.adjoint.theta))
             yield scored
             del scored

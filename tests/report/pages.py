@@ -11,8 +11,9 @@ from cascadice.applications.reward.contributions import Entry
 from cascadice.applications.reward.ledger import by_round, enter, read_ledger
 from cascadice.applications.reward.payouts import pay
 from cascadice.runs import train as runs
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import ask
 from cascadice.runs.folder import fingerprint
+from cascadice.runs.question import Question
 from cascadice.runs.recipes import demo
 
 # a PNG of one pixel

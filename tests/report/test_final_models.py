@@ -12,17 +12,18 @@ from cascadice.applications.choose.findings import helped_finally
 from cascadice.cli import main
 from cascadice.report.page import collect, sections
 from cascadice.report.page.sections import explain_disagreement
+from cascadice.runs.ask import ask
 from cascadice.runs.config import build
+from cascadice.runs.question import Question
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_summary
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 
 @pytest.fixture(scope="module")
 def final(trained, tmp_path_factory):
     """A run that was asked who helped its final models, and nothing else."""
     folder = shutil.copytree(trained, tmp_path_factory.mktemp("final") / "run")
-    ask_whole_run(folder, WholeRunQuestion(("whole-run", "whole-run-shares"), points=1, samples=True), quiet=True)
+    ask(folder, Question(("whole-run", "whole-run-shares"), points=1, samples=True), quiet=True)
     return folder
 
 

@@ -13,7 +13,7 @@ from cascadice.report import live
 from cascadice.report.page import collect, page
 from cascadice.runs import journal, store
 from cascadice.runs import train as runs
-from cascadice.runs.ask import Question
+from cascadice.runs.question import Question
 
 pytestmark = pytest.mark.usefixtures("quick_updates")
 

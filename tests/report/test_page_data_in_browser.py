@@ -8,7 +8,6 @@ import pytest
 from report.pages import RADII
 
 from cascadice.report.page import collect, write
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 
 def test_newer_data_keep_the_selection(tab):
@@ -157,7 +156,7 @@ def test_it_fits_the_screen(chromium, shown, artefacts, name, width, height, the
 
 def test_who_helped_the_final_models_stands_above_the_network(chromium, shown, tmp_path):
     folder = shutil.copytree(shown, tmp_path / "run")
-    ask_whole_run(folder, WholeRunQuestion(points=1, eval_samples=50), quiet=True)
+    ask(folder, Question(("whole-run-shares",), points=1, eval_samples=50), quiet=True)
     write(folder)
     chromium.open(folder / "report.html")
     sections = chromium.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")

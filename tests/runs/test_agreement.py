@@ -16,9 +16,10 @@ from cascadice.cli import main
 from cascadice.report.page import collect
 from cascadice.runs import processes, train
 from cascadice.runs.agreement import facts_of_network
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import ask
 from cascadice.runs.binding import check_process
 from cascadice.runs.processes import joined
+from cascadice.runs.question import Question
 
 assert fit_for_threads  # a fixture
 SMALL = replace(CONFIG, nodes=2, rounds=1, per_node=8)

@@ -17,8 +17,9 @@ from cascadice.report.page import collect
 from cascadice.runs import ask as asking
 from cascadice.runs import store
 from cascadice.runs import train as runs
-from cascadice.runs.ask import Question, ask, start_rounds
+from cascadice.runs.ask import ask, start_rounds
 from cascadice.runs.config import build
+from cascadice.runs.question import Question
 from cascadice.runs.recipes import demo
 from cascadice.runs.recording import spans
 

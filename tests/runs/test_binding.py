@@ -16,9 +16,10 @@ from cascadice.files.tensors import FORMAT_1, read_tensors, write_tensors
 from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train
-from cascadice.runs.ask import Question, ask, check_note, question_note
+from cascadice.runs.ask import ask
 from cascadice.runs.binding import versions
 from cascadice.runs.config import Config
+from cascadice.runs.question import Question, check_note, question_note
 from cascadice.runs.recording import open_recording
 
 SMALL = Config(nodes=3, model_options=("hidden=[4]",), epochs=None, rounds=4, record="all", checkpoint_every=2)

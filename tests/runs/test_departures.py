@@ -19,13 +19,13 @@ from cascadice.influence.tables import read_table
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.report.page import collect
 from cascadice.runs import processes, store, train
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import ask
 from cascadice.runs.config import build
 from cascadice.runs.departures import Departures, read_departures, really
 from cascadice.runs.gathering import gathered_metrics, places_of
 from cascadice.runs.processes import World, folder_name
+from cascadice.runs.question import Question
 from cascadice.runs.recording import open_recording
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 assert fit_for_threads  # a fixture
 pytestmark = pytest.mark.usefixtures("fit_for_threads")
@@ -86,8 +86,8 @@ def test_the_numbers_are_the_simulator_s_with_that_W(faulty, simulated):
 
 @pytest.mark.parametrize("record", ["all", "none"])
 def test_whole_run_influence_follows_the_W_that_really_happened(faulty, simulated, record):
-    question = WholeRunQuestion(("whole-run-shares",), points=1, eval_samples=50)
-    checked(together(2, lambda world: ask_whole_run(faulty / record, question, quiet=True, world=world)))
+    question = Question(("whole-run-shares",), points=1, eval_samples=50)
+    checked(together(2, lambda world: ask(faulty / record, question, quiet=True, world=world)))
     evaluation = evaluate_on(simulated, simulated.data.test.subset(torch.arange(50)))
     expected = whole_run_shares(simulated, CONFIG.rounds, evaluation, points=1, samples=False).participants
     for rank, own in enumerate(OWN):
@@ -147,7 +147,7 @@ def test_a_process_that_comes_back_goes_on_with_the_others(tmp_path, monkeypatch
     away = read_departures(tmp_path / folder_name(1)).away
     assert away[0] == 12  # it took part in rounds 12 and 13, but kept no checkpoint of them
     assert sorted([*other, *away]) == one
-    _, errors = together(2, lambda world: ask_whole_run(tmp_path, WholeRunQuestion(), quiet=True, world=world))
+    _, errors = together(2, lambda world: ask(tmp_path, Question(("whole-run-shares",)), quiet=True, world=world))
     assert all("rank-001 has none of round 12. Ask about" in str(error) for error in errors)
     gathered = gathered_metrics(places_of(tmp_path), 5)
     assert [m.t for m in gathered] == one

@@ -15,9 +15,8 @@ from torch import nn
 from cascadice import models, optimizers
 from cascadice.cli import main
 from cascadice.runs import forecast, memory
-from cascadice.runs.ask import Question
 from cascadice.runs.config import Config, build
-from cascadice.runs.whole_run import WholeRunQuestion
+from cascadice.runs.question import Question
 
 CPU = torch.device("cpu")
 TINY = ["--nodes", "3", "--model-options", "hidden=[4]", "--rounds", "2", "--quiet"]
@@ -157,7 +156,10 @@ def test_forecasts_grow_with_what_is_asked():
     assert min(asked) > network.initial.theta.nbytes
     fewer = total(forecast.of_influence(network, Question(("truth",), hops=2, eval_samples=1)))
     assert fewer < asked[1]
-    swept = [total(forecast.of_whole_run(network, 4, WholeRunQuestion(samples=samples))) for samples in (False, True)]
+    swept = [
+        total(forecast.of_whole_run(network, 4, Question(("whole-run-shares",), samples=samples)))
+        for samples in (False, True)
+    ]
     assert swept[0] < swept[1]
     few, many = (total(forecast.of_retraining(network, 4, 10, networks)) for networks in (2, 48))
     assert many > 10 * few  # all of them are trained side by side
@@ -180,7 +182,7 @@ def test_forecasts_have_the_size_of_what_is_surely_there():
     rounds, work = forecast.of_training(network, 4, window=3)[0], forecast._local_work(network)
     drawn, links = forecast.of_network(nodes, parameters, 2, 4, 5, 16)[1], forecast.of_graph("ring", 100, {})[0]
     carried = forecast.of_network(nodes, parameters, 2, 4, 5, 16)[0]
-    kept, sweep, scores = forecast.of_whole_run(network, 4, WholeRunQuestion())
+    kept, sweep, scores = forecast.of_whole_run(network, 4, Question(("whole-run-shares",)))
     recorded = forecast.of_question(network, Question(("truth",), hops=2))[0]
     least = [
         (rounds, 5 * theta), (work, 4 * 3 * parameters), (carried, everybody), (drawn, 8 * nodes * 5 * 16),

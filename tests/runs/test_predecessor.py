@@ -13,9 +13,9 @@ from cascadice.cli import main
 from cascadice.files import read_json
 from cascadice.influence.tables import parts, read_note, read_table
 from cascadice.runs import ask, config, folder, store
-from cascadice.runs.ask import Question
 from cascadice.runs.config import Config, from_json, to_json
 from cascadice.runs.folder import INCIDENTAL, SETTINGS_OF_0_1_0, fingerprint
+from cascadice.runs.question import Question
 from cascadice.runs.recording import open_recording
 from cascadice.runs.train import run
 

@@ -21,12 +21,12 @@ from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page
 from cascadice.runs import ask as asking
 from cascadice.runs import journal, store, train
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import ask
 from cascadice.runs.processes import World, folder_name
+from cascadice.runs.question import Question
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import MOST, read_training_change
 from cascadice.runs.together import point_to_all
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 assert fit_for_threads  # a fixture
 pytestmark = pytest.mark.usefixtures("fit_for_threads")
@@ -199,10 +199,10 @@ def test_influence_between_processes_is_that_in_one(runs, kind):
 
 
 def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch):
-    question = WholeRunQuestion(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
+    question = Question(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
     printed = []
     monkeypatch.setattr(asking, "print_summary", lambda console, summary, *more: printed.append(summary))
-    whole, parts, results = asked(runs, question, ask_whole_run, "whole-run", tells_samples=True)
+    whole, parts, results = asked(runs, question, ask, "whole-run", tells_samples=True)
     one, *of_all = printed
     for each in of_all:  # each process could print what one would
         for kind in one.participants:
@@ -278,7 +278,7 @@ def test_questions_that_need_everybody_are_refused_by_name(runs):
         _, errors = together(2, lambda world, asked=question: ask(runs / "two", asked, quiet=True, world=world))
         assert all(why in str(error) for error in errors)
     _, errors = together(
-        2, lambda world: ask_whole_run(runs / "two", WholeRunQuestion(on="average"), quiet=True, world=world)
+        2, lambda world: ask(runs / "two", Question(("whole-run-shares",), on="average"), quiet=True, world=world)
     )
     assert all("no process has the average model" in str(error) for error in errors)
     with pytest.raises(ValueError, match="Use: torchrun --nproc-per-node 2 -m cascadice"):

@@ -16,20 +16,21 @@ from cascadice.influence import evaluate_on, whole_run, whole_run_shares
 from cascadice.influence.tables import parts, read_note, read_table
 from cascadice.runs import store, sweeps, unfinished
 from cascadice.runs import train as runs
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import ask
 from cascadice.runs.config import build, to_json
 from cascadice.runs.folder import fingerprint, read_config
-from cascadice.runs.playing import open_playable
+from cascadice.runs.playing import playable
+from cascadice.runs.question import Question
 from cascadice.runs.recipes import demo
+from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import read_training_change
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 ROUNDS = 6
 CONFIG = replace(
     demo(), nodes=3, model_options=("hidden=[4]",), epochs=None, rounds=ROUNDS, record="all", dtype="float64",
     optimizer="momentum", lr=0.05,
 )  # fmt: skip
-BOTH = WholeRunQuestion(("whole-run", "whole-run-shares"), at=0.7, points=2, samples=True, eval_samples=20)
+BOTH = Question(("whole-run", "whole-run-shares"), at=0.7, points=2, samples=True, eval_samples=20)
 
 
 def train(folder, **settings):
@@ -68,7 +69,7 @@ def same(one, other):
 def test_the_numbers_are_those_of_the_library(run, recorded):
     if not recorded:
         store.delete_rounds(run, range(ROUNDS))
-    found = ask_whole_run(run, BOTH, quiet=True)
+    found = ask(run, BOTH, quiet=True)
     network, evaluation = library()
     expected = {
         "whole-run shares": whole_run_shares(network, ROUNDS, evaluation, points=2),
@@ -92,7 +93,7 @@ def test_on_whose_final_models(tmp_path, monkeypatch, on, at):
     monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
     ring = {"nodes": 5, "topology": "ring"}  # on which final models differ
     run = train(tmp_path / "run", **ring)
-    found = ask_whole_run(run, replace(BOTH, at=at, points=1, on=on, samples=False), quiet=True)
+    found = ask(run, replace(BOTH, at=at, points=1, on=on, samples=False), quiet=True)
     network, evaluation = library(replace(CONFIG, **ring))
     expected = whole_run(network, ROUNDS, evaluation, at=at, on=on, samples=False)
     np.testing.assert_array_equal(found.updates[f"whole-run at {at:g}"], expected.by_round)
@@ -116,18 +117,35 @@ def test_the_updates_of_some_rounds(run):
     assert read_note(run / "whole-run")["during"] == "1, 4"
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_shares_of_the_updates_of_some_rounds(run, recorded, capsys, monkeypatch):
+    if not recorded:
+        store.delete_rounds(run, range(ROUNDS))
+    monkeypatch.setattr(sweeps, "counting", bar := stopping(0))
+    flags = ["--kind", "whole-run-shares", "--during", "1:4", "--points", "1", "--eval-samples", "20"]
+    assert main(["influence", str(run), *flags]) == 0
+    assert bar.count == bar.total
+    network, evaluation = library()
+    expected = whole_run_shares(network, ROUNDS, evaluation, points=1, during=range(1, 4), samples=False)
+    found = column(read_table(run / "whole-run"), kind="whole-run shares").reshape(ROUNDS, 3)
+    np.testing.assert_allclose(found, expected.by_round, rtol=1e-12)
+    gap = found.sum() - read_training_change(run / "whole-run")
+    assert gap == pytest.approx(expected.gap, abs=1e-12)
+    assert "; the updates of rounds 1 to 3 changed the loss by " in capsys.readouterr().out
+
+
 def test_at_weight_one_a_complete_recording_is_read_and_nothing_is_played(run, monkeypatch):
-    question = WholeRunQuestion(("whole-run",), eval_samples=20)
+    question = Question(("whole-run",), eval_samples=20)
     network, evaluation = library()
     expected = whole_run(network, ROUNDS, evaluation, samples=False).by_round
     with monkeypatch.context() as patch:
         patch.setattr("cascadice.engine.backwards.simulate", None)
-        found = ask_whole_run(run, question, quiet=True)
+        found = ask(run, question, quiet=True)
         np.testing.assert_array_equal(found.updates["whole-run at 1"], expected)
         store.delete_rounds(run, [2])
         with pytest.raises(TypeError):  # with a round missing it has to be played
-            ask_whole_run(run, question, quiet=True, overwrite=True)
-    found = ask_whole_run(run, question, quiet=True)
+            ask(run, question, quiet=True, overwrite=True)
+    found = ask(run, question, quiet=True)
     np.testing.assert_array_equal(found.updates["whole-run at 1"], expected)
 
 
@@ -136,7 +154,7 @@ def test_a_run_that_has_a_later_end_than_its_recording_is_played(run):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
         runs.run(train_longer, run, resume=True, quiet=True)
-    opened = open_playable(run)
+    opened = playable(open_recording(run))
     assert (opened.rounds, opened.recorded) == (ROUNDS + 2, None)
 
 
@@ -144,23 +162,23 @@ def test_a_run_that_has_a_later_end_than_its_recording_is_played(run):
 def test_a_rule_that_chose_who_listens_is_followed_as_recorded(rule, tmp_path, monkeypatch):
     monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
     run = train(tmp_path / "run", rule=rule)
-    opened = open_playable(run)
+    opened = playable(open_recording(run))
     rounds = list(opened.recorded)
     again = list(simulate(opened.network, ROUNDS))
     assert all(torch.equal(a.after.theta, b.after.theta) for a, b in zip(rounds, again, strict=True))
-    found = ask_whole_run(run, BOTH, quiet=True)
+    found = ask(run, BOTH, quiet=True)
     network, evaluation = library()
     expected = whole_run(network, rounds, evaluation, at=0.7).by_round
     np.testing.assert_allclose(found.updates["whole-run at 0.7"], expected, rtol=1e-12)
     store.delete_rounds(run, [3])
     with pytest.raises(ValueError, match=rf"the rule '{rule}' chose who listens.*lacks round 3. Train it again with"):
-        ask_whole_run(run, BOTH, quiet=True)
+        ask(run, BOTH, quiet=True)
 
 
 def test_a_rule_that_does_not_average_is_refused(tmp_path):
     run = train(tmp_path / "run", rule="trimmed-mean", record="none")
     with pytest.raises(ValueError, match=r"only if its participants average; .* the rule 'trimmed-mean', which does n"):
-        ask_whole_run(run, BOTH, quiet=True)
+        ask(run, BOTH, quiet=True)
 
 
 class StopError(Exception):
@@ -194,7 +212,7 @@ def never_stopped(trained, tmp_path_factory):
         patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
         patch.setattr(sweeps, "segment", lambda network, rounds: 2)
         patch.setattr(sweeps, "counting", whole := stopping(0))
-        ask_whole_run(trained, BOTH, out, quiet=True)
+        ask(trained, BOTH, out, quiet=True)
     assert whole.count == whole.total == 3 * (4 + 6 + 6)
     return read_table(out)
 
@@ -209,10 +227,10 @@ def test_stopped_it_goes_on_where_it_was_with_the_same_bits(run, never_stopped, 
         if killed:  # nothing is saved on the way out
             patch.setattr(unfinished.SavedSweep, "save", _saving_unless(unfinished.SavedSweep.save))
         with pytest.raises(StopError):
-            ask_whole_run(run, BOTH, quiet=True)
+            ask(run, BOTH, quiet=True)
     assert list(parts(out)) == []
     monkeypatch.setattr(sweeps, "counting", rest := stopping(0))
-    ask_whole_run(run, BOTH, quiet=True)
+    ask(run, BOTH, quiet=True)
     assert rest.count == rest.total <= 3 * (4 + 6 + 6) - after + 1 + 4  # at most two segments are played once more
     same(read_table(out), never_stopped)
     assert {path.suffix for path in out.iterdir()} == {".json", ".parquet"}
@@ -223,24 +241,24 @@ def _saving_unless(save):
 
 
 def test_what_is_finished_is_not_computed_again(run, monkeypatch):
-    ask_whole_run(run, BOTH, quiet=True)
+    ask(run, BOTH, quiet=True)
     before = read_table(run / "whole-run")
     monkeypatch.setattr(sweeps, "sweep", None)
-    ask_whole_run(run, BOTH, quiet=True)
+    ask(run, BOTH, quiet=True)
     same(read_table(run / "whole-run"), before)
 
 
 def test_notes_leave_out_defaults_and_other_settings_are_refused(run):
-    question = WholeRunQuestion(("whole-run",), at=0.5)
-    ask_whole_run(run, question, quiet=True)
+    question = Question(("whole-run",), at=0.5)
+    ask(run, question, quiet=True)
     assert {name: value for name, value in read_note(run / "whole-run").items() if name != "run"} == {
         "format": "cascadice-influence-2", "kinds": "whole-run", "rounds": "6", "at": "0.5",
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"at is '0.5' there, '1.0' here. Choose another folder .*--overwrite"):
-        ask_whole_run(run, replace(question, at=1.0), quiet=True)
+        ask(run, replace(question, at=1.0), quiet=True)
     with pytest.raises(ValueError, match="kinds is 'whole-run' there, 'first-order' here"):
         ask(run, Question(), run / "whole-run", quiet=True)
-    ask_whole_run(run, replace(question, at=1.0), quiet=True, overwrite=True)
+    ask(run, replace(question, at=1.0), quiet=True, overwrite=True)
     assert set(read_table(run / "whole-run").kind) == {"whole-run at 1"}
 
 
@@ -252,11 +270,11 @@ def test_a_weight_at_which_the_run_diverges_is_named(tmp_path):
     manifest = files.read_json(run / "manifest.json")
     files.write_json(run / "manifest.json", manifest | {"fingerprint": fingerprint(config)})
     with pytest.raises(DivergedError, match=r"in the run at α = 0.7, "):
-        ask_whole_run(run, replace(BOTH, kinds=("whole-run",)), quiet=True)
+        ask(run, replace(BOTH, kinds=("whole-run",)), quiet=True)
 
 
 def test_what_is_said(run, capsys):
-    ask_whole_run(run, BOTH)
+    ask(run, BOTH)
     out = capsys.readouterr().out
     for words in (
         "whole-run influence of 6 rounds at α = 0.7, 0.211, 0.789: about 9 trainings, 0 MiB of rounds kept",
@@ -268,7 +286,7 @@ def test_what_is_said(run, capsys):
         "the influence of 6 rounds to",
     ):
         assert words in out
-    ask_whole_run(run, WholeRunQuestion(("whole-run",)), overwrite=True)
+    ask(run, Question(("whole-run",)), overwrite=True)
     assert "at α = 1: about 2 trainings, from the recording" in capsys.readouterr().out
 
 
@@ -285,33 +303,44 @@ def test_what_is_said(run, capsys):
 )
 def test_questions_that_make_no_sense(settings, complaint):
     with pytest.raises(ValueError, match=complaint):
-        WholeRunQuestion(**settings)
+        Question(**{"kinds": ("whole-run-shares", "whole-run"), **settings})
 
 
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ("--kind whole-run --hops 2", "--hops does not go with whole-run kinds"),
-        ("--kind whole-run --every 2", "--every does not go with whole-run kinds"),
-        ("--kind whole-run --sources 1", "--sources does not go with whole-run kinds"),
+        (
+            "--kind whole-run --hops 2",
+            "--hops is for --kind truth, first-order, path-integrated, shares; found",
+        ),
+        (
+            "--kind whole-run --every 2",
+            "--every is for --kind truth, first-order, path-integrated, shares; found",
+        ),
+        (
+            "--kind whole-run --sources 1",
+            "--sources is for --kind truth, first-order, path-integrated, shares; found",
+        ),
         ("--kind whole-run,truth", "--kind truth is about rounds"),
         (
             "--kind whole-runn",
-            "Did you mean 'whole-run'? Known: first-order, path-integrated, "
+            "Did you mean 'whole-run'? Known: first-order, pairs, path-integrated, "
             "shares, truth, whole-run, whole-run-shares.",
         ),
         (
             "--kind truthh",
-            "Did you mean 'truth'? Known: first-order, path-integrated, shares, truth, whole-run, whole-run-shares.",
+            "Did you mean 'truth'? Known: first-order, pairs, path-integrated, shares, truth, whole-run,",
         ),
-        ("--kind whole-run-shares --at 0.5", "--at is for --kind whole-run; found whole-run-shares"),
-        ("--kind whole-run --points 4", "--points is for --kind whole-run-shares; found whole-run"),
-        ("--at 0.5", "--at is for the final models. Use --kind whole-run"),
-        ("--on 2 --kind truth", "--on is for the final models"),
+        ("--kind whole-run-shares --at 0.5", "--at is for --kind whole-run, pairs; found whole-run-shares"),
+        (
+            "--kind whole-run --points 4",
+            "--points is for --kind truth, first-order, path-integrated, shares, whole-run-shares; found",
+        ),
+        ("--at 0.5", "--at is for --kind whole-run, pairs; found first-order. Leave it out"),
+        ("--on 2 --kind truth", "--on is for --kind whole-run, whole-run-shares, pairs; found truth"),
         ("--kind whole-run --during 4", "--during must be two rounds, e.g. 0:100 for rounds 0 to 99; found '4'."),
         ("--kind whole-run --during 4:9", "during must be within rounds 0:6, the first below the second; found 4:9."),
-        ("--kind whole-run-shares --during 0:4", "--during is for --kind whole-run; found whole-run-shares"),
-        ("--kind whole-run,whole-run-shares --during 0:4", "shares are of all rounds"),
+        ("--kind truth --during 0:4", "--during is for --kind whole-run, whole-run-shares; found truth"),
         ("--kind whole-run --on 3", 'on must be "all", "average" or a participant below 3; found 3'),
         ("--kind whole-run --on everyone", "a participant below 3; found 'everyone'"),
         ("--kind whole-run --eval-samples 9999", "eval-samples must be at most 355"),
@@ -346,4 +375,4 @@ def test_a_run_without_rounds_is_refused(run):
     manifest = files.read_json(run / "manifest.json")
     files.write_json(run / "manifest.json", manifest | {"rounds": 0})
     with pytest.raises(ValueError, match=r"has no rounds yet\. Continue it with: cascadice run --resume --out"):
-        ask_whole_run(run, BOTH, quiet=True)
+        ask(run, BOTH, quiet=True)

@@ -61,7 +61,9 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "rules": partial(_entries, "influence.trust", "RULES"),
     "strategies": lambda: {"auto": "chosen by model, batch and device"} | _entries("engine.assembly", "STRATEGIES"),
     "kinds": lambda: (
-        _entries("influence.estimators", "WHOLE_RUN_KINDS") | _entries("influence.estimators", "ESTIMATORS")
+        _entries("influence.estimators", "WHOLE_RUN_KINDS")
+        | _entries("influence.estimators", "PAIRS")
+        | _entries("influence.estimators", "ESTIMATORS")
     ),
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),

@@ -18,7 +18,7 @@ from cascadice.runs.recipes import RECIPES
 if TYPE_CHECKING:
     from cascadice.files import Folder
     from cascadice.loggers import Callback
-    from cascadice.runs.ask import Question
+    from cascadice.runs.question import Question
     from cascadice.runs.train import Summary
 
 
@@ -105,10 +105,8 @@ def run_live(
 def _question(args: argparse.Namespace) -> "Question | None":
     if not flags.given_question(args):
         return None
-    from cascadice.runs.ask import Question
-
     question = flags.question_from(args)
-    if not isinstance(question, Question):
+    if question.final:
         raise ValueError(
             f"--kind {', '.join(question.kinds)} is about the final models. Ask for it after the run: "
             f"cascadice influence RUN --kind {','.join(question.kinds)}."

@@ -167,6 +167,10 @@ WHOLE_RUN_KINDS: dict[str, str] = {
     "whole-run-shares": "each participant's share of what training did to the final models; shares add up",
 }
 """Kinds that look at a whole run at once, with what they answer; see `whole_run` and `whole_run_shares`."""
+PAIRS: dict[str, str] = {
+    "pairs": "who substitutes whom: how a participant's whole-run influence changes when another is left out",
+}
+"""The kind whose result is a number for each pair of participants; see `interplay`."""
 
 
 def score_rounds(

@@ -27,7 +27,7 @@ from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.checks import check_samples_are_separate
 from cascadice.influence.readings import agreement, resampled_rank_correlations
-from cascadice.influence.whole_run import focused, judged, measured
+from cascadice.influence.run_at import focused, judged, measured
 
 MEMORY = 2**30
 """Bytes of parameters and optimizer state to train side by side."""
@@ -65,10 +65,10 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
         )
     if count < 1:
         raise ValueError(f"at least one subset must be asked for; found {count}.")
-    draw = seeds.generator(seed, "subsets", size, kept)
+    generator = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):
-        chosen[tuple(sorted(torch.randperm(size, generator=draw)[:kept].tolist()))] = None
+        chosen[tuple(sorted(torch.randperm(size, generator=generator)[:kept].tolist()))] = None
     return torch.zeros(len(chosen), size, dtype=torch.float64).scatter_(1, torch.tensor(list(chosen)), 1.0)
 
 
@@ -225,16 +225,43 @@ def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"
             "there must be one prediction for each retrained value, and at least one resample; found shapes "
             f"{list(predicted.shape)} and {list(found.shape)}, and {resamples} resamples."
         )
-    whole, finite = agreement(found, predicted), found.isfinite() & predicted.isfinite()
-    found, predicted = found[finite], predicted[finite]
-    draw = seeds.generator(0, "bootstrap", len(found))
-    picks = torch.randint(len(found), (resamples, len(found)), generator=draw)
-    each = resampled_rank_correlations(found, predicted, picks)
+    whole, each = agreement(found, predicted), _resampled(found, [predicted], resamples)[0]
+    return Prediction(whole.spearman, *_middle_95(each), whole.pearson)
+
+
+def paired_advantage(
+    better: Float[Tensor, " points"], worse: Float[Tensor, " points"], found: Float[Tensor, " points"],
+    resamples: int = 1000,
+) -> tuple[float, float]:  # fmt: skip
+    """The 95 % interval of how much better one prediction ranks what was found than another does.
+
+    Both are resampled together: what makes some points hard to predict for both does not widen the interval. NaN where
+    one of them is the same everywhere.
+
+    Example:
+        >>> low, high = paired_advantage(subsets @ scores, subsets @ others, retrained)
+        >>> low > 0  # clearly better
+    """
+    one, other = _resampled(found, [better, worse], resamples)
+    return _middle_95(one - other)
+
+
+def _resampled(found: Tensor, predictions: Sequence[Tensor], resamples: int) -> list[Tensor]:
+    """The rank correlation of each prediction with what was found, over the same bootstrap samples of the points."""
+    finite = torch.stack([found, *predictions]).isfinite().all(0)
+    found = found[finite]
+    generator = seeds.generator(0, "bootstrap", len(found))
+    picks = torch.randint(len(found), (resamples, len(found)), generator=generator)
+    return [resampled_rank_correlations(found, predicted[finite], picks) for predicted in predictions]
+
+
+def _middle_95(each: Tensor) -> tuple[float, float]:
+    """The interval that has 95 % of these numbers, without those that are NaN."""
     each = each[each.isfinite()]
-    if not len(each):  # one of the two does not vary
-        return Prediction(whole.spearman, float("nan"), float("nan"), whole.pearson)
+    if not len(each):
+        return float("nan"), float("nan")
     low, high = each.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Prediction(whole.spearman, low, high, whole.pearson)
+    return low, high
 
 
 def leave_one_out(

@@ -7,26 +7,22 @@ f(1) is the run, f(1 − e_j) the run without j. α_j multiplies j's learning ra
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_map
 
 from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Evaluation, Network, Participants
 from cascadice.engine.backwards import backwards
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.engine.weighting import as_recorded, with_weights
-from cascadice.influence.checks import check_recording
-from cascadice.influence.full_horizon import final_adjoint, pull_back
+from cascadice.influence.full_horizon import pull_back
+from cascadice.influence.run_at import Alpha, Rounds, RunAt, final, span_of
 
-Rounds = int | Sequence[Round]
-Alpha = float | Float[Tensor, " n"]
 KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n _"], Int[Tensor, "n _"]]
 """Scores of a round: of participants, of the samples they drew, and which samples these are."""
 
@@ -133,29 +129,28 @@ def whole_run(
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return gathered(sweep(
-        network, rounds, evaluation, at=at, during=during, on=on, samples=samples, length=length, played=played,
-        exchange=exchange,
-    ))  # fmt: skip
+    return gathered(
+        sweep(RunAt(network, rounds, evaluation, at, during, on, samples, length, played=played, exchange=exchange))
+    )
 
 
 def gathered(scored: Iterable[RoundScores]) -> WholeRun:
     """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
-    parts = []
+    kept = []
     for each in scored:
-        parts.append(each.kept)
-    return from_parts(parts, each.sweep)
+        kept.append(each.kept)
+    return from_kept(kept, each.sweep)
 
 
-def from_parts(parts: Sequence[KeptScores], sweep: Sweep) -> WholeRun:
-    """Parts of all rounds of a sweep, the last one first, as one result."""
-    participants, samples, drawn = stacked(parts[::-1])
+def from_kept(kept: Sequence[KeptScores], sweep: Sweep) -> WholeRun:
+    """The kept scores of all rounds of a sweep, the last one first, as one result."""
+    participants, samples, drawn = stacked(kept[::-1])
     return WholeRun(sweep.value, sweep.t, participants.double(), samples, drawn)
 
 
-def stacked(parts: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
-    """Parts of several rounds as one; who is watched may draw more samples in one round than in another."""
-    participants, samples, drawn = zip(*parts, strict=True)
+def stacked(kept: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
+    """The kept scores of several rounds as one; who is watched may draw more samples in one round than in another."""
+    participants, samples, drawn = zip(*kept, strict=True)
     most = max(rows.shape[1] for rows in drawn)
     more = [(0, most - rows.shape[1]) for rows in drawn]
     padded = [pad(*pair, value=0.0) for pair in zip(samples, more, strict=True)]
@@ -164,138 +159,45 @@ def stacked(parts: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def sweep(
-    network: Network,
-    rounds: Rounds,
-    evaluation: Evaluation,
-    *,
-    at: Alpha = 1.0,
-    during: range | None = None,
-    on: str | int = "all",
-    samples: bool = True,
-    length: int | None = None,
-    resume: Sweep | None = None,
-    saved: MutableMapping[int, Participants] | None = None,
-    played: Callable[[], None] | None = None,
-    exchange: Exchange | None = None,
+    run: RunAt, resume: Sweep | None = None, saved: MutableMapping[int, Participants] | None = None
 ) -> Iterator[RoundScores]:
     """`whole_run` round by round, the last one first, for those who keep results as they come.
 
     Args:
-        resume: The sweep of the last round that was scored before, to go on from; its other arguments must be the same.
+        resume: The sweep of the last round that was scored before, to go on from; it must be of the same run.
         saved: Where checkpoints go, see `engine.backwards`.
     """
-    start, stop = span_of(rounds)
+    (start, stop), (operator, on) = span_of(run.rounds), run.operator()
     stop = stop if resume is None else resume.t
-    there, on = focused(network_at(network, rounds, at, during), on)
-    if isinstance(rounds, int) or not as_it_was(at):
-        source: Iterable[Round] = backwards(
-            there, stop, start=start, length=length, saved=saved, played=played, operator=Operator(there, exchange)
-        )
+    if not isinstance(run.rounds, int) and run.as_it_was:
+        source: Iterable[Round] = reversed(run.rounds[: stop - start])
     else:
-        source = reversed(rounds[: stop - start])
-    alpha = torch.as_tensor(at, dtype=torch.float64, device=network.device).expand(network.nodes)
+        source = backwards(
+            operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
+        )
+    alpha = torch.as_tensor(run.at, dtype=torch.float64, device=run.network.device).expand(run.network.nodes)
     per_unit = torch.where(alpha > 0, 1 / alpha, torch.nan)
     try:
-        for scored in _scored(Operator(there, exchange), source, evaluation, on, samples, resume):
-            counts = per_unit if during is None or scored.t in during else 0 * alpha
-            participants, parts = scored.participants * counts, scored.samples * counts[:, None].to(scored.samples)
-            yield scored._replace(participants=participants, samples=parts)
-            if played is not None:
-                played()
+        for scored in _scored(operator.fresh(), source, run, on, resume):  # the other one is playing rounds
+            counts = per_unit if run.during is None or scored.t in run.during else 0 * alpha
+            participants, samples = scored.participants * counts, scored.samples * counts[:, None].to(scored.samples)
+            yield scored._replace(participants=participants, samples=samples)
+            if run.played is not None:
+                run.played()
     except DivergedError as error:
-        raise error.within(f"in the run at α = {in_words(at)}, ") from None
+        raise run.diverged(error) from None
 
 
 def _scored(
-    operator: Operator, source: Iterable[Round], evaluation: Evaluation, on: str, samples: bool, resume: Sweep | None
+    operator: Operator, source: Iterable[Round], run: RunAt, on: str, resume: Sweep | None
 ) -> Iterator[RoundScores]:
     adjoint, value = (None, 0.0) if resume is None else (resume.adjoint, resume.value)
 
     def start(last: Round) -> Adjoint:
         nonlocal value
-        adjoint, value = final(operator, evaluation, last, on)
+        adjoint, value = final(operator, run.evaluation, last, on)
         return adjoint
 
-    for round_, pulled in pull_back(operator, source, start, adjoint=adjoint, samples=samples):
+    for round_, pulled in pull_back(operator, source, start, adjoint=adjoint, samples=run.samples):
         drawn = round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
         yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, pulled.before, value))
-
-
-def final(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:
-    """λ^T and f, on the final models of all or on their average."""
-    weights, models = operator.network.weights, judged(operator, last.after, on)
-    adjoint = final_adjoint(operator, evaluation, last._replace(after=models))
-    if on == "average":
-        adjoint = adjoint._replace(theta=weights[:, None] * adjoint.theta.sum(0))
-    return adjoint, float(measured(operator, evaluation, models))
-
-
-def judged(operator: Operator, models: Participants, on: str) -> Participants:
-    """The models that are measured: everybody's, or their average in everybody's place."""
-    weights = operator.network.weights
-    return tree_map(lambda tensor: _averaged(weights, tensor), models) if on == "average" else models
-
-
-def measured(operator: Operator, evaluation: Evaluation, models: Participants) -> Tensor:
-    """f of these models: everybody's loss, weighted by q."""
-    losses = operator.losses(evaluation, models, range(operator.network.nodes))
-    return (operator.network.weights * losses).sum()
-
-
-def _averaged(weights: Tensor, tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    return torch.einsum("k,k...->...", weights.to(tensor), tensor).expand(tensor.shape).contiguous()
-
-
-def focused(network: Network, on: str | int) -> tuple[Network, str]:
-    """The network with all weight on one participant, where `on` is its number."""
-    if isinstance(on, int) and 0 <= on < network.whole:
-        numbers = torch.tensor(network.members or range(network.nodes))
-        return replace(network, q=(numbers == on).to(network.q)), "all"
-    if on == "average" and network.blocks > 1:
-        raise ValueError("networks side by side have no average model in common. Take them one by one.")
-    if on == "average" and network.members:
-        raise ValueError('no process has the average model. Use "all", or the number of a participant.')
-    if on not in ("all", "average"):
-        raise ValueError(f'on must be "all", "average" or a participant below {network.whole}; found {on!r}.')
-    return network, str(on)
-
-
-def network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None = None) -> Network:
-    """The network whose run is the one at α."""
-    span = range(*span_of(rounds))
-    if during is not None and not (during and min(during) in span and max(during) in span):
-        raise ValueError(f"during must be rounds of the run, from {span[0]} to {span[-1]}; found {during}.")
-    if not isinstance(rounds, int) and not as_it_was(at):
-        if any(round_.rule is not None for round_ in rounds):
-            raise ValueError(
-                "rounds that were mixed by a rule that does not average cannot be played again at another α. "
-                "Use at=1.0, which follows them as they were."
-            )
-        check_recording(network, [rounds[0]], many=1)
-        network = as_recorded(network, rounds)
-    return with_weights(network, at, during=during)
-
-
-def as_it_was(at: Alpha) -> bool:
-    """Whether α is that of the run itself."""
-    return not isinstance(at, Tensor) and at == 1
-
-
-def span_of(rounds: Rounds) -> tuple[int, int]:
-    """The first round, and the one after the last."""
-    if isinstance(rounds, Round) or not isinstance(rounds, int | Sequence):
-        raise TypeError(
-            f"rounds must be a number of rounds to train, or a list of rounds that were kept; found "
-            f"{type(rounds).__name__}. Use list(rounds)."
-        )
-    count = rounds if isinstance(rounds, int) else len(rounds)
-    if count < 1:
-        raise ValueError(f"at least one round is needed; found {count}.")
-    return (0, count) if isinstance(rounds, int) else (rounds[0].t, rounds[0].t + count)
-
-
-def in_words(at: Any) -> str:
-    """α as it is written in messages."""
-    return ", ".join(f"{a:g}" for a in torch.as_tensor(at).reshape(-1).tolist())

@@ -4,26 +4,17 @@ share_j = ∫₀¹ ∂f/∂α_j (α·1) dα        Σ_j share_j = f(1) − f(0)
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.engine import DivergedError, Evaluation, Network, Round, draw, mix, simulate
-from cascadice.engine.operator import Exchange, Operator
+from cascadice.engine import Evaluation, Network
+from cascadice.engine.operator import Exchange
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.whole_run import (
-    Alpha,
-    Rounds,
-    WholeRun,
-    as_it_was,
-    final,
-    focused,
-    in_words,
-    network_at,
-    span_of,
-    whole_run,
-)
+from cascadice.influence.run_at import Alpha, Rounds, RunAt, value
+from cascadice.influence.whole_run import WholeRun, gathered, sweep
 
 POINTS = 3
 """Points of the quadrature over α, unless more are asked for."""
@@ -35,6 +26,7 @@ def whole_run_shares(
     evaluation: Evaluation,
     *,
     points: int = POINTS,
+    during: range | None = None,
     on: str | int = "all",
     samples: bool = True,
     length: int | None = None,
@@ -50,6 +42,9 @@ def whole_run_shares(
     Args:
         rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
         points: Points of the quadrature over α.
+        during: The rounds whose updates α weights; all of them unless given. Then f(0) is the run in which nobody's
+            updates count in these rounds, and shares divide what these updates changed; those of samples add up with
+            SGD without momentum only.
         on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
         samples: Score samples too.
         length: How many rounds to keep at a time.
@@ -63,21 +58,18 @@ def whole_run_shares(
         >>> paid = whole_run_shares(network, 100, evaluate_on(network))
         >>> paid.participants, paid.gap
     """
-    parts = [
-        (weight, whole_run(network, rounds, evaluation, at=alpha, on=on, samples=samples, length=length,
-                           played=played, exchange=exchange))
-        for alpha, weight in weighted_points(points)
-    ]  # fmt: skip
-    trained, untrained = (measured_at(network, rounds, evaluation, at, on=on, exchange=exchange) for at in (1.0, 0.0))
-    return share_out(parts, trained, untrained)
+    run = RunAt(network, rounds, evaluation, 1.0, during, on, samples, length, played, exchange)
+    weighted = [(weight, gathered(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
+    trained, untrained = (value(replace(run, at=at, played=None)) for at in (1.0, 0.0))
+    return share_out(weighted, trained, untrained)
 
 
-def share_out(parts: Sequence[tuple[float, WholeRun]], trained: float, untrained: float) -> WholeRun:
+def share_out(weighted: Sequence[tuple[float, WholeRun]], trained: float, untrained: float) -> WholeRun:
     """Shares from the points of a quadrature, given f(1) and f(0)."""
-    by_round = torch.stack([weight * part.by_round for weight, part in parts]).sum(0)
-    samples = torch.stack([weight * part.samples for weight, part in parts]).sum(0)
+    by_round = torch.stack([weight * one.by_round for weight, one in weighted]).sum(0)
+    samples = torch.stack([weight * one.samples for weight, one in weighted]).sum(0)
     gap = float(by_round.sum()) - (trained - untrained)
-    return WholeRun(trained, parts[0][1].first, by_round, samples, parts[0][1].drawn, gap)
+    return WholeRun(trained, weighted[0][1].first, by_round, samples, weighted[0][1].drawn, gap)
 
 
 def contributions(
@@ -100,38 +92,16 @@ def contributions(
 
 
 def measured_at(
-    network: Network, rounds: Rounds, evaluation: Evaluation, at: Alpha, *, on: str | int = "all",
-    played: Callable[[], None] | None = None, exchange: Exchange | None = None,
+    network: Network, rounds: Rounds, evaluation: Evaluation, at: Alpha, *, during: range | None = None,
+    on: str | int = "all", played: Callable[[], None] | None = None, exchange: Exchange | None = None,
 ) -> float:  # fmt: skip
     """f(α): the measured sum on the final models of the run at α. Cost: a run; at 0 only its gossip.
 
     Args:
+        during: The rounds whose updates α weights; all of them unless given.
         played: Called after each round that was played.
 
     Example:
         >>> measured_at(network, 100, evaluation, 1.0) - measured_at(network, 100, evaluation, 0.0)
     """
-    start, stop = span_of(rounds)
-    there, on = focused(network_at(network, rounds, at), on)
-    operator = Operator(there, exchange)
-    if not isinstance(rounds, int) and as_it_was(at):
-        last = rounds[-1]
-    elif not isinstance(at, Tensor) and at == 0 and exchange is None:
-        last = _only_gossip(there, start, stop)
-    else:
-        try:
-            for round_ in simulate(there, stop, start=start, window=0, operator=operator):
-                last = round_
-                if played is not None:
-                    played()
-        except DivergedError as error:
-            raise error.within(f"in the run at α = {in_words(at)}, ") from None
-    return final(operator, evaluation, last, on)[1]
-
-
-def _only_gossip(network: Network, start: int, stop: int) -> Round:
-    """The last round of a run in which nobody trains."""
-    here = network.initial
-    for t in range(start, stop):
-        here = mix(network.mixing(t), here)
-    return Round(draw(network, stop - 1), here, here, here, here.theta[:, 0])
+    return value(RunAt(network, rounds, evaluation, at, during, on, played=played, exchange=exchange))

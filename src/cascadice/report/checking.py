@@ -28,9 +28,9 @@ from cascadice.runs.folder import (
     run_fingerprint,
 )
 from cascadice.runs.gathering import mixed_up
+from cascadice.runs.question import length_in
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
-from cascadice.runs.sweeps import length_in
 
 SEAL = "seal"
 READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted

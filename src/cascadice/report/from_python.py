@@ -11,10 +11,10 @@ from cascadice.files import Folder
 from cascadice.names import lookup
 from cascadice.report.page import write
 from cascadice.runs import store
-from cascadice.runs.ask import Question, ask
+from cascadice.runs.ask import ask
 from cascadice.runs.folder import writing
+from cascadice.runs.question import Question
 from cascadice.runs.saving import Source, save
-from cascadice.runs.whole_run import WholeRunQuestion, ask_whole_run
 
 APPLICATIONS = ("detect", "choose")  # those that need no more than the run
 
@@ -66,7 +66,7 @@ def report(
     if len(kept.data.test):
         ask(run, Question(hops=hops), quiet=quiet)  # without samples: only then it says whom each update reached
         if store.saved_rounds(run)[0] == 0:
-            ask_whole_run(run, WholeRunQuestion(kinds=("whole-run",), samples=samples), quiet=quiet)
+            ask(run, Question(("whole-run",), samples=samples), quiet=quiet)
         elif samples:
             ask(run, Question(("shares",), hops=hops, samples=True), run / "samples", quiet=quiet)
     for name in chosen:  # as the command of this name does

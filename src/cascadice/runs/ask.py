@@ -1,9 +1,9 @@
 """Ask a run whose data helped whom, while it trains or later from its recording: same tables, same numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cascadice import files
 from cascadice.console import Console, say, track
@@ -11,120 +11,29 @@ from cascadice.engine import Network, Round
 from cascadice.engine.operator import Exchange
 from cascadice.engine.parts import numbered
 from cascadice.files import checksums, locks
-from cascadice.influence.estimators import ESTIMATORS, RoundInfluence, check_part, score_rounds, table
-from cascadice.influence.tables import NOTE, parts, read_note, renumbered, write_part
-from cascadice.names import lookup
+from cascadice.influence.estimators import RoundInfluence, check_part, score_rounds, table
+from cascadice.influence.tables import NOTE, concatenate, parts, renumbered, write_part
 from cascadice.runs import forecast, memory, store, together
-from cascadice.runs.binding import build_recorded, check_process
-from cascadice.runs.eval_samples import check_eval_samples, evaluate_on_first
-from cascadice.runs.folder import CHAIN, CONFIG, INFLUENCE, check_writable, read_run_config, run_fingerprint, writing
+from cascadice.runs.eval_samples import evaluate_on_first
+from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, writing
+from cascadice.runs.playing import playable
 from cascadice.runs.processes import ONE_PROCESS, World
-from cascadice.runs.recording import Recording, spans
+from cascadice.runs.question import FORMAT, Question, check_fits, check_note, question_note
+from cascadice.runs.recording import Recording, open_recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
+from cascadice.runs.sweeps import UNFINISHED, remove_sweeps, rows_by_round, sweep_run
 from cascadice.runs.words import PLANNED, in_words, print_summary
 
 FIGURE = "influence.png"
-FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
+SCORED = ("hops", "kinds", "samples", "points", "sources", "every")  # what `score_rounds` takes
 
 
-@dataclass(frozen=True)
-class Question:
-    """Which influence to compute.
+class Answering(NamedTuple):
+    """How a question is answered: the note of its table, what it takes, and who writes the table into a folder."""
 
-    Attributes:
-        kinds: Estimators, names of `cascadice list kinds`.
-        hops: How many rounds an update is followed after the one that made it.
-        samples: Whether to score single training samples too.
-        points: Points of path integrals.
-        sources: The participants whose updates are scored (None: all).
-        every: Score the updates of every N-th round.
-        eval_samples: How many of the first test samples the loss is evaluated on (None: all).
-    """
-
-    kinds: tuple[str, ...] = ("first-order",)
-    hops: int = 1
-    samples: bool = False
-    points: int = 2
-    sources: tuple[int, ...] | None = None
-    every: int = 1
-    eval_samples: int | None = None
-
-    @property
-    def rounds_needed(self) -> int:
-        """How many rounds it takes to answer for one: its own, and those in which its updates travel on."""
-        return max(1, self.hops)
-
-    def __post_init__(self) -> None:
-        check_question(self, ESTIMATORS, hops=0, points=1, every=1, eval_samples=1)
-        if not self.hops and (self.samples or "shares" in self.kinds):
-            raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 or more.")
-
-
-def check_question(question: Any, kinds: Mapping[str, Any], **least: int) -> None:
-    """Check that a question asks for known kinds and for somebody, and that its numbers are at least these."""
-    for kind in question.kinds:
-        lookup(kinds, kind, "kind")
-    for name, given in (("kinds", question.kinds), ("sources", getattr(question, "sources", None))):
-        if given is not None and (not given or len(set(given)) < len(given)):
-            raise ValueError(f"{name} must hold at least one entry, each once; found {list(given)}.")
-    for name, smallest in least.items():
-        if (value := getattr(question, name)) is not None and value < smallest:
-            raise ValueError(f"{name.replace('_', '-')} must be at least {smallest}; found {value}.")
-
-
-def question_note(question: Question, run: str) -> dict[str, str]:
-    """What all parts of a folder of influence have in common; `every` may differ, as rounds may be added later.
-
-    Settings at their defaults are left out, so that a later version may add some.
-    """
-    note = {"format": FORMAT, "run": run, "kinds": ", ".join(question.kinds), "hops": str(question.hops)}
-    return note | changed_settings(question, without=("kinds", "hops", "every"))
-
-
-def changed_settings(question: Any, without: Sequence[str] = ()) -> dict[str, str]:
-    """The settings of a question that differ from their defaults, in the words of a note."""
-    values = {f.name: getattr(question, f.name) for f in fields(question) if f.name not in without}
-    changed = {f.name: values[f.name] for f in fields(question) if f.name in values and values[f.name] != f.default}
-    return {name.replace("_", "-"): _text(value) for name, value in changed.items()}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return "all" if value is None else str(value).lower()
-
-
-def check_note(out: Path, note: dict[str, str], overwrite: bool, question: Any = Question) -> dict[str, str]:
-    """Check that the folder holds influence of the same settings, or none; return the note to use there.
-
-    `question` is a kind of question: settings that a note leaves out have its defaults.
-    """
-    check_writable(out, "influence")
-    if (out / CONFIG).exists():
-        raise ValueError(f"{out} is the folder of a run; influence needs its own. Choose another with --out.")
-    if (out / CHAIN).exists() or (parts(out) and not (out / NOTE).exists()):
-        raise ValueError(f"{out} holds other tables, such as a ledger; influence needs its own. Choose another --out.")
-    if overwrite or not (out / NOTE).exists():
-        return note
-    existing = {name: value for name, value in read_note(out).items() if name != PLANNED}
-    files.check_format(out / NOTE, existing.get("format", FORMAT), FORMAT)
-    defaults = {f.name.replace("_", "-"): _text(f.default) for f in fields(question)} | {"format": FORMAT}
-    for name in (*note, *existing):
-        there, here = (given.get(name, defaults.get(name)) for given in (existing, note))
-        if there != here:
-            raise ValueError(
-                f"{out} holds influence of other settings: {name} is {there!r} there, {here!r} here. Choose another "
-                "folder with --out, or replace it with --overwrite."
-            )
-    return existing
-
-
-def check_fits(question: Question, network: Network) -> None:
-    """Check that the sources are participants, and that there are as many test samples as asked for."""
-    for source in question.sources or ():
-        if not 0 <= source < network.nodes:
-            raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
-    check_eval_samples(question.eval_samples, network)
+    note: dict[str, str]
+    needs: list[memory.Need]
+    write: Callable[[Path, dict[str, str], Exchange | None, Console], None]
 
 
 def answers(
@@ -132,7 +41,7 @@ def answers(
 ) -> Iterator[RoundInfluence]:
     """The influence of each round's updates, as the rounds come by."""
     evaluation = evaluate_on_first(question.eval_samples, network)
-    settings = {name: value for name, value in vars(question).items() if name != "eval_samples"}
+    settings = {name: getattr(question, name) for name in SCORED}
     return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
 
 
@@ -153,11 +62,14 @@ def ask(
     quiet: bool = False,
     world: World = ONE_PROCESS,
 ) -> InfluenceSummary:
-    """Ask a recorded run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
+    """Ask a run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
+
+    Questions about rounds need their recording. For those about the final models the run is played again from its
+    settings; where it was recorded completely, the recording is read at weight 1.
 
     Args:
         run: The folder of the run.
-        out: The folder for the table and the figure (None: `influence` in the run's folder).
+        out: The folder for the table and the figure (None: `influence` or `whole-run` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
         overwrite: Whether to replace influence of other settings.
         world: The processes that trained the run together: each reads its own folder in `run`, and writes the scores
@@ -166,40 +78,80 @@ def ask(
     Returns:
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
 
+    Raises:
+        ValueError: Where the run cannot be read or played again, or the folder holds influence of other settings.
+        DivergedError: Where the run diverges at one of the weights of its updates.
+
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
+        >>> summary = ask("runs/demo", Question(("whole-run",), samples=True))  # doctest: +SKIP
     """
-    folder, place = together.places(world, run, out, INFLUENCE)
+    if "pairs" in question.kinds:
+        raise ValueError("ask scores participants; found the kind 'pairs'. Use ask_pairs.")
+    folder, place = together.places(world, run, out, WHOLE_RUN if question.final else INFLUENCE)
     together.agree(world, question, settings, overwrite)
-    if not world.alone:
+    if not world.alone and not question.final:
         check_part(question.kinds, question.hops, question.sources)
-    console, config = Console(quiet=quiet or world.rank > 0), read_run_config(folder)
-    check_process(folder, None, world)
-    with writing(place):
-        numbers = world.common(store.saved_rounds(folder))
-        starts = start_rounds(numbers, question, folder)
-        note = check_note(place, question_note(question, run_fingerprint(folder, config)), overwrite)
-        network = build_recorded(folder, config, settings, quiet=quiet, world=world)
-        check_fits(question, network)
-        memory.check("this question", forecast.of_question(network, question), network.device)
+    console = Console(quiet=quiet or world.rank > 0)
+    recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
+    network = recording.network
+    note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
+    memory.check("whole-run influence" if question.final else "this question", needs, network.device)
+    with writing(place), world.exchange(network) as exchange:
+        note = check_note(place, note, overwrite)
         if overwrite:
             clear(place)
         protect(place)
+        write(place, note, exchange, console)
+        return conclude(console, network, folder, place, world)
+
+
+def _of_rounds(recording: Recording, question: Question, world: World) -> Answering:
+    """What updates did in the rounds that followed them."""
+    network = recording.network
+    starts = start_rounds(recording.round_numbers, question, recording.folder)
+    check_fits(question, network)
+
+    def write(place: Path, note: dict[str, str], exchange: Exchange | None, console: Console) -> None:
         there = world.common(list(parts(place)))
         remaining = [t for t in starts if t not in there]
-        recording = Recording(folder, config, network, tuple(numbers))
         loaded = (recording.load_rounds(span) for span in spans(remaining, question.rounds_needed))
         begun = note | {PLANNED: str(len({*parts(place), *starts}))}
         files.write_json(place / NOTE, begun)
-        with world.exchange(network) as exchange:
-            computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
-            shown = track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}")
-            for answer in shown:
-                locks.check_held(place)
-                save_answer(place, answer, begun, network.members)
+        computed = (answer for rounds in loaded for answer in answers(network, rounds, question, exchange))
+        shown = track(computed, len(remaining), console, "scoring rounds", lambda a: f"scored round {a.round.t}")
+        for answer in shown:
+            locks.check_held(place)
+            save_answer(place, answer, begun, network.members)
         files.flush(place, parts(place).values())
         files.write_json(place / NOTE, note)
-        return conclude(console, network, folder, place, world)
+
+    return Answering(question_note(question, recording.fingerprint), forecast.of_question(network, question), write)
+
+
+def _of_final_models(recording: Recording, question: Question, world: World) -> Answering:
+    """Who helped the final models; sweeps are kept as they go."""
+    played = together.in_step(world, playable(recording))
+    network, rounds = played.network, played.rounds
+    check_fits(question, network, rounds)
+
+    def write(place: Path, note: dict[str, str], exchange: Exchange | None, console: Console) -> None:
+        done = not (place / UNFINISHED / NOTE).exists() and set(parts(place)).issuperset(range(rounds))
+        if all(world.tell(done)):
+            return
+        files.write_json(place / NOTE, note)
+        swept = sweep_run(replace(played, exchange=exchange), question, place, console)
+        if swept.losses:
+            untrained, trained = swept.losses
+            files.write_json(place / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
+        each = [rows_by_round(kind, result) for kind, result in swept.scores.items()]
+        for t, rows in enumerate(zip(*each, strict=True)):
+            write_part(place, renumbered(concatenate(rows), network.members), t, note)
+        files.flush(place, parts(place).values())
+        remove_sweeps(place)
+
+    note = question_note(question, recording.fingerprint, rounds)
+    return Answering(note, forecast.of_whole_run(network, rounds, question), write)
 
 
 def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:
@@ -234,9 +186,10 @@ def protect(out: Path) -> None:
 
 
 def clear(out: Path) -> None:
-    """Remove the table, its figure and the losses beside it, and nothing else."""
+    """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else."""
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):
         files.remove(path)
+    remove_sweeps(out)
 
 
 def conclude(

@@ -7,14 +7,12 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from cascadice.names import lookup
 from cascadice.runs.config import Config, field_types
 
 if TYPE_CHECKING:
-    from cascadice.runs.ask import Question
     from cascadice.runs.processes import World
+    from cascadice.runs.question import Question
     from cascadice.runs.recording import Recording
-    from cascadice.runs.whole_run import WholeRunQuestion
 
 OF_YOUR_OWN = ("model", "loss")
 DIFFERENT = ("device", "data_root", *OF_YOUR_OWN)  # settings in which a command may differ from the run
@@ -100,10 +98,10 @@ def add_question(parser: argparse.ArgumentParser, title: str) -> None:
 
 def add_whole_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that only questions about the final models have."""
-    group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares)")
+    group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares, pairs)")
     at = "weight of all updates in the run that is looked at, above 0 and at most 1 [1]"
     group.add_argument("--at", type=float, metavar="X", help=at, default=argparse.SUPPRESS)
-    text = "with whole-run: only updates of rounds A to B − 1 count, e.g. 0:100 (all rounds)"
+    text = "only the updates of rounds A to B − 1 are weighted, e.g. 0:100 (all rounds)"
     group.add_argument("--during", metavar="A:B", help=text, default=argparse.SUPPRESS)
     on = "whose final models: all, average, or the number of a participant [all]"
     group.add_argument("--on", metavar="WHOSE", help=on, default=argparse.SUPPRESS)
@@ -114,52 +112,24 @@ def given_question(args: argparse.Namespace) -> dict[str, Any]:
     return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *FINAL, *NUMBERS) if name in args}
 
 
-def question_from(args: argparse.Namespace) -> "Question | WholeRunQuestion":
+def question_from(args: argparse.Namespace) -> "Question":
     """The question that was given as flags."""
-    from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS
-    from cascadice.runs.ask import Question
+    from cascadice.runs.question import Question, check_kinds
 
     given = given_question(args)
     if "kinds" in given:
         given["kinds"] = tuple(kind.strip() for kind in given["kinds"].split(","))
-        for kind in given["kinds"]:  # a question knows the kinds of its own sort only
-            lookup({**ESTIMATORS, **WHOLE_RUN_KINDS}, kind, "kind")
-    if any(kind in WHOLE_RUN_KINDS for kind in given.get("kinds", ())):
-        return _whole_run_question(given)
-    for name in FINAL:
-        if name in given:
-            raise ValueError(f"--{name} is for the final models. Use --kind whole-run, or leave it out.")
+    check_kinds(given.get("kinds", Question.kinds), given)
     if "sources" in given:
         try:
             given["sources"] = tuple(int(node) for node in given["sources"].split(","))
         except ValueError:
             raise ValueError(f"--sources must be whole numbers, e.g. 0,3; found {given['sources']!r}.") from None
-    return Question(**given)
-
-
-def _whole_run_question(given: dict[str, Any]) -> "WholeRunQuestion":
-    from cascadice.influence.estimators import WHOLE_RUN_KINDS
-    from cascadice.runs.whole_run import WholeRunQuestion
-
-    for kind in given["kinds"]:
-        if kind not in WHOLE_RUN_KINDS:
-            raise ValueError(
-                f"--kind {kind} is about rounds, whole-run kinds about the final models. Ask for one at a time."
-            )
-    for name in ("hops", "every", "sources"):
-        if name in given:
-            raise ValueError(
-                f"--{name} does not go with whole-run kinds, which follow every update to the final models. "
-                "Leave it out."
-            )
-    for name, kind in (("at", "whole-run"), ("during", "whole-run"), ("points", "whole-run-shares")):
-        if name in given and kind not in given["kinds"]:
-            raise ValueError(f"--{name} is for --kind {kind}; found {', '.join(given['kinds'])}. Leave it out.")
     if given.get("on", "").isdecimal():
         given["on"] = int(given["on"])
     if "during" in given:
         given["during"] = _span(given["during"])
-    return WholeRunQuestion(**given)
+    return Question(**given)
 
 
 def _span(text: str) -> tuple[int, int]:

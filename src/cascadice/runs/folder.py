@@ -19,14 +19,14 @@ from cascadice.runs.departures import DEPARTURES
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", checksums.MANIFEST, "training.png", "partition.png"
 WRITERS = "`cascadice run` or `cd.save`"  # of a run
 CHAIN = "chain.jsonl"  # in the folder of a ledger
-INFLUENCE, WHOLE_RUN = "influence", "whole-run"
+INFLUENCE, WHOLE_RUN, PAIRS = "influence", "whole-run", "pairs"
 NETWORK = "network.safetensors"  # of a network that was built in Python
 RUN_FILES = (
     CONFIG, MANIFEST, FIGURE, HOLDINGS, store.METRICS, store.CHECKPOINT, store.EARLIER, DEPARTURES, "rounds", INFLUENCE,
     WHOLE_RUN, NETWORK, checksums.LIST,
 )  # fmt: skip
 # of commands over the run
-RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "ledger", "report.html")
+RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "ledger", PAIRS, "report.html")
 ALL_FILES = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none

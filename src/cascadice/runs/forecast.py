@@ -25,8 +25,7 @@ from cascadice.runs.memory import Need
 from cascadice.topology import links
 
 if TYPE_CHECKING:
-    from cascadice.runs.ask import Question
-    from cascadice.runs.whole_run import WholeRunQuestion
+    from cascadice.runs.question import Question
 
 LINK = 500  # bytes of a link in a graph, its matrix and its description
 INDICES = 3 * 8  # bytes of a sample's place in a batch: as drawn, stacked and moved
@@ -226,10 +225,10 @@ def _losses(network: Network, rows: int, eval_samples: int) -> int:
     return together * eval_samples * _activations(network).most * network.initial.theta.element_size()
 
 
-def of_whole_run(network: Network, rounds: int, question: "WholeRunQuestion") -> list[Need]:
+def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Need]:
     """What whole-run influence takes: rounds that are kept, a sweep backwards, and the scores."""
     steps, batch, _ = _sizes(network)
-    scores = len(question.weights) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
+    scores = len(question.alphas) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
     gradients = _gradients(network, question.eval_samples or len(network.data.test))
     sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * _local_work(network).bytes)
     return [

@@ -28,22 +28,22 @@ class Need(NamedTuple):
     remedy: str
 
 
-def check(what: str, parts: Sequence[Need], device: torch.device) -> None:
-    """Raise a ValueError if these parts together take more memory than is free.
+def check(what: str, needs: Sequence[Need], device: torch.device) -> None:
+    """Raise a ValueError if these needs together take more memory than is free.
 
     Args:
         what: What is about to be computed, for the message.
-        parts: What it takes beside what this process has already.
+        needs: What it takes beside what this process has already.
         device: Where it will be: on the CPU, or on a GPU.
 
     Example:
         >>> check("the run", [Need("its parameters", 10**6, "Use a smaller model")], torch.device("cpu"))
     """
-    needed, there = sum(part.bytes for part in parts), free(device)
+    needed, there = sum(need.bytes for need in needs), free(device)
     if needed <= there:
         return
-    largest = max(parts, key=lambda part: part.bytes)
-    share = "" if len(parts) == 1 else f", of which {largest.name} take{_in_words(largest.bytes)}"
+    largest = max(needs, key=lambda need: need.bytes)
+    share = "" if len(needs) == 1 else f", of which {largest.name} take{_in_words(largest.bytes)}"
     where = "of the GPU's memory" if device.type == "cuda" else "of memory"
     found = f"{what} would take about{_in_words(needed)} {where}{share};{_in_words(int(there))} are free"
     raise ValueError(f"{found}. {largest.remedy}; or, to try anyway, set {VARIABLE}=inf.")

@@ -1,24 +1,21 @@
 """A run to play again: from its settings alone, or from its recording where a rule chose who listens to whom."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from cascadice.engine import Evaluation, Network, draw
 from cascadice.engine.operator import Exchange
-from cascadice.files import Folder
+from cascadice.influence.run_at import RunAt, value
 from cascadice.influence.trust import RULES
-from cascadice.influence.whole_run_shares import measured_at
 from cascadice.names import lookup
 from cascadice.runs import store
-from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, length_of
 from cascadice.runs.departures import read_departures
 from cascadice.runs.eval_samples import evaluate_on_first
-from cascadice.runs.folder import launcher, read_manifest, read_run_config, resuming, run_fingerprint
+from cascadice.runs.folder import launcher, read_manifest, resuming, run_fingerprint
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
@@ -51,45 +48,23 @@ class Playable:
 
     def before_and_after(
         self, evaluation: Evaluation, on: str | int = "all", trained: float | None = None,
-        played: Callable[[], None] | None = None,
+        played: Callable[[], None] | None = None, during: range | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """f(0) and f(1): the loss of models that only gossip, and of the final models.
+        """f(0) and f(1): the loss without updates, those of the rounds `during` or all, and of the final models.
 
-        `trained` is this process's part of the latter, if it is known; else `played` is called after each round.
+        `trained` is this process's part of the latter, if it is known. `played` is called after each round in which
+        somebody trains.
         """
-        how: dict[str, Any] = {"on": on, "exchange": self.exchange}
-        untrained = measured_at(self.network, self.rounds, evaluation, 0.0, **how)
+        run = RunAt(self.network, self.rounds, evaluation, 0.0, during, on, exchange=self.exchange)
+        untrained = value(run if during is None else replace(run, played=played))
         if trained is None:
-            trained = measured_at(self.network, self.rounds_at(1.0), evaluation, 1.0, **how, played=played)
+            trained = value(replace(run, rounds=self.rounds_at(1.0), at=1.0, played=played))
         before, after = self.world.total(untrained, trained)
         return before, after
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
         """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
         return self.recorded if at == 1 and self.recorded is not None else self.rounds
-
-
-def open_playable(
-    run: Folder, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, world: World = ONE_PROCESS
-) -> Playable:
-    """Open a run to play it again; its rounds need not have been recorded, unless a rule chose W.
-
-    Args:
-        run: The folder that `cascadice run` wrote.
-        settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        world: The processes that trained it together, of which each opens its own folder.
-
-    Raises:
-        ValueError: Where the run has no rounds, or cannot be played again.
-
-    Example:
-        >>> run = open_playable("runs/demo")  # doctest: +SKIP
-        >>> whole_run(run.network, run.rounds_at(0.5), evaluate_on(run.network), at=0.5)  # doctest: +SKIP
-    """
-    folder = Path(run)
-    config = read_run_config(folder)
-    network = build_recorded(folder, config, settings, quiet=quiet, world=world)
-    return playable(Recording(folder, config, network, ()))
 
 
 def playable(run: Recording) -> Playable:

@@ -19,7 +19,7 @@ from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.names import lookup
 from cascadice.runs.score_table import ScoreTable, paragraph
 from cascadice.runs.summary import InfluenceSummary, has_linear_steps, injected_faults, summarise
-from cascadice.runs.whole_run import rows_by_round
+from cascadice.runs.sweeps import rows_by_round
 from cascadice.runs.words import caution
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ def _of_run(
 ) -> Table:  # fmt: skip
     """The rows of every round, by what it did to the final models."""
     length = rounds if isinstance(rounds, int) else len(rounds)
-    weights = 1 if kind == "whole-run" else points or 3
-    passes = 1 if weights == 1 and at == 1 and not isinstance(rounds, int) else 2
-    with _bar(passes * weights * length, "whole-run influence", progress) as played:
+    alphas = 1 if kind == "whole-run" else points or 3
+    passes = 1 if alphas == 1 and at == 1 and not isinstance(rounds, int) else 2
+    with _bar(passes * alphas * length, "whole-run influence", progress) as played:
         more: dict[str, Any] = {"samples": samples, "played": played}
         if kind == "whole-run":
             found = whole_run(network, rounds, evaluation, at=at, **more)

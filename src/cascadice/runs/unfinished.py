@@ -17,7 +17,7 @@ from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
 from cascadice.files.tensors import read_tensors, write_tensors
-from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_parts, stacked
+from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_kept, stacked
 from cascadice.runs import store
 
 SAVE_SECONDS = 60.0
@@ -62,7 +62,7 @@ class SavedSweep:
     path: Path
     device: torch.device
     latest: Sweep | None = None
-    parts: list[KeptScores] = field(default_factory=list)
+    kept: list[KeptScores] = field(default_factory=list)
     saved: float = field(default_factory=monotonic)
 
     @property
@@ -73,7 +73,7 @@ class SavedSweep:
     def add(self, scores: RoundScores) -> None:
         """Add the scores of the next round; they are saved once a minute."""
         latest = tree_map(torch.clone, scores.sweep.adjoint)  # the next round is pulled back in its place
-        self.parts.append(scores.kept)
+        self.kept.append(scores.kept)
         self.latest = scores.sweep._replace(adjoint=latest)
         if monotonic() - self.saved >= SAVE_SECONDS:
             self.save()
@@ -83,7 +83,7 @@ class SavedSweep:
         if self.latest is None:
             return
         t, adjoint, value = self.latest
-        tensors = dict(zip(("participants", "samples", "drawn"), stacked(self.parts), strict=True))
+        tensors = dict(zip(("participants", "samples", "drawn"), stacked(self.kept), strict=True))
         if t > 0:
             tensors |= {"theta": adjoint.theta, **{f"state.{name}": v for name, v in adjoint.state.items()}}
         write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})
@@ -94,7 +94,7 @@ class SavedSweep:
     def result(self) -> WholeRun:
         """The result of a sweep that has ended."""
         assert self.latest is not None
-        return from_parts(self.parts, self.latest)
+        return from_kept(self.kept, self.latest)
 
 
 def open_sweep(folder: Path, at: float, device: torch.device) -> SavedSweep:
@@ -106,5 +106,5 @@ def open_sweep(folder: Path, at: float, device: torch.device) -> SavedSweep:
     state = {name.removeprefix("state."): value for name, value in tensors.items() if name.startswith("state.")}
     adjoint = Adjoint(tensors.get("theta", torch.empty(0, 0)), state)
     adjoint = tree_map(lambda tensor: tensor.to(device), adjoint)
-    parts = list(zip(*(tensors[name] for name in ("participants", "samples", "drawn")), strict=True))
-    return SavedSweep(path, device, Sweep(int(metadata["t"]), adjoint, float(metadata["value"])), parts)
+    kept = list(zip(*(tensors[name] for name in ("participants", "samples", "drawn")), strict=True))
+    return SavedSweep(path, device, Sweep(int(metadata["t"]), adjoint, float(metadata["value"])), kept)

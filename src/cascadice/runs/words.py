@@ -145,7 +145,9 @@ def adding_up(summary: InfluenceSummary) -> str:
         return ""
     total, points = float(shares.sum()), int(summary.asked.get("points", POINTS))
     wrong, more = missed(total, change), f"Ask for more points: --points {2 * points} --overwrite"
-    sums = f"shares sum to {total:+.4f}; training changed the loss by {change:+.4f}"
+    first, _, end = str(summary.asked.get("during", "")).partition(", ")
+    cause = f"the updates of rounds {first} to {int(end) - 1}" if end else "training"
+    sums = f"shares sum to {total:+.4f}; {cause} changed the loss by {change:+.4f}"
     return f"{sums}. {wrong}: do not take them for parts of the whole. {more}" if wrong else sums
 
 

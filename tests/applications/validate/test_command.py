@@ -67,6 +67,7 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
     assert {one["name"] for one in found["estimates"]} >= {"whole-run at 0.6", "whole-run at 1", "truth, 1 hop"}
     ranked = [one["lds"]["spearman"] for one in found["estimates"]]
     assert ranked == sorted(ranked, reverse=True)
+    assert [one["behind"] is None for one in found["estimates"]] == [True] + [False] * (len(ranked) - 1)
     assert len(found["leave_one_out"]) == len(found["test"]["values"]) == 5
     assert all(len(one["predicted"]) == 10 and one["trainings"] > 0 for one in found["estimates"])
     assert all(sentence in out for sentence in found["findings"])
@@ -79,7 +80,7 @@ def test_its_section_of_the_page(validate, folder, undrawn):
     assert validate(*FEW, "--kinds", "first-order,truth", "--quiet")[:3] == (0, "", "")
     (section,) = collect(folder)["sections"]
     assert section["name"] == "validate"
-    assert section["columns"] == ["estimate", "LDS", "95 % interval", "Pearson", "cost in trainings"]
+    assert section["columns"] == ["estimate", "LDS", "95 % interval", "behind the best", "Pearson", "cost in trainings"]
     assert "LDS: rank correlation" in section["lead"]
     clear(folder)
     assert not (folder / "validate").exists()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from influence.cases import NODES, small
 
+from cascadice import seeds
 from cascadice.applications.validate import idea
 from cascadice.applications.validate.advice import advise, trust
 from cascadice.applications.validate.estimates import ESTIMATES, Setting, estimate, kinds_of, name_of
@@ -18,13 +19,14 @@ from cascadice.applications.validate.idea import (
     compare,
     distinct_subsets,
     make_plan,
+    ranked,
     steps,
     train,
     validate,
 )
 from cascadice.engine import DivergedError, simulate
-from cascadice.influence import evaluate_on, first_order, shares, shares_of_samples, truth
-from cascadice.influence.retraining import Prediction, leave_one_out, retrain
+from cascadice.influence import agreement, evaluate_on, first_order, shares, shares_of_samples, truth
+from cascadice.influence.retraining import Prediction, leave_one_out, paired_advantage, retrain
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 
@@ -36,8 +38,9 @@ def setting(*, samples=False, keep=0.5, rounds=ROUNDS, **options):
     return Setting(network, rounds, evaluate_on(network), keep, samples)
 
 
-def checked(name, spearman, low, high, trainings=1.0, subsets=48):
-    return Checked(name, torch.zeros(subsets).double(), Prediction(spearman, low, high, spearman), None, trainings)
+def checked(name, spearman, low, high, trainings=1.0, subsets=48, behind=None):
+    lds = Prediction(spearman, low, high, spearman)
+    return Checked(name, torch.zeros(subsets).double(), lds, None, trainings, behind)
 
 
 def test_whole_run_estimates_are_those_of_the_library():
@@ -251,21 +254,68 @@ def test_the_advice_in_one_sentence(found, said):
 @pytest.mark.parametrize(
     ("subsets", "others", "said"),
     [
-        (8, [(0.9, 0.2, 0.95), (0.3, 0.1, 0.4)],
+        (8, [(0.9, 0.2, 0.95, (0.1, 0.2)), (0.3, 0.1, 0.4, (0.2, 0.9))],
          ["Too few subsets (8) to tell whether these are worse: b (0.90) and c (0.30)."]),
-        (48, [(0.9, 0.2, 0.968), (0.3, 0.1, 0.4)], ["Not clearly worse: b (0.90).", "Clearly worse: c (0.30)."]),
-        (48, [(0.3, 0.1, 0.4)], ["Clearly worse: b (0.30)."]),
+        (48, [(0.9, 0.2, 0.99, (0.02, 0.4)), (0.6, 0.1, 0.7, (-0.01, 0.8))],
+         ["Not clearly worse: c (0.60; -0.01 to 0.80 behind).", "Clearly worse: b (0.90; 0.02 to 0.40 behind)."]),
+        (48, [(0.9, 0.2, 0.99, (0.004, 0.4))], ["Not clearly worse: b (0.90; 0.00 to 0.40 behind)."]),
     ],
 )  # fmt: skip
-def test_clearly_worse_takes_intervals_apart_and_subsets_enough(subsets, others, said):
+def test_clearly_worse_takes_a_paired_interval_above_0_and_subsets_enough(subsets, others, said):
     best = checked("a", 1.0, 1.0 if subsets == 8 else 0.97, 1.0, subsets=subsets)
-    ones = [best, *(checked(name, *other, subsets=subsets) for name, other in zip("bc", others, strict=False))]
+    rest = zip("bc", others, strict=False)
+    ones = [best, *(checked(name, *other, subsets=subsets, behind=behind) for name, (*other, behind) in rest)]
     found = advise(ones, setting(), 0.3, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9])))
     assert found[1:-2] == said
     care = (
         " most, but with care (LDS 1.00, 1.00 to 1.00, from 8 subsets only)." if subsets == 8 else " (LDS 1.00, 0.97 "
     )
     assert found[0].startswith(f"On your network, trust a{care}")
+
+
+def scored(name, predicted, retrained):
+    return check(name, predicted, 1.0, torch.eye(len(predicted)).double(), retrained)
+
+
+def noise(seed, size=48):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def test_estimates_that_err_alike_are_told_apart_by_the_same_subsets():
+    retrained, error = torch.arange(48).double(), 20 * noise(0)
+    best, other = ranked(
+        [scored("other", 0.5 * retrained + error, retrained), scored("best", retrained + error, retrained)], retrained
+    )
+    assert (best.name, best.behind) == ("best", None)
+    assert other.lds.high > best.lds.low + 0.05  # each by itself, they cannot be told apart
+    assert other.behind[0] > 0.05
+    found = advise([best, other], setting(), 0.3, retrained, ("accuracy", torch.tensor([0.9])))
+    assert found[1].startswith("Clearly worse: other")
+    again = ranked([best, other], retrained)
+    assert again[1].behind == other.behind  # seeded
+
+
+def test_estimates_that_err_apart_may_be_alike():
+    retrained = torch.arange(48).double()
+    ones = [scored(str(seed), retrained + 14 * noise(seed), retrained) for seed in (2, 3)]
+    best, other = ranked(ones, retrained)
+    assert other.behind[0] < 0 < other.behind[1]
+    found = advise([best, other], setting(), 0.3, retrained, ("accuracy", torch.tensor([0.9])))
+    assert found[1].startswith(f"Not clearly worse: {other.name} (")
+    assert " behind)" in found[1]
+
+
+def test_the_interval_of_a_difference_is_that_of_resampled_differences():
+    """By a loop over bootstrap samples."""
+    retrained = noise(0, 12)
+    one, other = retrained + noise(1, 12), retrained + 2 * noise(2, 12)
+    picks = torch.randint(12, (200, 12), generator=seeds.generator(0, "bootstrap", 12))
+    each = [[agreement(retrained[pick], values[pick]).spearman for values in (one, other)] for pick in picks]
+    expected = torch.tensor([a - b for a, b in each], dtype=torch.float64).quantile(
+        torch.tensor([0.025, 0.975], dtype=torch.float64)
+    )
+    assert paired_advantage(one, other, retrained, 200) == pytest.approx(tuple(expected.tolist()), abs=1e-12)
+    assert all(map(isnan, paired_advantage(one, torch.zeros(12).double(), retrained, 200)))
 
 
 def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_network_is():

@@ -117,6 +117,33 @@ def test_what_follows_w_refuses_rounds_that_w_did_not_mix():
         influence.proximity(network, rounds[0], influence.evaluate_on(network))
 
 
+@pytest.mark.parametrize("part", ["before", "half"])
+@pytest.mark.parametrize("averages", [True, False])
+def test_a_rule_that_edits_participants_is_refused(part, averages):
+    """The round would say that they had sent, or had before, what the rule made of it."""
+
+    def editing(draw, before, half):
+        {"before": before, "half": half}[part].theta[0].mul_(0.5)
+        return draw.W if averages else half
+
+    with pytest.raises(ValueError, match=r"must not edit the participants .* did in round 0\. Use operations out of"):
+        list(simulate(small(), 1, rule=editing))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_derivatives_through_a_rule_where_w_is_sparse():
+    """W of 512 participants or more is a CSR, which torch cannot read inside a derivative; here, W of a few is."""
+    network, rounds = ruled(RULES["trimmed mean"])
+    sparse = [round_._replace(draw=round_.draw._replace(W=round_.W.to_sparse_csr())) for round_ in rounds]
+    evaluation = influence.evaluate_on(network)
+    for estimate in (influence.truth, influence.first_order):
+        found, expected = (estimate(network, given, evaluation).value for given in (sparse, rounds))
+        torch.testing.assert_close(found, expected, **CLOSE)
+    adjoints = [influence.reverse_gossip(network, given, evaluation) for given in (sparse, rounds)]
+    found, expected = (influence.by_participant(rounds[0], adjoint) for adjoint in adjoints)
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
 def test_a_rule_that_refills_one_buffer_does_not_change_earlier_rounds():
     W = torch.empty(NODES, NODES, dtype=torch.float64)
 

@@ -16,8 +16,9 @@ from cascadice.runs import together
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import playable
 from cascadice.runs.processes import World
+from cascadice.runs.question import Question
 from cascadice.runs.summary import injected_faults
-from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
+from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
 
 COLUMNS = ("participant", LOWERED, "± 95 %", "part", "advice", "injected")
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace, world: World) -> None:
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.whole):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
-    question = WholeRunQuestion(on="all" if args.on is None else args.on)
+    question = Question(("whole-run-shares",), on="all" if args.on is None else args.on)
     try:
         with world.exchange(recording.network) as exchange:
             run = replace(together.in_step(world, playable(recording)), exchange=exchange)
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace, world: World) -> None:
     writer.print_files()
 
 
-def _results(writer: Writer, swept: Swept, question: WholeRunQuestion, on: int | None, total: float) -> Json:
+def _results(writer: Writer, swept: Swept, question: Question, on: int | None, total: float) -> Json:
     shares, (untrained, trained) = swept.scores[SHARES].participants, swept.losses
     bounds = bounds_of_totals(swept.scores[SHARES].by_round.numpy())
     half, sign = (bounds.high - bounds.low) / 2, signs(shares.numpy(), bounds)

@@ -11,8 +11,9 @@ from cascadice.engine.operator import Exchange
 from cascadice.influence import by_participant, by_sample, full_horizon, whole_run_shares
 from cascadice.influence.checks import check_recording
 from cascadice.influence.readings import samples_of
+from cascadice.influence.run_at import Rounds
 from cascadice.influence.shares import mean_adjoint
-from cascadice.influence.whole_run import Rounds, WholeRun
+from cascadice.influence.whole_run import WholeRun
 from cascadice.influence.whole_run_shares import POINTS
 
 CONTRIBUTIONS: Mapping[str, str] = {

@@ -28,15 +28,16 @@ from cascadice.influence.uncertainty import Bounds
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs import together
-from cascadice.runs.ask import Question, start_rounds
+from cascadice.runs.ask import start_rounds
 from cascadice.runs.eval_samples import check_eval_samples, evaluate_on_first
 from cascadice.runs.flags import open_from
 from cascadice.runs.folder import CHAIN
 from cascadice.runs.playing import Playable, playable
 from cascadice.runs.processes import World
+from cascadice.runs.question import Question
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults
-from cascadice.runs.sweeps import SHARES, Swept, WholeRunQuestion, remove_sweeps, sweep_run
+from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
 
 HOPS = 4
 WHOLE_RUN = "whole-run-shares"
@@ -179,7 +180,8 @@ def _of_the_whole_run(
     missing = set(range(run.rounds)) - entered
     if not missing:
         return [], 0, None
-    question = WholeRunQuestion(points=args.points or POINTS, samples=args.samples, eval_samples=args.eval_samples)
+    points = args.points or POINTS
+    question = Question((WHOLE_RUN,), points=points, samples=args.samples, eval_samples=args.eval_samples)
     swept = sweep_run(run, question, writer.folder, writer.console)
     shares = swept.scores[SHARES]
     check_gap(**_measured(swept.losses, float(shares.by_round.sum()), args, among), begun=bool(entered))

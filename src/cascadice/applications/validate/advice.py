@@ -68,22 +68,35 @@ def _too_few(best: Checked) -> bool:
 
 
 def _comparable(checked: Sequence[Checked]) -> list[str]:
-    """Which of the others may be as good as the best, and which are clearly worse: their intervals do not overlap."""
+    """Which of the others may be as good as the best, and which are clearly worse: by how far they are behind it."""
     best, *others = checked
     few, useful = _too_few(best), [one for one in others if best.lds.low > 0 and one.lds.low > 0]
-    low = -1.0 if few else round(best.lds.low, 2)  # as it is printed: intervals that touch there are not apart
-    alike = [one for one in useful if round(one.lds.high, 2) >= low]
-    worse = [one for one in useful if round(one.lds.high, 2) < low]
-    sentences = [f"Clearly worse: {_listed(worse)}."] if worse else []
+    worse = [] if few else [one for one in useful if _clearly_behind(one)]
+    alike = [one for one in useful if one not in worse]
+    sentences = [f"Clearly worse: {_listed(worse, behind=True)}."] if worse else []
     if not alike:
         return sentences
     start = f"Too few subsets ({len(best.predicted)}) to tell whether these are worse" if few else "Not clearly worse"
-    cheapest, sentence = min(alike, key=lambda one: one.trainings), f"{start}: {_listed(alike)}."
-    if cheapest.trainings < best.trainings:
+    cheapest, sentence = min(alike, key=lambda one: one.trainings), f"{start}: {_listed(alike, behind=not few)}."
+    if round(cheapest.trainings, 1) < round(best.trainings, 1):  # as they are printed
         sentence += f" {cheapest.name} is cheaper: {cheapest.trainings:.1f} trainings, not {best.trainings:.1f}."
     return [sentence, *sentences]
 
 
-def _listed(checked: Sequence[Checked]) -> str:
-    words = [f"{one.name} ({one.lds.spearman:.2f})" for one in checked]
+def _clearly_behind(one: Checked) -> bool:
+    """Whether it is worse than the best over nearly all resamples of the subsets."""
+    return one.behind is not None and round(one.behind[0], 2) > 0  # as it is printed
+
+
+def _listed(checked: Sequence[Checked], behind: bool = False) -> str:
+    words = [f"{one.name} ({one.lds.spearman:.2f}{_behind(one) if behind else ''})" for one in checked]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _behind(one: Checked) -> str:
+    return "" if one.behind is None else f"; {interval_text(*one.behind)} behind"
+
+
+def interval_text(low: float, high: float) -> str:
+    """An interval as it is printed; 0 has no sign."""
+    return f"{round(low, 2) + 0.0:.2f} to {round(high, 2) + 0.0:.2f}"

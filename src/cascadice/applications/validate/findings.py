@@ -7,7 +7,7 @@ from typing import Any
 
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.validate import idea, picture
-from cascadice.applications.validate.advice import advise
+from cascadice.applications.validate.advice import advise, interval_text
 from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
 from cascadice.applications.validate.estimates import ESTIMATES, Setting
@@ -29,14 +29,16 @@ from cascadice.runs.recording import Recording
 from cascadice.runs.round_metrics import quality
 
 COMMAND, KEPT = "validate", "retrained.safetensors"
-COLUMNS = ("estimate", "LDS", "95 % interval", "Pearson", "leave-one-out", "cost in trainings")
+COLUMNS = ("estimate", "LDS", "95 % interval", "behind the best", "Pearson", "leave-one-out", "cost in trainings")
 SECTION = Section(
     "Which estimate of influence predicts training without some data?",
     "cascadice validate {run}",
     "The network was trained again on random subsets of its participants or samples. LDS: rank correlation of the test "
     "loss that an estimate predicts for each subset with the one that training gave; 1 = ranks all subsets as training "
-    "does, 0 = says nothing, negative = ranks them the wrong way round. Leave-one-out: the same for the effect of "
-    "leaving out each participant. Cost: the time of the estimate divided by that of one training.",
+    "does, 0 = says nothing, negative = ranks them the wrong way round. Behind the best: the 95 % interval of how much "
+    "lower the LDS is than the first one, over the same subsets; if it is above 0, the estimate is clearly worse. "
+    "Leave-one-out: the rank correlation with the effect of leaving out each participant. Cost: the time of the "
+    "estimate divided by that of one training.",
     charts=charts,
     length=lambda results: results["rounds"],
 )
@@ -191,7 +193,8 @@ def _content(
 def _table(checked: Sequence[Checked]) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows for the page; without leaving one out unless that was measured."""
     rows = [
-        [one.name, round(one.lds.spearman, 3), _interval(one.lds), round(one.lds.pearson, 3),
+        [one.name, round(one.lds.spearman, 3), _interval(one.lds),
+         None if one.behind is None else interval_text(*one.behind), round(one.lds.pearson, 3),
          None if (out := one.leaving_out) is None else f"{out.spearman:.3f} ({_interval(out)})",
          round(one.trainings, 1)]
         for one in checked
@@ -205,6 +208,7 @@ def _entry(one: Checked) -> Json:
     return {
         "name": one.name,
         "lds": one.lds._asdict(),
+        "behind": one.behind,
         "leave_one_out": out,
         "trainings": one.trainings,
         "predicted": one.predicted.tolist(),
@@ -224,4 +228,4 @@ def _print(writer: Writer, checked: Sequence[Checked]) -> None:
 
 
 def _interval(found: Prediction) -> str:
-    return f"{found.low:.2f} to {found.high:.2f}"
+    return interval_text(found.low, found.high)

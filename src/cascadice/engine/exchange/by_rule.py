@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from cascadice import topology
 from cascadice.engine.exchange.stacked import Point
@@ -27,7 +27,14 @@ def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
 
     Of several `networks` side by side, none may hear another.
     """
+    given = tree_leaves((round_.before, round_.half))
+    unchanged = [tensor._version for tensor in given]
     chosen = rule(_handed(round_).draw, round_.before, round_.half)
+    if [tensor._version for tensor in given] != unchanged:
+        raise ValueError(
+            f"a mixing rule must not edit the participants that it is given; {_name(rule)} did in round {round_.t}. "
+            "Use operations out of place, or edit a copy."
+        )
     if isinstance(chosen, Participants):
         return round_._replace(after=_checked_rows(chosen, round_, rule), rule=rule)
     W = _checked(chosen, round_, rule)
@@ -37,8 +44,13 @@ def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
 
 
 def _handed(round_: Round) -> Round:
-    """The round with a copy of its W, which a rule may edit. Inside a derivative, torch cannot copy a CSR."""
+    """The round with a copy of its W, which a rule may edit."""
     return round_._replace(draw=round_.draw._replace(W=round_.W.clone()))
+
+
+def _handed_dense(round_: Round) -> Round:
+    """The same to take a derivative of the rule: there, torch can neither copy a CSR nor make it dense."""
+    return round_._replace(draw=round_.draw._replace(W=round_.W.to_dense().clone()))
 
 
 def _check_apart(W: Float[Tensor, "n n"], networks: int, what: str) -> None:
@@ -108,7 +120,7 @@ class ByRule:
 
         def along(source: int) -> Tensor:
             point, tangent = _moved(round_, at, source), (_dense(round_, before, source), _dense(round_, half, source))
-            mixed = partial(_theta, _handed(round_))
+            mixed = partial(_theta, _handed_dense(round_))
             change: Tensor = _derived(round_, lambda: jvp(mixed, point, tangent))[1]
             return change
 
@@ -116,7 +128,7 @@ class ByRule:
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`."""
-        point, mixed = (round_.before.theta, round_.half.theta), partial(_theta, _handed(round_))
+        point, mixed = (round_.before.theta, round_.half.theta), partial(_theta, _handed_dense(round_))
         of_before, of_half = _derived(round_, lambda: vjp(mixed, *point)[1](adjoint.theta))
         if bool(of_before.any()):
             raise ValueError(

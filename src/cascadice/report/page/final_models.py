@@ -10,8 +10,9 @@ from cascadice.applications.plain import Json, plain
 from cascadice.influence.uncertainty import signs
 from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
+from cascadice.runs.question import Question
 from cascadice.runs.scores import VERDICTS
-from cascadice.runs.sweeps import SHARES, WholeRunQuestion
+from cascadice.runs.sweeps import SHARES
 from cascadice.runs.words import headline
 
 LEAD = (
@@ -39,7 +40,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         for k in order
     ]  # fmt: skip
     columns = ["participant", *kinds, "95 % interval", "", *(["injected"] if injected else [])]
-    points = whole.note.get("points", WholeRunQuestion.points) if SHARES in kinds else None
+    points = whole.note.get("points", Question(("whole-run-shares",)).points) if SHARES in kinds else None
     said = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []  # the page has said the others
     results = {
         "title": headline(whole.summary),

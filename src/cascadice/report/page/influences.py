@@ -12,9 +12,9 @@ from cascadice.applications.plain import Json, evenly, in_order, plain, short
 from cascadice.influence.tables import ALL, NOTE, Table, concatenate, parts, read_note, read_table
 from cascadice.influence.uncertainty import half_width
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, check_length
+from cascadice.runs.question import length_in
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
-from cascadice.runs.sweeps import length_in
 from cascadice.runs.words import caution
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence

@@ -1,0 +1,176 @@
+"""What can be asked about a run: what updates did in the next rounds, or who helped the final models."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cascadice import files
+from cascadice.engine import Network
+from cascadice.influence.estimators import ESTIMATORS, PAIRS, WHOLE_RUN_KINDS
+from cascadice.influence.quadrature import weighted_points
+from cascadice.influence.run_at import focused
+from cascadice.influence.tables import NOTE, parts, read_note
+from cascadice.influence.whole_run_shares import POINTS
+from cascadice.names import lookup
+from cascadice.runs.eval_samples import check_eval_samples
+from cascadice.runs.folder import CHAIN, CONFIG, check_writable
+from cascadice.runs.words import PLANNED
+
+FORMAT = "cascadice-influence-2"  # 1 was that of version 0.1.0, whose notes do not say so
+KINDS_OF: dict[str, Collection[str]] = {
+    **dict.fromkeys(("hops", "sources", "every"), ESTIMATORS),
+    "points": (*ESTIMATORS, "whole-run-shares"),
+    "samples": (*ESTIMATORS, *WHOLE_RUN_KINDS),
+    "at": ("whole-run", *PAIRS),
+    "during": WHOLE_RUN_KINDS,
+    "on": (*WHOLE_RUN_KINDS, *PAIRS),
+}
+"""Settings that only some kinds have, with these kinds."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which influence to compute: of rounds, or of the whole run on its final models.
+
+    Attributes:
+        kinds: Estimators, names of `cascadice list kinds`; all about rounds, or all about the final models.
+        hops: How many rounds an update is followed after the one that made it.
+        samples: Whether to score single training samples too.
+        points: Points of integrals; 2 unless given, for shares of the whole run 3.
+        sources: The participants whose updates are scored (None: all).
+        every: Score the updates of every N-th round.
+        eval_samples: How many of the first test samples the loss is evaluated on (None: all).
+        at: The weight of all updates in the run at which "whole-run" and "pairs" take the derivative.
+        during: The first round whose updates are weighted, and the one after the last (None: all rounds).
+        on: Whose final models: "all", "average" or the number of a participant.
+    """
+
+    kinds: tuple[str, ...] = ("first-order",)
+    hops: int = 1
+    samples: bool = False
+    points: int = None  # type: ignore[assignment]  # unless given, it depends on the kinds
+    sources: tuple[int, ...] | None = None
+    every: int = 1
+    eval_samples: int | None = None
+    at: float = 1.0
+    during: tuple[int, int] | None = None
+    on: str | int = "all"
+
+    @property
+    def final(self) -> bool:
+        """Whether it is about the final models."""
+        return self.kinds[0] not in ESTIMATORS
+
+    @property
+    def rounds_counted(self) -> range | None:
+        """The rounds whose updates are weighted; None: all."""
+        return None if self.during is None else range(*self.during)
+
+    @property
+    def rounds_needed(self) -> int:
+        """How many rounds it takes to answer for one: its own, and those in which its updates travel on."""
+        return max(1, self.hops)
+
+    @property
+    def alphas(self) -> list[float]:
+        """The weights α of the updates at which a whole run is swept, each once."""
+        of_shares = [at for at, _ in weighted_points(self.points)] if "whole-run-shares" in self.kinds else []
+        at = [] if self.kinds == ("whole-run-shares",) else [self.at]
+        return list(dict.fromkeys([*at, *of_shares]))
+
+    def __post_init__(self) -> None:
+        for name, given in (("kinds", self.kinds), ("sources", self.sources)):
+            if given is not None and (not given or len(set(given)) < len(given)):
+                raise ValueError(f"{name} must hold at least one entry, each once; found {list(given)}.")
+        changed = (f.name for f in fields(self) if getattr(self, f.name) != f.default)
+        check_kinds(self.kinds, (name for name in changed if name != "points"))  # `replace` would give its default
+        if self.points is None:
+            object.__setattr__(self, "points", POINTS if self.final else 2)
+        for name, least in {"hops": 0, "points": 1, "every": 1, "eval_samples": 1}.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name.replace('_', '-')} must be at least {least}; found {value}.")
+        if not 0 < self.at <= 1:
+            raise ValueError(f"at must be above 0 and at most 1; found {self.at:g}.")
+        if not self.hops and (self.samples or "shares" in self.kinds):
+            raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 or more.")
+
+
+def check_kinds(kinds: Sequence[str], given: Iterable[str] = ()) -> None:
+    """Raise ValueError unless these kinds are known and can be asked for together, with these flags given."""
+    for kind in kinds:
+        lookup({**ESTIMATORS, **WHOLE_RUN_KINDS, **PAIRS}, kind, "kind")
+    for known, about in ((ESTIMATORS, "rounds"), (PAIRS, "pairs of participants")):
+        some = [kind for kind in kinds if kind in known]
+        if 0 < len(some) < len(kinds):
+            raise ValueError(
+                f"--kind {some[0]} is about {about}, whole-run kinds about the final models. Ask for one at a time."
+            )
+    for name in given:
+        if not any(kind in KINDS_OF.get(name, kinds) for kind in kinds):
+            raise ValueError(
+                f"--{name} is for --kind {', '.join(KINDS_OF[name])}; found {', '.join(kinds)}. Leave it out."
+            )
+
+
+def check_fits(question: Question, network: Network, rounds: int | None = None) -> None:
+    """Check that a network has the participants, test samples and, of a whole run, the rounds that are asked about."""
+    for source in question.sources or ():
+        if not 0 <= source < network.nodes:
+            raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
+    check_eval_samples(question.eval_samples, network)
+    focused(network, question.on)
+    start, stop = question.during or (0, 1)
+    if rounds is not None and not 0 <= start < stop <= rounds:
+        raise ValueError(f"during must be within rounds 0:{rounds}, the first below the second; found {start}:{stop}.")
+
+
+def question_note(question: Question, run: str, rounds: int | None = None) -> dict[str, str]:
+    """What all parts of a folder of influence have in common; of a whole run, after how many `rounds`.
+
+    Settings at their defaults are left out, so that a later version may add some; so is `every`, as rounds may be added
+    later.
+    """
+    about = {"hops": str(question.hops)} if rounds is None else {"rounds": str(rounds)}
+    note = {"format": FORMAT, "run": run, "kinds": ", ".join(question.kinds)} | about
+    usual, asked = (_in_words(each) for each in (Question(question.kinds), question))
+    return note | {name: value for name, value in asked.items() if value != usual[name]}
+
+
+def _in_words(question: Question) -> dict[str, str]:
+    """The settings that a note has, in its words."""
+    names = (f.name for f in fields(question) if f.name not in ("kinds", "hops", "every"))
+    return {name.replace("_", "-"): _text(getattr(question, name)) for name in names}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "all" if value is None else str(value).lower()
+
+
+def length_in(note: Mapping[str, object]) -> int | None:
+    """How many rounds the run had when it was asked about its final models; None if the note is of another question."""
+    return int(str(note["rounds"])) if "rounds" in note else None
+
+
+def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, str]:
+    """Check that the folder holds influence of the same settings, or none; return the note to use there."""
+    check_writable(out, "influence")
+    if (out / CONFIG).exists():
+        raise ValueError(f"{out} is the folder of a run; influence needs its own. Choose another with --out.")
+    if (out / CHAIN).exists() or (parts(out) and not (out / NOTE).exists()):
+        raise ValueError(f"{out} holds other tables, such as a ledger; influence needs its own. Choose another --out.")
+    if overwrite or not (out / NOTE).exists():
+        return note
+    existing = {name: value for name, value in read_note(out).items() if name != PLANNED}
+    files.check_format(out / NOTE, existing.get("format", FORMAT), FORMAT)
+    usual = _in_words(Question(tuple(note["kinds"].split(", ")))) | {"format": FORMAT}
+    for name in (*note, *existing):
+        there, here = (given.get(name, usual.get(name)) for given in (existing, note))
+        if there != here:
+            raise ValueError(
+                f"{out} holds influence of other settings: {name} is {there!r} there, {here!r} here. Choose another "
+                "folder with --out, or replace it with --overwrite."
+            )
+    return existing
