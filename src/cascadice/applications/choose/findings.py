@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice.applications.choose import contributors, picture
+from cascadice.applications.choose import contributors
 from cascadice.applications.choose.balance import DISAGREE, Advice, advise
 from cascadice.applications.choose.between import observe_here
 from cascadice.applications.choose.charts import charts, signed_table
@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
-    writer.write(plain(results), picture.plot)
+    writer.write(plain(results), SECTION)
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
         for node, group, helps, heard, gave, one, took, two, *others in results["table"]["rows"]

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice.applications.detect import picture
 from cascadice.applications.detect.between import receive
 from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
@@ -110,7 +109,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         verdicts = detect(network, rounds, evaluation, **options, look=look)
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
-    of_all = writer.write(results, picture.plot, SECTION, world)
+    of_all = writer.write(results, SECTION, world)
     shown = [row[:-1] for row in of_all["table"]["rows"] if row[1] or row[4]]  # flagged or injected
     writer.print_table(COLUMNS[:-1], shown, right=3)
     writer.print_files()
