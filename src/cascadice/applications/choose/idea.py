@@ -44,6 +44,9 @@ def observe(
             and no data. Cost: an update an edge and round, n² numbers in the end, and 2n for each round.
         exchange: Their messages.
 
+    Returns:
+        What the rounds show, for `suggest_mixing`, `advise` and `find_groups`.
+
     Example:
         >>> own = evaluate_on(network, own_data(network, 128))
         >>> seen = observe(network, cascadice.simulate(network, 50), own, samples=64)
@@ -109,9 +112,17 @@ def suggest_mixing(
     Whoever would be left alone listens to the most helpful participant it did not hear, if any helps it.
 
     Args:
+        trust: What `observe` found.
         W: The mixing matrix to improve.
         degree: Greatest number of neighbours. With `new_links`, as many as the busiest had before unless given.
         new_links: Whether participants may hear anyone who helps, neighbour or not, all with equal weights.
+
+    Returns:
+        The mixing matrix for the next run: its rows sum to 1.
+
+    Example:
+        >>> seen = observe(network, rounds, own, samples=64)
+        >>> W = suggest_mixing(seen.trust, seen.W, degree=4)
     """
     heard, helps = neighbours(W), trust.trusted & (trust.score < 0)
     helps = helps & ~torch.eye(len(W), dtype=torch.bool)

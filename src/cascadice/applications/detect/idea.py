@@ -82,6 +82,9 @@ def detect(
             neighbours. These are few, so fewer attackers are flagged.
         look: What receivers see of a round; with participants in several processes, `receive` with their exchange.
 
+    Yields:
+        The verdict of every receiver about every source, after each round.
+
     Example:
         >>> own = evaluate_on(network, own_data(network, 80))
         >>> for verdict in detect(network, cascadice.simulate(network, 60), own):
@@ -118,5 +121,15 @@ def votes(verdict: Verdict) -> Float[Tensor, " n"]:
 
     No participant knows this by itself: receivers must tell one another. At least half of them flag an honest
     participant with probability at most twice the rate, whatever they have in common (Markov's inequality).
+
+    Args:
+        verdict: What `detect` yields after a round.
+
+    Returns:
+        A share for each participant, from 0 to 1.
+
+    Example:
+        >>> *_, last = detect(network, rounds, evaluate_on(network, own_data(network, 80)))
+        >>> votes(last) >= MAJORITY
     """
     return (verdict.flagged & verdict.able).sum(1) / verdict.able.sum(1).double()

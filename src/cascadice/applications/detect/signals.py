@@ -66,7 +66,15 @@ def signal_scores(
 ) -> Float[Tensor, "signals n n"]:
     """`[signal, j, k]`: what each signal says to receiver k about source j; meaningless where k did not hear j.
 
-    `evaluation` is of each participant's own data: `evaluate_on(network, own_data(network, size))`.
+    Args:
+        evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
+        signals: name -> signal; those of `SIGNALS` unless given.
+
+    Returns:
+        A matrix for each signal, in their order.
+
+    Example:
+        >>> signal_scores(network, rounds[0], evaluate_on(network, own_data(network, 80))).shape
     """
     return scores_of(receive(network, round_, evaluation), signals)
 
