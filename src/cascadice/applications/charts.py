@@ -78,7 +78,7 @@ def named(k: int, injected: Mapping[int, Any]) -> str:
 
 def injected_in(table: Json) -> dict[int, str]:
     """Participant -> its fault, from a table whose last column has the faults."""
-    return {row[0]: row[-1] for row in table["rows"] if table["columns"][-1] == "injected" and row[-1]}
+    return {row[0]: row[-1] for row in table["rows"] if row[-1] and isinstance(row[-1], str)}
 
 
 def across(value: float, upright: bool = False, colour: str = "--grey", dash: str = "dot") -> Json:
