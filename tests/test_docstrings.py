@@ -4,6 +4,7 @@ import doctest
 import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 import cascadice
 from cascadice import data, influence, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
 from cascadice.applications.choose import balance, groups
+from cascadice.applications.detect import evidence
+from cascadice.applications.reward import payouts
 from cascadice.influence import measures, noise, quadrature, readings, tables, uncertainty
 from cascadice.pictures import figures
 
 MODULES = [intervals, names, noise, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
-MODULES += [measures, quadrature, readings, tables, balance, groups]
+MODULES += [measures, quadrature, readings, tables, balance, groups, evidence, payouts]
 MODULES += [
     import_module(f"{package.__name__}.{module.name}")
     for package in (topology, data)
@@ -55,3 +58,21 @@ def test_main_functions_say_what_they_take_and_return_with_an_example(function):
     sections += [] if inspect.signature(function).return_annotation in (None, "None") else ["Returns|Yields"]
     text = inspect.getdoc(function) or ""
     assert [section for section in sections if not re.search(rf"^({section}):$", text, re.MULTILINE)] == []
+
+
+API = Path(__file__).parents[1] / "docs" / "api"
+LISTED = re.compile(r"^::: (\S+)\n    options:\n      members: \[(.*)\]$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in API.glob("*.md")))
+def test_names_on_the_pages_of_the_api_exist(page):
+    for module, members in LISTED.findall((API / page).read_text()):
+        assert [name for name in members.split(", ") if not hasattr(import_module(module), name)] == [], module
+
+
+@pytest.mark.parametrize("page", ["applications.md", "pictures.md", "report.md"])
+def test_functions_on_these_pages_are_fully_described(page):
+    for module, members in LISTED.findall((API / page).read_text()):
+        for name in members.split(", "):
+            if inspect.isfunction(function := getattr(import_module(module), name)):
+                test_main_functions_say_what_they_take_and_return_with_an_example(function)

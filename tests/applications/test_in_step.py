@@ -40,10 +40,10 @@ PRINTED: dict[Path, list[str]] = {}
 write = writer.Writer.write
 
 
-def undrawn(own, results, plot, *more):
-    """Drawing takes as long as the rest, and not in threads."""
+def fresh(own, *arguments):
+    """Write anew: forget what was printed about this folder before."""
     PRINTED.pop(own.folder, None)
-    return write(own, results, lambda results, path: None, *more)
+    return write(own, *arguments)
 
 
 def of_all(home, name):
@@ -75,7 +75,8 @@ def runs(tmp_path_factory, fit_for_threads):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Operator, "push_rows", push_rows)
         patched.setattr(in_step, "joined", joined)
-        patched.setattr(writer.Writer, "write", undrawn)
+        patched.setattr(writer.Writer, "write", fresh)
+        patched.setattr("cascadice.pictures.charts.plot", lambda *_: None)  # takes as long as the rest, and no threads
         patched.setattr(writer.Writer, "print", lambda own, *lines: PRINTED.setdefault(own.folder, []).extend(lines))
 
         def asked(command, *flags, folder=None):

@@ -26,8 +26,7 @@ def recorded(tmp_path_factory):
 @pytest.fixture
 def call(recorded, tmp_path, monkeypatch):
     """Call a command on that run; after so many rounds somebody presses Ctrl-C."""
-    monkeypatch.setattr("cascadice.applications.reward.picture.plot", lambda results, path: write_json(path, {}))
-    monkeypatch.setattr("cascadice.applications.choose.picture.plot_contributions", lambda results, path: None)
+    monkeypatch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: write_json(path, {}))
 
     def run(command, *arguments, stop=0, place="out"):
         ledger = ["--ledger", str(tmp_path / place / "ledger")] if command == "reward" else []

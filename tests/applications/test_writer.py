@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cascadice.applications.charts import interval_text, noted_bounds
-from cascadice.applications.writer import Writer, open_writer, plus_minus
+from cascadice.applications.writer import Section, Writer, open_writer, plus_minus
 from cascadice.console import Console
 from cascadice.influence.uncertainty import Bounds
 
@@ -21,18 +21,20 @@ def writer(tmp_path):
     return Writer("detect", recording, tmp_path / "detect", ["detect.json", "detect.png"], console)
 
 
-def test_the_json_is_written_last(writer):
+def test_the_json_is_written_last(writer, monkeypatch):
     (writer.folder).mkdir()
 
-    def plot(results, path):
+    def plot(charts, path, title):
         assert not (writer.folder / "detect.json").exists()
-        path.write_text(results["title"])
+        path.write_text(title + charts[0])
 
-    writer.write(writer.header("a title", ["one."], ["participant"], [[3]]), plot)
+    monkeypatch.setattr("cascadice.pictures.charts.plot", plot)
+    section = Section("", "", charts=lambda results: results["findings"])
+    writer.write(writer.header("a title", ["one."], ["participant"], [[3]]), section)
     results = json.loads((writer.folder / "detect.json").read_text())
     assert list(results) == ["command", "version", "run", "title", "findings", "table", "figure"]
     assert results["table"] == {"columns": ["participant"], "rows": [[3]]}
-    assert (writer.folder / results["figure"]).read_text() == "a title"
+    assert (writer.folder / results["figure"]).read_text() == "a titleone."
 
 
 def test_lines_are_printed_as_they_are(writer):

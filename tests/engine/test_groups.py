@@ -259,13 +259,13 @@ def descend(network, module, index, removed, lr):
 def test_padding_is_no_sample_to_forget_and_none_to_pay():
     from cascadice.applications.forget.removals import forgotten_samples
     from cascadice.applications.reward.contributions import by_shares
-    from cascadice.applications.reward.ledger import _columns
+    from cascadice.applications.reward.ledger_parts import columns_of
 
     network = different()
     rounds = window(network, 2)
     samples = forgotten_samples(Removal(nodes=(1,)), [round_.draw for round_ in rounds], NODES)
     assert int(samples.min()) >= 0
-    columns = _columns(by_shares(network, rounds, influence.evaluate_on(network), samples=True))
+    columns = columns_of(by_shares(network, rounds, influence.evaluate_on(network), samples=True))
     assert int((columns["sample"] == -1).sum()) == NODES
     assert len(columns["sample"]) == NODES + int((rounds[0].draw.batch >= 0).sum())
 

@@ -30,8 +30,7 @@ def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
         patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
-        for name in ("reward", "forget"):
-            patch.setattr(f"cascadice.applications.{name}.picture.plot", lambda results, path: write_json(path, {}))
+        patch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: write_json(path, {}))
         assert main(["run", *RUN, "--out", run, "--quiet"]) == 0
         assert main(["influence", run, "--eval-samples", "20", "--quiet"]) == 0
         pay = ["--budget", "100", "--kind", "shares", "--hops", "1", "--eval-samples", "20"]

@@ -9,7 +9,7 @@ import torch
 from chaos.faults import Faulty
 from runs.worlds import CONFIG, fit_for_threads, parameters, together
 
-from cascadice.applications.detect.between import receive
+from cascadice.applications.neighbours import receive
 from cascadice.engine import evaluate_on, simulate
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.exchange.pairs import Pairs

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
-from cascadice.applications.detect.between import receive
 from cascadice.applications.detect.idea import detect
-from cascadice.applications.neighbours import own_samples
+from cascadice.applications.neighbours import own_samples, receive
 from cascadice.cli import main
 from cascadice.influence.tables import read_table
 from cascadice.report.page import collect, page

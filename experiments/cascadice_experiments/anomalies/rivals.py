@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.applications.detect.signals import Received, Seen, Signal
+from cascadice.applications.detect.signals import Signal
+from cascadice.applications.neighbours import Received
 from cascadice.engine import Operator, Participants
 
 
-def own_cosine(received: Seen) -> Float[Tensor, "n n"]:
+def own_cosine(received: Received) -> Float[Tensor, "n n"]:
     """cos(Δ_k, Δ_j): how much j's update agrees with the receiver's own."""
     norms = received.inner.diag().sqrt()
     lengths = torch.outer(norms, norms)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from cascadice.applications.plain import Json, plain, short
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, signs
+from cascadice.influence.uncertainty import Bounds, decimals, signs
 
 COLOURS = ("--harmed", "--two", "--three", "--four", "--one")
 SIGNED = {-1: "--helped", 0: "--grey", 1: "--harmed"}
 NAMED_UP_TO = 40  # participants along an axis
+LOSS = "loss: − helped, + harmed"  # the sign rule of every chart of influence
 
 
 def chart(title: str, traces: Iterable[Json], label: str, note: str = "", **layout: Any) -> Json:
@@ -62,37 +63,63 @@ def line(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, strong: boo
     }
 
 
-def matrix(z: Any, names: Sequence[int], hover: str, **more: Any) -> Json:
+def lines(rounds: Iterable[Any], values: Any, shown: Mapping[int, str], numbers: Sequence[int] = ()) -> list[Json]:
+    """A line for each participant over rounds [rounds, n]; those `shown` are in colour, under these names."""
+    columns, colours = np.asarray(values, dtype=float).T, iter(COLOURS * (len(shown) + 1))
+    each = list(zip(numbers or range(len(columns)), columns, strict=True))
+    grey = [line(rounds, column, f"participant {k}", "--grey", strong=False) for k, column in each if k not in shown]
+    return grey + [line(rounds, column, shown[k], next(colours)) for k, column in each if k in shown]
+
+
+def named(k: int, injected: Mapping[int, Any]) -> str:
+    """A participant in a legend, with its fault if one was injected."""
+    return f"{injected[k]} {k}" if injected.get(k) else f"participant {k}"
+
+
+def injected_in(table: Json) -> dict[int, str]:
+    """Participant -> its fault, from a table whose last column has the faults."""
+    return {row[0]: row[-1] for row in table["rows"] if row[-1] and isinstance(row[-1], str)}
+
+
+def across(value: float, upright: bool = False, colour: str = "--grey", dash: str = "dot") -> Json:
+    """A line over the whole chart at this value of y, or of x if it is upright."""
+    along, at = ("y", "x") if upright else ("x", "y")
+    ends = {f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1, f"{at}0": value, f"{at}1": value}
+    return {"type": "line", **ends, "line": {"color": colour, "dash": dash, "width": 1}}
+
+
+def matrix(z: Any, names: Sequence[int], hover: str, legend: str, **more: Any) -> Json:
     """A heat map with a row for each receiver and a column for each source; NaN is left empty."""
     texts, rows = [str(name) for name in names], [short(row) for row in np.asarray(z, dtype=float)]
-    look = {"xgap": 1, "ygap": 1, "hoverongaps": False, "hovertemplate": f"{hover}<extra></extra>"}
+    bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": legend, "side": "right", "font": {"size": 12}}}
+    look = {"xgap": 1, "ygap": 1, "hoverongaps": False, "hovertemplate": f"{hover}<extra></extra>", "colorbar": bar}
     return {"type": "heatmap", "x": texts, "y": texts, "z": rows, **look, **more}
 
 
 def matrix_axes() -> Json:
     """The axes of a matrix: sources from left to right, receivers from top to bottom."""
-    named = {"type": "category", "showgrid": False, "zeroline": False, "tickangle": 0}
-    return {"xaxis": axis("source j", **named), "yaxis": axis("receiver k", autorange="reversed", **named)}
+    category = {"type": "category", "showgrid": False, "zeroline": False, "tickangle": 0}
+    return {"xaxis": axis("source j", **category), "yaxis": axis("receiver k", autorange="reversed", **category)}
 
 
 def contributions(
-    updates: Any, injected: Mapping[int, Any], title: str, kind: str, numbers: Sequence[int] = ()
+    total: Any, bounds: Bounds | None, injected: Mapping[int, Any], title: str, kind: str, numbers: Sequence[int] = ()
 ) -> Json:
-    """Bars of everybody's influence, summed over rounds [rounds, n], with 95 % intervals; grey is within noise.
+    """Bars of everybody's influence with 95 % intervals, if there are any; grey is within noise.
 
     `numbers` are those of the participants, if it is not everybody's.
     """
-    updates = np.asarray(updates, dtype=float)
-    total, bounds = updates.sum(0), bounds_of_totals(updates)
+    total = np.asarray(total, dtype=float)
+    bounds = bounds or Bounds(*np.full((2, len(total)), np.nan))
     colours = [SIGNED[int(sign)] for sign in signs(total, bounds)]
     trace = bars(total.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", bounds, numbers)
     each = zip(numbers or range(len(total)), colours, total, strict=True)
     noise = [str(k) for k, colour, value in each if colour == SIGNED[0] and value and np.isfinite(value)]
     sure = f" Within noise: {', '.join(noise[:12])}{' and more' * (len(noise) > 12)}." if noise else ""
-    note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." * (len(updates) > 1)
+    note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise."
     return chart(
-        title, [trace], f"Influence of each participant by {kind}.{sure}", note, height=max(300, 20 * len(total) + 80),
-        xaxis=axis("loss: − helped, + harmed", zerolinecolor="--grey"),
+        title, [trace], f"Influence of each participant by {kind}.{sure}", note * ("error_x" in trace),
+        height=max(300, 20 * len(total) + 80), xaxis=axis(LOSS, zerolinecolor="--grey"),
         yaxis=participants(len(total), injected, numbers=numbers, autorange="reversed", ticks=""),
     )  # fmt: skip
 

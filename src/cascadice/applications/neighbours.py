@@ -1,15 +1,17 @@
 """What participants hear of one another, and their own samples to judge it by: shared by `detect` and `choose`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Participants, Round, evaluate_on
-from cascadice.engine.exchange.geometry import neighbours
+from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.operator import Exchange
-from cascadice.influence import own_data
+from cascadice.influence.proximity import Proximity, own_data, placed, proximity_of
 from cascadice.runs.processes import ONE_PROCESS, World
 
 SAMPLES = 128  # to evaluate on in a round, where participants hold as many
@@ -47,8 +49,48 @@ def updates_of_neighbours(
     return found
 
 
-def placed(network: Network, values: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Float[Tensor, "n n"]:
-    """The matrix of everybody with these values in these rows and columns, and 0 elsewhere."""
-    whole = values.new_zeros(network.whole, network.whole)
-    whole[torch.tensor(rows)[:, None], torch.tensor(columns)] = values
-    return whole
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What the receivers in one process see of a round: the updates of these sources, and data of their own.
+
+    In all matrices, `[j, k]` is about what k received from j. What belongs to receivers in other processes is 0.
+    """
+
+    network: Network
+    round_: Round
+    evaluation: Evaluation
+    sources: Sequence[int]
+    updates: Float[Tensor, "sources d"]
+
+    @cached_property
+    def heard(self) -> Bool[Tensor, "n n"]:
+        """Whether k hears j, another; on CPU, where W is drawn."""
+        here = torch.zeros(self.network.whole, dtype=torch.bool)
+        here[list(self.network.members or range(self.network.nodes))] = True
+        return neighbours(self.round_.W).T.cpu() & here
+
+    @cached_property
+    def inner(self) -> Float[Tensor, "n n"]:
+        """Inner products of the updates of all pairs."""
+        return placed(self.network, inner_products(self.updates, self.updates), self.sources, self.sources)
+
+    @cached_property
+    def proximity(self) -> Proximity:
+        """Influence over each link, and cos(∇L_k, Δ_j). Cost: an evaluation gradient each, one product of [n, d]."""
+        return proximity_of(self.network, self.round_, self.evaluation, self.sources, self.updates)
+
+
+def receive(
+    network: Network, round_: Round, evaluation: Evaluation, exchange: Exchange | None = None,
+    hears: Bool[Tensor, "n n"] | None = None,
+) -> Received:  # fmt: skip
+    """What own participants see of a round: everything, or with an `exchange` between processes, what came to them.
+
+    Beside its model, everybody then sends its update to those that hear it, by W or by `hears[k, j]`: as many bytes
+    again.
+    """
+    if exchange is None:
+        return Received(network, round_, evaluation, range(network.nodes), round_.update)
+    updates = updates_of_neighbours(network, round_, exchange, hears)
+    sources = sorted(updates)
+    return Received(network, round_, evaluation, sources, torch.stack([updates[j] for j in sources]))

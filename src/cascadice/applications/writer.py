@@ -1,7 +1,7 @@
 """What all applications share: the writer of JSON, picture and console lines, and their section of the report page."""
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +10,7 @@ import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json
 from cascadice.console import Console, say
+from cascadice.pictures import charts
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import results_folder
 
@@ -36,7 +37,8 @@ class Section(NamedTuple):
     `question` and `command` are offered while its results are missing; "{run}" in the command is the run's folder.
     `lead` says what the numbers mean: their units, their signs, and the terms used. `audit` compares the results in a
     folder with what they were made from: it returns what it checked, in words, and raises ValueError if they disagree.
-    `charts` draws the results, as `applications.charts` says; where it cannot, the page shows their picture.
+    `charts` draws the results, as `applications.charts` says, for the page and for the picture; of results that lack
+    what it needs, the page shows the picture.
     `everybody` puts together the results of several processes, in their order. `kept` names what it needs for charts
     alone: processes do not tell one another as much. `table` gives the table as the page shows it. `length` says, of
     results about the final models, how many rounds the run had then; None of others.
@@ -51,10 +53,6 @@ class Section(NamedTuple):
     kept: tuple[str, ...] = ()
     table: Callable[[Json], Json] = lambda table: table
     length: Callable[[Json], int | None] = lambda results: None
-
-
-Plot = Callable[[Mapping[str, Any], Path], None]
-"""Draws results into a file."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,14 @@ class Writer:
             "figure": f"{self.command}.png",
         }
 
-    def write(self, results: Json, plot: Plot, section: Section | None = None, world: World = ONE_PROCESS) -> Json:
-        """Write the picture, then the JSON (once it is there, all files are), and print the findings.
+    def write(self, results: Json, section: Section, world: World = ONE_PROCESS) -> Json:
+        """Write a picture of the section's charts, then the JSON (once it is there, all files are); print the findings.
 
-        With a `section`, processes print and return what all of them found; they write what each found.
+        In a `world` of several processes, each writes what it found, and prints and returns what all of them found.
         """
-        plot(results, self.folder / f"{self.command}.png")
+        charts.plot(section.charts(results), self.folder / f"{self.command}.png", results["title"])
         files.write_json(self.folder / f"{self.command}.json", results)
-        if section is not None and not world.alone:
+        if not world.alone:
             told = {name: entry for name, entry in results.items() if name not in section.kept}
             results = section.everybody(world.tell(told))
         self.print(*results["findings"])

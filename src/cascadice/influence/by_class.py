@@ -6,7 +6,7 @@ A sum of scores charges the same for a participant whoever else is left out. Hol
 other, so each costs more than the one before; the logarithm of a class's loss is much closer to a sum.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from cascadice.data.inputs import at as rows_at
 from cascadice.engine import DivergedError, Evaluation, Network
-from cascadice.engine.backwards import backwards
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.full_horizon import final_adjoint, pull_back
-from cascadice.influence.whole_run import Rounds, as_it_was, in_words, network_at, span_of
+from cascadice.influence.run_at import Rounds, RunAt
+from cascadice.influence.whole_run import rounds_backwards
 
 SAME = 1e-3  # by how much parts of the measure may miss it: a mean over samples differs in rounding only
 
@@ -92,14 +92,10 @@ def whole_run_by_class(
         >>> by_class.predicted(random_subsets(network.nodes, keep=0.5, count=48))
     """
     classes, parts = split(evaluation)
-    start, stop = span_of(rounds)
-    there = network_at(network, rounds, at)
-    operator = Operator(there)
+    run = RunAt(network, rounds, evaluation, at, samples=False, length=length, played=played)
+    playing, _ = run.operator()
+    source, operator = rounds_backwards(run, playing), playing.fresh()
     losses, slopes = torch.zeros(2, len(classes), network.nodes, dtype=torch.float64)
-    if isinstance(rounds, int) or not as_it_was(at):
-        source: Iterable[Round] = backwards(there, stop, start=start, length=length, played=played, operator=operator)
-    else:
-        source = reversed(rounds)
 
     def final(place: int, last: Round) -> Adjoint:
         losses[place] = _losses(operator, classes[place], last)
@@ -117,7 +113,7 @@ def whole_run_by_class(
             if played is not None:
                 played()
     except DivergedError as error:
-        raise error.within(f"in the run at α = {in_words(at)}, ") from None
+        raise run.diverged(error) from None
     return ByClass(at, parts, losses, slopes)
 
 

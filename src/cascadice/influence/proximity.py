@@ -13,7 +13,7 @@ from cascadice.data import Samples
 from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.exchange.geometry import inner_products, norms
-from cascadice.influence.checks import check_form
+from cascadice.influence.checks import check_form, check_round
 
 
 class Proximity(NamedTuple):
@@ -45,18 +45,35 @@ def proximity(network: Network, round_: Round, evaluation: Evaluation) -> Proxim
     Example:
         >>> proximity(network, rounds[10], evaluate_on(network, own_data(network, 32))).influence
     """
+    check_round(round_)
+    return proximity_of(network, round_, evaluation, range(network.nodes), round_.update)
+
+
+def proximity_of(
+    network: Network, round_: Round, evaluation: Evaluation, sources: Sequence[int], updates: Float[Tensor, "sources d"]
+) -> Proximity:
+    """The proximity of these sources, whose updates are known, to the network's participants; 0 of all other pairs."""
     check_form(network, round_)
     if round_.rule is not None:
         raise ValueError(
             f"round {round_.t} was mixed by a rule that does not average, so its links have no weights. Use truth."
         )
     _, gradient = Operator(network).gradients(evaluation, round_.after, range(network.nodes))
-    update = round_.update
-    inner = inner_products(update, gradient)
-    lengths = torch.outer(norms(update), norms(gradient))
-    heard = round_.W.to_dense().T.to(inner)
+    inner, own = inner_products(updates, gradient), network.members or range(network.nodes)
+    lengths = torch.outer(norms(updates), norms(gradient))
+    heard = round_.W.to_dense().to(inner)[list(own)][:, list(sources)].T
     cosine = torch.where((heard > 0) & (lengths > 0), inner / lengths, 0.0)
-    return Proximity(round_.t, heard * network.weights.to(inner) * inner, cosine)
+    influence = heard * network.weights.to(inner) * inner
+    return Proximity(round_.t, *(placed(network, values, sources, own) for values in (influence, cosine)))
+
+
+def placed(network: Network, values: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Float[Tensor, "n n"]:
+    """The matrix of everybody with these values in these rows and columns, and 0 elsewhere."""
+    if [*rows] == [*columns] == [*range(network.whole)]:
+        return values
+    whole = values.new_zeros(network.whole, network.whole)
+    whole[torch.tensor(rows)[:, None], torch.tensor(columns)] = values
+    return whole
 
 
 def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:

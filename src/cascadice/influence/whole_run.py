@@ -167,14 +167,8 @@ def sweep(
         resume: The sweep of the last round that was scored before, to go on from; it must be of the same run.
         saved: Where checkpoints go, see `engine.backwards`.
     """
-    (start, stop), (operator, on) = span_of(run.rounds), run.operator()
-    stop = stop if resume is None else resume.t
-    if not isinstance(run.rounds, int) and run.as_it_was:
-        source: Iterable[Round] = reversed(run.rounds[: stop - start])
-    else:
-        source = backwards(
-            operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
-        )
+    operator, on = run.operator()
+    source = rounds_backwards(run, operator, None if resume is None else resume.t, saved)
     alpha = torch.as_tensor(run.at, dtype=torch.float64, device=run.network.device).expand(run.network.nodes)
     per_unit = torch.where(alpha > 0, 1 / alpha, torch.nan)
     try:
@@ -186,6 +180,19 @@ def sweep(
                 run.played()
     except DivergedError as error:
         raise run.diverged(error) from None
+
+
+def rounds_backwards(
+    run: RunAt, operator: Operator, stop: int | None = None, saved: MutableMapping[int, Participants] | None = None
+) -> Iterable[Round]:
+    """The rounds of the run at α before round `stop`, the last one first: as they were kept, or played again."""
+    start, end = span_of(run.rounds)
+    stop = end if stop is None else stop
+    if not isinstance(run.rounds, int) and run.as_it_was:
+        return reversed(run.rounds[: stop - start])
+    return backwards(
+        operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
+    )
 
 
 def _scored(

@@ -48,6 +48,9 @@ def serving(
         token: The secret part of the address; a new one if there is none.
         stays: Whether `view` will serve the page under the same address when the block has ended.
 
+    Yields:
+        The address of the page.
+
     Example:
         >>> with serving("runs/demo", rounds=320):  # doctest: +SKIP
         ...     train()

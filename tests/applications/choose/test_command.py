@@ -27,7 +27,7 @@ TOLD = ["run", *RUN, "--rounds", "25", "--quiet", "--topology", "complete"]
 def undrawn(monkeypatch):
     """Without pictures, which take longer than the rest."""
     monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
-    monkeypatch.setattr("cascadice.applications.choose.picture.plot", lambda results, path: path.touch())
+    monkeypatch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: path.touch())
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_its_matrix_on_the_page_says_that_it_shows_cosines():
     assert drawn["title"] == "Cosines of summed updates, sorted by group"
     assert (heat["z"][0][1], heat["z"][1][0]) == (0.4, 0.5)  # the same way: positive, and blue
     assert heat["reversescale"]
-    assert heat["colorbar"]["title"]["text"] == "cosine"
+    assert heat["colorbar"]["title"]["text"] == "cosine: + same way, − opposite ways"
     assert [drawn["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["source j", "receiver k"]
     assert "Blue = updates point the same way" in drawn["note"]
 

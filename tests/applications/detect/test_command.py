@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cascadice import topology
-from cascadice.applications.detect.picture import plot
 from cascadice.applications.detect.signals import SIGNALS, Signal
 from cascadice.cli import main
 from cascadice.report.page.sections import build_section
@@ -172,10 +171,3 @@ def test_refuses_a_folder_without_rounds(tmp_path, capsys):
     run(replace(CONFIG, rounds=1, record="none"), tmp_path / "run", quiet=True)
     assert main(["detect", str(tmp_path / "run")]) == 2
     assert "has no recorded rounds" in capsys.readouterr().err
-
-
-def test_a_picture_must_be_png_or_svg(found, tmp_path):
-    plot(found, tmp_path / "found.svg")
-    assert (tmp_path / "found.svg").read_text().startswith("<?xml")
-    with pytest.raises(ValueError, match=r"a figure must end in \.png or \.svg; found 'found.pdf'"):
-        plot(found, "found.pdf")

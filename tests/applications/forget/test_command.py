@@ -35,9 +35,7 @@ def recorded(tmp_path_factory):
 def cascadice(capsys, monkeypatch, tmp_path, recorded, one_thread):
     """Call `cascadice forget` on the run: exit code, what it said, what went wrong, the record if there is one."""
     out = tmp_path / "out"
-    monkeypatch.setattr(
-        "cascadice.applications.forget.picture.plot", lambda results, path: path.write_bytes(b"picture")
-    )
+    monkeypatch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: path.write_bytes(b"picture"))
 
     def call(*arguments, folder=recorded):
         code = main(["forget", str(folder), "--out", str(out), "--overwrite", *arguments])

@@ -37,7 +37,7 @@ def recorded(tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the picture, which takes longer than the rest."""
-    monkeypatch.setattr("cascadice.applications.reward.picture.plot", lambda results, path: write_json(path, {}))
+    monkeypatch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: write_json(path, {}))
 
 
 @pytest.fixture

@@ -77,8 +77,8 @@ def test_a_column_that_may_be_left_out_is_filled_in_and_others_are_ignored(tmp_p
         kept = {name: column[whole] for name, column in columns.items() if name != "sample"}
         write(path, kept | {"added later": kept["value"]})
 
-    write = ledgers._write_part
-    monkeypatch.setattr(ledgers, "_write_part", older)
+    write = ledgers.write_part
+    monkeypatch.setattr(ledgers, "write_part", older)
     enter(tmp_path, NOTE, map(made_up, range(2)))
     ledger = read_ledger(tmp_path)
     assert set(ledger.rows) == set(ledgers.DTYPES)

@@ -31,9 +31,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(
-        "cascadice.applications.validate.picture.plot", lambda results, path: path.write_bytes(b"picture")
-    )
+    monkeypatch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: path.write_bytes(b"picture"))
 
 
 @pytest.fixture

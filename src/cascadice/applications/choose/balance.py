@@ -1,6 +1,6 @@
 """Who gives and who takes: reciprocity over time, and advice on whom to keep."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,10 @@ class Balance(NamedTuple):
     given: Float[Tensor, "times n n"]
     by_round: Float[Tensor, "rounds 2 n"]
     squares: Float[Tensor, "n n"]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Balance":
+        """The balance with every sum changed."""
+        return Balance(self.t, change(self.given), change(self.by_round), change(self.squares))
 
     @property
     def pairs(self) -> Float[Tensor, "times n n"]:
@@ -67,6 +71,16 @@ class Balance(NamedTuple):
 
 def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balance:
     """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last.
+
+    Args:
+        proximities: What `influence.proximity` returns, round by round.
+        every: After how many rounds to keep the sum.
+
+    Returns:
+        The sums, and from them who gave and who took.
+
+    Raises:
+        ValueError: Where there is no round.
 
     Example:
         >>> rounds = [Proximity(t, torch.tensor([[0.0, -1.0], [-2.0, 0.0]]), torch.zeros(2, 2)) for t in (0, 1)]
@@ -124,6 +138,9 @@ def advise(
         took: As in `Balance`, in the end.
         sure: Whether gave and took differ by more than noise; all do unless given.
         helped: Who clearly helped the final models: nobody of these is expelled.
+
+    Returns:
+        Advice on each participant, in their order: keep, keep in its group, move or expel, and why.
 
     Example:
         >>> helps = heard = torch.tensor([[False, True], [False, False]])  # 0 hears 1, which helps it

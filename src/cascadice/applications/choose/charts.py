@@ -5,20 +5,20 @@ from typing import Any
 import numpy as np
 
 from cascadice.applications.charts import (
-    COLOURS,
-    SIGNED,
+    LOSS,
+    across,
     axis,
-    bars,
     chart,
-    line,
+    contributions,
+    injected_in,
+    lines,
     matrix,
     matrix_axes,
+    named,
     noted_bounds,
-    participants,
 )
 from cascadice.applications.choose.groups import ALONE
 from cascadice.applications.plain import Json, short
-from cascadice.influence.uncertainty import signs
 
 LOWERED = "lowered the loss by"
 AS_INFLUENCE = {"gave": "gave", "took": "took", LOWERED: "changed the loss by"}  # how much the loss fell -> its change
@@ -41,20 +41,21 @@ def signed_table(table: Json) -> Json:
 def charts(results: Json) -> list[Json]:
     """The charts of what is in `choose.json`."""
     if "groups" not in results:
-        return [_contributors(results)]
+        bounds, injected = noted_bounds(results.get("intervals")), injected_in(results["table"])
+        numbers = results.get("members", ())  # of one process among several
+        title, kind = "Who helped, who harmed", "whole-run shares"
+        return [contributions(results["contributions"], bounds, injected, title, kind, numbers)]
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
     gave, took = -np.array(results["gave"], dtype=float), -np.array(results["took"], dtype=float)  # negative helped
-    colours = iter(COLOURS * len(expelled))
-    lines = [
-        line(results["rounds"], values, f"participant {node}", next(colours) if bad else "--grey", bad)
-        for node, (values, bad) in enumerate(zip((gave - took).T, expelled, strict=True))
-    ]
+    injected = {int(node): fault for node, fault in results.get("known", {}).items()}
+    shown = {node: named(node, injected) for node, bad in enumerate(expelled) if bad}
     return [
         _groups(results),
         _exchange(gave[-1], took[-1], expelled, results.get("intervals", {})),
-        chart("Balance with neighbours over time", lines, "What each participant gave minus what it took, by round.",
-              "Below 0: gives more than it takes. In colour: advised to be expelled.", xaxis=axis("round"),
-              yaxis=axis("gave minus took so far (loss)")),
+        chart("Balance with neighbours over time", lines(results["rounds"], gave - took, shown),
+              "What each participant gave minus what it took, by round.",
+              "Below 0: helps its neighbours more than they help it. In colour: advised to be expelled.",
+              xaxis=axis("round"), yaxis=axis("gave minus took: − gives more, + takes more")),
     ]  # fmt: skip
 
 
@@ -63,12 +64,14 @@ def _groups(results: Json) -> Json:
     order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last
     shown = cosine[order][:, order].T
     most = np.abs(shown[~np.eye(len(order), dtype=bool)]).max(initial=1e-12)
-    bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": "cosine", "side": "right"}}
-    heat = matrix(np.where(shown == 0, np.nan, shown), order.tolist(), "from %{x} to %{y}: %{z:.4g}", zmin=-most,
-                  zmax=most, colorscale="signed", reversescale=True, colorbar=bar)  # fmt: skip
+    heat = matrix(np.where(shown == 0, np.nan, shown), order.tolist(), "from %{x} to %{y}: %{z:.4g}",
+                  "cosine: + same way, − opposite ways", zmin=-most, zmax=most, colorscale="signed",
+                  reversescale=True)  # fmt: skip
     note = "Participants of a group stand side by side. Blue = updates point the same way, orange = opposite ways."
     label = "Cosine of the summed updates of each receiver and each source."
-    return chart("Cosines of summed updates, sorted by group", [heat], label, note, **matrix_axes())
+    borders = [(float(place), upright) for place in np.flatnonzero(np.diff(groups[order])) + 0.5 for upright in (0, 1)]
+    return chart("Cosines of summed updates, sorted by group", [heat], label, note, **matrix_axes(),
+                 shapes=[across(place, bool(upright), "--ink", "solid") for place, upright in borders])  # fmt: skip
 
 
 def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: Json) -> Json:
@@ -87,18 +90,5 @@ def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: 
         "Who gives, who takes", [{**even, "hoverinfo": "skip"}, points], "What each participant gave and took.",
         "Below the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals.",
         showlegend=False,
-        xaxis=axis("took: own loss, − helped, + harmed"), yaxis=axis("gave: neighbours' loss, − helped, + harmed"),
-    )  # fmt: skip
-
-
-def _contributors(results: Json) -> Json:
-    values, bounds = np.array(results["contributions"], dtype=float), noted_bounds(results.get("intervals"))
-    numbers = results.get("members", ())  # of one process among several
-    colours = [SIGNED[sign] for sign in (np.sign(values) if bounds is None else signs(values, bounds)).tolist()]
-    trace = bars(values.tolist(), colours, "participant %{y}: %{x:.4g}<extra></extra>", bounds, numbers)
-    note = "Lines are 95 % intervals, from how much it varies between rounds; grey: within noise." if bounds else ""
-    return chart(
-        results["title"], [trace], "Influence of each participant over the whole run.", note,
-        xaxis=axis("loss: − helped, + harmed"),
-        yaxis=participants(len(values), {}, numbers=numbers, autorange="reversed"),
+        xaxis=axis(f"took: own {LOSS}"), yaxis=axis(f"gave: neighbours' {LOSS}"),
     )  # fmt: skip

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from cascadice.applications.choose import picture
 from cascadice.applications.choose.charts import LOWERED, charts, signed_table
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer, plus_minus
@@ -73,7 +72,7 @@ def run(args: argparse.Namespace, world: World) -> None:
         raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
     (total,) = world.total(float(swept.scores[SHARES].participants.sum()))
     results = _results(writer, swept, question, args.on, total) | {"rounds": run.rounds}
-    of_all = writer.write(plain(results), picture.plot_contributions, SECTION, world)
+    of_all = writer.write(plain(results), SECTION, world)
     remove_sweeps(writer.folder)
     rows = [
         [node, plus_minus(lowered, half, 4), f"{part:.1%}", *more]

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice.applications.choose import contributors, picture
+from cascadice.applications.choose import contributors
 from cascadice.applications.choose.balance import DISAGREE, Advice, advise
-from cascadice.applications.choose.between import observe_here
 from cascadice.applications.choose.charts import charts, signed_table
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
@@ -95,7 +94,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
-    writer.write(plain(results), picture.plot)
+    writer.write(plain(results), SECTION)
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
         for node, group, helps, heard, gave, one, took, two, *others in results["table"]["rows"]
@@ -115,10 +114,8 @@ def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     if heard or not world.alone:  # of several processes, W in everybody's rows as it really was
         W = network.mixing if network.members else lambda t: store.load_draw(recording.folder, t).W
         options["hears"] = torch.stack([neighbours(W(t)) for t in recording.round_numbers]).any(0)
-    if world.alone:
-        return observe(network, rounds, evaluation, **options)
     with world.exchange(network) as exchange:
-        return observe_here(network, rounds, evaluation, world, exchange, **options)
+        return observe(network, rounds, evaluation, **options, world=world, exchange=exchange)
 
 
 def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:

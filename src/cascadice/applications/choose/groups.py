@@ -12,8 +12,14 @@ def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "
 
         A = (R + Rᵀ) / 2,   R[k, j] = max(0, given[j, k] / min_i given[i, k] − share)
 
-    `given[j, k]` is the accumulated influence of j on k; negative helped. Each receiver has its own scale, because
-    losses may differ in size. Harm, and help below `share` of the greatest, in [0, 1), count as no tie at all.
+    Each receiver has its own scale, because losses may differ in size.
+
+    Args:
+        given: `[j, k]`: the accumulated influence of j on k; negative helped.
+        share: In [0, 1): harm, and help below this share of the greatest, count as no tie at all.
+
+    Returns:
+        A matrix of ties, from 0 to 1 − share.
 
     Example:
         >>> affinity(torch.tensor([[0.0, -1.0, 0.1], [-1.0, 0.0, 0.2], [0.1, 0.2, 0.0]]))[0]

@@ -50,7 +50,23 @@ def accumulate(
     """Evidence after one more round.
 
     A neighbour not heard in this round counts with its last scores, so that neighbours who take turns can be compared.
-    `heard[j, k]`: whether k heard j; `keep`: how much of the old evidence to keep. Cost: a sort of each column.
+    Cost: a sort of each column.
+
+    Args:
+        evidence: What is known so far; `no_evidence(scores)` before the first round.
+        scores: What each signal says about every link, from `signal_scores`.
+        heard: `[j, k]`: whether k heard j in this round.
+        keep: How much of the old evidence to keep.
+
+    Returns:
+        The evidence with this round added.
+
+    Example:
+        >>> scores = torch.tensor([[[0.0], [1.0], [5.0]]]).expand(1, 3, 3)
+        >>> accumulate(no_evidence(scores), scores, torch.eye(3) == 0).weight
+        tensor([[0., 1., 1.],
+                [1., 0., 1.],
+                [1., 1., 0.]], dtype=torch.float64)
     """
     latest = torch.where(heard, scores.double(), evidence.latest)
     known = heard | (evidence.weight > 0)
@@ -95,7 +111,20 @@ def _noise(evidence: Evidence) -> Float[Tensor, "n n"]:
 def strengths(
     evidence: Evidence, rate: float = 0.01, allowance: Allowance = ALLOWANCE, unlike: bool = False
 ) -> Float[Tensor, "n n"]:
-    """The largest |D| of all signals divided by its threshold: above 1, k flags j. For the options, see `detect`."""
+    """The largest |D| of all signals divided by its threshold: above 1, k flags j.
+
+    Args:
+        evidence: What `accumulate` returned after the last round.
+        rate: This and what follows is explained at `detect`.
+
+    Returns:
+        `[j, k]`: how strong k's evidence against j is.
+
+    Example:
+        >>> scores = torch.rand(1, 5, 5)
+        >>> strengths(accumulate(no_evidence(scores), scores, torch.eye(5) == 0)).shape
+        torch.Size([5, 5])
+    """
     counts, share = (evidence.weight > 0).sum(0).tolist(), rate / len(evidence.total)
     each = [[threshold(count, share, measured) for count in counts] for measured in (False, True)[: 1 + unlike]]
     thresholds = evidence.total.new_tensor(each)

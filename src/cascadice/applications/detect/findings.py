@@ -11,14 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice.applications.detect import picture
-from cascadice.applications.detect.between import receive
 from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
-from cascadice.applications.detect.signals import SIGNALS, Received
+from cascadice.applications.detect.signals import SIGNALS
 from cascadice.applications.in_step import run_in_step
-from cascadice.applications.neighbours import own_samples
+from cascadice.applications.neighbours import own_samples, receive
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer
 from cascadice.runs.flags import open_from
@@ -106,11 +104,10 @@ def _run(args: argparse.Namespace, world: World) -> None:
     options |= {"unlike": args.unlike}
     rounds = recording.load_rounds()
     with writer.console.doing("looking at what everyone heard"), world.exchange(network) as exchange:
-        look: Any = Received if exchange is None else partial(receive, exchange=exchange)
-        verdicts = detect(network, rounds, evaluation, **options, look=look)
+        verdicts = detect(network, rounds, evaluation, **options, look=partial(receive, exchange=exchange))
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
-    of_all = writer.write(results, picture.plot, SECTION, world)
+    of_all = writer.write(results, SECTION, world)
     shown = [row[:-1] for row in of_all["table"]["rows"] if row[1] or row[4]]  # flagged or injected
     writer.print_table(COLUMNS[:-1], shown, right=3)
     writer.print_files()

@@ -17,8 +17,8 @@ from cascadice.applications.detect.evidence import (
     no_evidence,
     strengths,
 )
-from cascadice.applications.detect.signals import SIGNALS, Received, Seen, Signal, scores_of
-from cascadice.applications.neighbours import LEAST
+from cascadice.applications.detect.signals import SIGNALS, Signal, scores_of
+from cascadice.applications.neighbours import LEAST, Received, receive
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.influence.proximity import in_turn
 
@@ -64,7 +64,7 @@ def detect(
     samples: int | None = None,
     unlike: bool = False,
     signals: Mapping[str, Signal] = SIGNALS,
-    look: Callable[[Network, Round, Evaluation], Seen] = Received,
+    look: Callable[[Network, Round, Evaluation], Received] = receive,
 ) -> Iterator[Verdict]:
     """Flag neighbours that are unlike the others after each round, live while training or from a recording.
 
@@ -80,7 +80,10 @@ def detect(
         samples: Samples of each participant's own to evaluate on in a round, taken in turn; all by default.
         unlike: Keep the rate however much honest neighbours differ: j must also be far out by the spread of k's other
             neighbours. These are few, so fewer attackers are flagged.
-        look: What receivers see of a round; see `between` for participants in several processes.
+        look: What receivers see of a round; with participants in several processes, `receive` with their exchange.
+
+    Yields:
+        The verdict of every receiver about every source, after each round.
 
     Example:
         >>> own = evaluate_on(network, own_data(network, 80))
@@ -118,5 +121,15 @@ def votes(verdict: Verdict) -> Float[Tensor, " n"]:
 
     No participant knows this by itself: receivers must tell one another. At least half of them flag an honest
     participant with probability at most twice the rate, whatever they have in common (Markov's inequality).
+
+    Args:
+        verdict: What `detect` yields after a round.
+
+    Returns:
+        A share for each participant, from 0 to 1.
+
+    Example:
+        >>> *_, last = detect(network, rounds, evaluate_on(network, own_data(network, 80)))
+        >>> votes(last) >= MAJORITY
     """
     return (verdict.flagged & verdict.able).sum(1) / verdict.able.sum(1).double()

@@ -7,65 +7,33 @@ other updates.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.applications.detect.between import ReceivedHere
+from cascadice.applications.neighbours import Received, receive
 from cascadice.engine import Evaluation, Network, Round
-from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.exchange.robust import krum_scores
-from cascadice.influence.proximity import proximity
 
 
-@dataclass(frozen=True, eq=False)
-class Received:
-    """What the receivers see of a round of which all is known."""
-
-    network: Network
-    round_: Round
-    evaluation: Evaluation
-
-    @cached_property
-    def heard(self) -> Bool[Tensor, "n n"]:
-        """Whether k hears j, another; on CPU, where W is drawn."""
-        return neighbours(self.round_.W).T.cpu()
-
-    @cached_property
-    def inner(self) -> Float[Tensor, "n n"]:
-        """Inner products of the updates of all pairs."""
-        return inner_products(self.round_.update, self.round_.update)
-
-    @cached_property
-    def gradient_cosine(self) -> Float[Tensor, "n n"]:
-        """cos(∇L_k, Δ_j); 0 where k did not hear j. Cost: an evaluation gradient each, one product of [n, d]."""
-        return proximity(self.network, self.round_, self.evaluation).cosine
-
-
-Seen = Received | ReceivedHere
-"""What the receivers see of one round. In all matrices, `[j, k]` is about what k received from j."""
-
-
-def influence(received: Seen) -> Float[Tensor, "n n"]:
+def influence(received: Received) -> Float[Tensor, "n n"]:
     """‖Δ_j‖ cos(∇L_k, Δ_j): the first-order influence of j on k, but for a factor that all of k's neighbours share."""
-    return size(received) * received.gradient_cosine
+    return size(received) * received.proximity.cosine
 
 
-def direction(received: Seen) -> Float[Tensor, "n n"]:
+def direction(received: Received) -> Float[Tensor, "n n"]:
     """cos(∇L_k, Δ_j): whether j's update points up or down k's loss."""
-    return received.gradient_cosine
+    return received.proximity.cosine
 
 
-def size(received: Seen) -> Float[Tensor, "n n"]:
+def size(received: Received) -> Float[Tensor, "n n"]:
     """‖Δ_j‖, the same for all receivers."""
     return received.inner.diag().sqrt()[:, None].expand_as(received.inner)
 
 
-def distance(received: Seen) -> Float[Tensor, "n n"]:
+def distance(received: Received) -> Float[Tensor, "n n"]:
     """Krum's score (Blanchard et al. 2017): summed squared distances of Δ_j to the nearest m − 3 of k's m updates."""
     squares, heard = received.inner.diag(), received.heard.T
     squared = (squares[:, None] + squares - 2 * received.inner).clamp_min(0)
@@ -98,11 +66,19 @@ def signal_scores(
 ) -> Float[Tensor, "signals n n"]:
     """`[signal, j, k]`: what each signal says to receiver k about source j; meaningless where k did not hear j.
 
-    `evaluation` is of each participant's own data: `evaluate_on(network, own_data(network, size))`.
+    Args:
+        evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
+        signals: name -> signal; those of `SIGNALS` unless given.
+
+    Returns:
+        A matrix for each signal, in their order.
+
+    Example:
+        >>> signal_scores(network, rounds[0], evaluate_on(network, own_data(network, 80))).shape
     """
-    return scores_of(Received(network, round_, evaluation), signals)
+    return scores_of(receive(network, round_, evaluation), signals)
 
 
-def scores_of(received: Seen, signals: Mapping[str, Signal] = SIGNALS) -> Float[Tensor, "signals n n"]:
+def scores_of(received: Received, signals: Mapping[str, Signal] = SIGNALS) -> Float[Tensor, "signals n n"]:
     """The same, of what was received."""
     return torch.stack([signal.score(received).to(received.inner) for signal in signals.values()])

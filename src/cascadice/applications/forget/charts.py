@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cascadice.applications.charts import axis, chart
+from cascadice.applications.charts import across, axis, chart, participants
 from cascadice.applications.plain import Json, short
 
 COLOURS = {"as trained": "--harmed", "forgotten": "--helped", "never used": "--two"}
@@ -12,18 +12,20 @@ SYMBOLS = {"as trained": "circle", "forgotten": "square", "never used": "x"}
 def charts(results: Json) -> list[Json]:
     """The charts of what is in `forget.json`."""
     forgotten = set() if results["forgotten"]["samples"] else set(results["forgotten"]["participants"])
-    change, who = results["change"], axis("participant")
+    change, who = results["change"], participants(len(results["change"]), {})
     colours = ["--four" if k in forgotten else "--helped" for k in range(len(change))]
     moved = {"type": "bar", "x": list(range(len(change))), "y": short(change), "marker": {"color": colours}}
     moved["hovertemplate"] = "participant %{x}: %{y:.4g}<extra></extra>"
-    note = "Yellow: whose data were forgotten." if forgotten else ""
+    how, left = results.get("how", {}).get("level"), results.get("distance")
+    note = "Yellow: whose data were forgotten. " * bool(forgotten) + f"Level: {how}" * bool(how)
+    note += f"; distance left: {left:.3f}." if left is not None else "." * bool(how)
     known = "0.5 = forgotten samples cannot be told from unseen ones."
     return [
         chart("How far each model moved", [moved], "Change of each model.", note, xaxis=who,
               yaxis=axis("|change of θ|")),
         chart("Test loss", _traces(results, "loss"), "Test loss of each model.", xaxis=who, yaxis=axis("test loss")),
         chart("Membership AUC", _traces(results, "membership"), "Membership AUC of each model.", known, xaxis=who,
-              yaxis=axis("AUC")),
+              yaxis=axis("AUC"), shapes=[across(0.5)]),
     ]  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cascadice.applications.forget import picture
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.forget.charts import charts
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, nothing_to_forget, repair
@@ -108,7 +107,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         "models": CHECKPOINT,
         "models_digest": models_digest(writer.folder / CHECKPOINT),
     }
-    writer.write(results, picture.plot)
+    writer.write(results, SECTION)
     writer.print_files()
 
 

@@ -64,6 +64,9 @@ def forget(
         operator: The operator to use, where its exchange is not the one in memory. Corrections travel as parameters do.
             In a part of a network, rounds are played by everybody: nobody knows whom a change has reached.
 
+    Returns:
+        Everyone's corrected model, and how much was left out.
+
     Example:
         >>> rounds = list(cd.simulate(network, 30))
         >>> corrected = forget(network, rounds, Removal(nodes=(2,))).participants
@@ -127,6 +130,15 @@ def repair(
     The rounds are those that would have followed, with their batches, mixing matrices and learning rates. Removed
     samples are left out; a participant does no work, whether all its updates were removed or only some. What this
     gains is measured in docs/applications.md. Cost: that of training.
+
+    Args:
+        corrected: What `forget` returned.
+        removal: What was forgotten.
+        rounds: How many more rounds to train.
+        operator: As for `forget`.
+
+    Returns:
+        The models after these rounds.
 
     Example:
         >>> repaired = repair(network, forget(network, recorded, removal, "gossip"), removal, rounds=5)

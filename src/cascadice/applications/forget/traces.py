@@ -24,9 +24,17 @@ def distance(
 ) -> float:  # fmt: skip
     """The distance left to models that never used it: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed|.
 
-    0 is as if never used, 1 as trained, more if the correction did harm, NaN if there was nothing to forget. `start`:
-    the replayed models before repair, if both the corrected and the replayed ones were repaired since. `total` adds
-    sums of squares of those who have other participants.
+    0 is as if never used, 1 as trained, more if the correction did harm, NaN if there was nothing to forget.
+
+    Args:
+        corrected: The models that `forget` returned.
+        trained: The models as they were trained.
+        replayed: The models of an exact replay.
+        start: The replayed models before repair, if both the corrected and the replayed ones were repaired since.
+        total: Adds sums of squares of processes that have other participants.
+
+    Returns:
+        One number for all models together.
 
     Example:
         >>> distance(estimate.participants, rounds[-1].after, exact.participants)
@@ -54,7 +62,18 @@ def sample_losses(
 def membership_auc(members: Float[Tensor, "n members"], fresh: Float[Tensor, "n fresh"]) -> Float[Tensor, " n"]:
     """AUC of the attack that takes samples with low loss for training samples (Yeom et al. 2018); 0.5 is chance.
 
-    P(ℓ(member) < ℓ(fresh)) + ½ P(equal),   for each participant's model, from its losses on both
+        P(ℓ(member) < ℓ(fresh)) + ½ P(equal)
+
+    Args:
+        members: Losses of each participant's model on the samples in question.
+        fresh: Its losses on samples that were never used.
+
+    Returns:
+        An AUC for each participant's model.
+
+    Example:
+        >>> membership_auc(torch.tensor([[0.1, 0.2]]), torch.tensor([[0.3, 0.2]]))
+        tensor([0.8750], dtype=torch.float64)
     """
     ordered = fresh.sort(dim=1).values
     above = fresh.shape[1] - torch.searchsorted(ordered, members.contiguous(), right=True)
@@ -73,7 +92,14 @@ class Trace(NamedTuple):
 def trace(network: Network, participants: Participants, members: Samples) -> Trace:
     """Measure these models on the test data, and how well `members` can be told from those, which were never used.
 
-    Without any, the last is NaN.
+    Args:
+        members: The forgotten samples; without any, the AUC is NaN.
+
+    Returns:
+        Test loss, test accuracy and membership AUC of each participant's model.
+
+    Example:
+        >>> trace(network, corrected.participants, network.data.train.subset(torch.tensor([5, 9]))).membership
     """
     test = network.data.test
     metrics = evaluate(network, participants, test)

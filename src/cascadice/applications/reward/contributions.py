@@ -93,6 +93,9 @@ def by_shares(
         samples: Whether to score each sample too.
         exchange: How what is sent is exchanged; in memory unless given.
 
+    Returns:
+        Everyone's contribution in the first round.
+
     Example:
         >>> by_shares(network, rounds[:2], evaluation).participants
     """
@@ -116,7 +119,11 @@ def by_horizon(
 
     Args:
         backwards: Every round of the run, the last one first.
+        samples: Whether to score each sample too.
         exchange: How what is sent is exchanged; in memory unless given.
+
+    Yields:
+        Everyone's contribution in each round, from the last one back.
 
     Example:
         >>> [entry.participants for entry in by_horizon(network, reversed(rounds), evaluation)]

@@ -12,7 +12,6 @@ import numpy as np
 from cascadice.applications.charts import interval_text
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.reward import picture
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
@@ -88,7 +87,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         ledger = read_ledger(folder, note)
         measured = _training(ledger, swept, args, among)
         results = _results(writer, ledger, _paid(ledger, args, among, recording.network), measured, args, among)
-    of_all = writer.write(plain(results), picture.plot, SECTION, world)
+    of_all = writer.write(plain(results), SECTION, world)
     _print_payments(writer, of_all["table"]["rows"], world)
     writer.print_files(f"; the ledger in {ledger.folder}")
 

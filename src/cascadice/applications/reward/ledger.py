@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice import files
 from cascadice.applications.reward.contributions import Entry
+from cascadice.applications.reward.ledger_parts import ALL, DTYPES, Columns, columns_of, read_part, write_part
 from cascadice.files import checksums, jsonl
 from cascadice.files.digests import check_ordinary
 from cascadice.files.locks import LOCK
@@ -33,9 +33,6 @@ NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
 """Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
 
 RESTORE = "Restore it from a copy, or enter the rounds into another ledger (--ledger)"
-ALL = -1
-DTYPES = {"round": np.int32, "participant": np.int32, "sample": np.int64, "value": np.float64}
-Columns = dict[str, NDArray[Any]]
 
 
 class ChainLine(NamedTuple):
@@ -106,7 +103,7 @@ def enter(
             seal = _digest(header.encode())
         end = len(jsonl.complete((folder / CHAIN).read_bytes()))
         for entry in entries:
-            _write_part(_part(folder, entry.round), _columns(entry))
+            write_part(_part(folder, entry.round), columns_of(entry))
             content = _part(folder, entry.round).read_bytes()
             line = _sealed(seal, entry.round, len(content), _digest(content))
             line = line if sign is None else line._replace(hmac=sign(line.seal))
@@ -142,6 +139,9 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
         note: What the ledger should be of, if that is to be checked.
         seal: A seal kept from an earlier reading, to check that nothing was removed since.
 
+    Returns:
+        The ledger, with what is wrong with damaged parts.
+
     Raises:
         FileNotFoundError: If there is no ledger.
         ValueError: If the chain was altered, a part that agrees with it is not what the run's list of checksums says,
@@ -163,7 +163,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
             problems[t] = problem
         elif content is not None:
             checksums.verify(path, remedy=RESTORE)
-            parts.append(_read_part(content))
+            parts.append(read_part(content))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
     seals = (opening, *(line.seal for line in chain))
     ledger = Ledger(folder, _complete(note_read), chain, seals[-1], rows, problems)
@@ -233,45 +233,14 @@ def _part(folder: Path, t: int) -> Path:
     return folder / f"part-{t:08d}.parquet"
 
 
-def _columns(entry: Entry) -> Columns:
-    """A row for each participant's whole update, then one for each sample drawn."""
-    values = entry.participants.detach().cpu().double().numpy()
-    nodes, samples = np.array(entry.nodes or range(len(values))), np.full(len(values), ALL)
-    if entry.samples is not None and entry.draw is not None:
-        drawn = entry.draw.reshape(-1).numpy()
-        used = drawn >= 0  # smaller batches are padded
-        nodes = np.concatenate([nodes, np.repeat(nodes, entry.draw.shape[1])[used]])
-        samples = np.concatenate([samples, drawn[used]])
-        values = np.concatenate([values, entry.samples.detach().cpu().double().reshape(-1).numpy()[used]])
-    if not np.isfinite(values).all():
-        wrong = values[~np.isfinite(values)][0]
-        raise ValueError(f"contributions must be finite to enter a ledger; found {wrong} in round {entry.round}.")
-    columns = {"round": np.full(len(values), entry.round), "participant": nodes, "sample": samples, "value": values}
-    return {name: column.astype(DTYPES[name]) for name, column in columns.items()}
-
-
-def _write_part(path: Path, columns: Columns) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with files.replacing(path) as draft:
-        parquet.write_table(pa.table(columns), draft)
-
-
-def _read_part(content: bytes) -> Columns:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    table = parquet.read_table(pa.BufferReader(content))
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    return {"sample": np.full(table.num_rows, ALL, dtype=np.int64), **columns}  # a part may lack that column
-
-
 def totals(ledger: Ledger, *by: str) -> Columns:
-    """Sum contributions by any of "round", "participant" and "sample"; `entries` counts the terms of each sum.
+    """Sum contributions by any of "round", "participant" and "sample".
 
-    With "sample" the rows of samples are summed, otherwise those of whole updates. Returns a column for each name in
-    `by`, then "entries" and "value".
+    Args:
+        by: Names of columns. With "sample" the rows of samples are summed, otherwise those of whole updates.
+
+    Returns:
+        A column for each name in `by`, then "entries", which counts the terms of each sum, and "value".
 
     Example:
         >>> totals(read_ledger("runs/demo/ledger"), "participant")["value"]  # doctest: +SKIP
@@ -291,6 +260,12 @@ def totals(ledger: Ledger, *by: str) -> Columns:
 
 def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
     """Everyone's contribution in every round of the ledger: what `payouts.pay` takes.
+
+    Args:
+        ledger: From `read_ledger`.
+
+    Returns:
+        `[round, participant]`; negative helped.
 
     Example:
         >>> pay(by_round(read_ledger("runs/demo/ledger")), budget=1000.0)  # doctest: +SKIP

@@ -100,7 +100,15 @@ def pay(
     Harm reduces what was earned, never the floor.
 
     Args:
+        contributions: The influence of everyone in each round; negative helped.
+        budget: What is shared.
         floor: This and what follows is explained at `Terms`.
+
+    Returns:
+        What everyone is paid, and why.
+
+    Raises:
+        ValueError: Where nobody helped, contributions are not finite, or the terms cannot be met.
 
     Example:
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
@@ -128,6 +136,13 @@ def pay(
 def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.0) -> Bounds:
     """The 95 % intervals of everyone's credit, by how much it varies between rounds; NaN of one round.
 
+    Args:
+        contributions: The influence of everyone in each round; negative helped.
+        clawback: What harm costs, per unit of help.
+
+    Returns:
+        Where each credit may lie.
+
     Example:
         >>> credit_bounds(torch.tensor([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).low.round(1)
         array([ 2.6, -4. ])
@@ -143,6 +158,13 @@ def payment_bounds(contributions: Float[Tensor, "rounds n"], terms: Terms) -> Bo
     Who is paid more leaves less for others, so credits are drawn together, 1,000 times, each as widely as its own
     interval says (`credit_bounds`), and every draw is paid; the interval holds 95 % of the payments. Draws are the same
     each time. Cost: 1,000 × R × n multiplications.
+
+    Args:
+        contributions: The influence of everyone in each round; negative helped.
+        terms: On which the budget is shared.
+
+    Returns:
+        Where each payment may lie.
 
     Example:
         >>> low, high = payment_bounds(torch.tensor([[-3.0, -1.0], [-3.1, -0.8], [-2.9, -1.1]]), Terms(100.0))
@@ -184,8 +206,13 @@ def shapley(losses: Float[Tensor, " coalitions"]) -> Float[Tensor, " n"]:
 
         φ_j = Σ_{S ∌ j} |S|! (n − |S| − 1)! / n! · (loss(S ∪ j) − loss(S))        Σ_j φ_j = loss(all) − loss(nobody)
 
-    `losses` has one entry for each of the 2^n coalitions; participant j belongs to number c if bit j of c is set.
     Cost: n passes over 2^n numbers; measuring the losses takes 2^n trainings.
+
+    Args:
+        losses: One for each of the 2^n coalitions; participant j belongs to number c if bit j of c is set.
+
+    Returns:
+        The value of each participant.
 
     Example:
         >>> shapley(torch.tensor([3.0, 2.0, 2.0, 1.0])).round(decimals=6)

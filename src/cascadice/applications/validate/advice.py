@@ -42,6 +42,12 @@ def advise(
 def trust(checked: Sequence[Checked]) -> str:
     """One sentence: the estimate to trust, and those that rank subsets the wrong way round.
 
+    Args:
+        checked: What `validate` returned: estimates, the best first.
+
+    Returns:
+        A sentence.
+
     Example:
         >>> trust(validate(setting))
         'On your network, trust whole-run at 0.8 (LDS 0.93, 0.87 to 0.97); truth, 1 hop (-0.41) ranks subsets the …'

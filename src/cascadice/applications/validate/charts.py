@@ -1,20 +1,24 @@
 """The charts of `cascadice validate` on the page: how well each estimate ranks subsets, and what it predicts."""
 
+import numpy as np
+
 from cascadice.applications.charts import axis, chart
 from cascadice.applications.plain import Json, short
-
-MOST = 5  # estimates whose predictions are drawn
 
 
 def charts(results: Json) -> list[Json]:
     """The charts of what is in `validate.json`."""
-    return [
-        _scores(results["estimates"]),
-        *(_subsets(one, results["retrained"]) for one in results["estimates"][:MOST]),
-    ]
+    estimates = results["estimates"]
+    return [_scores(estimates, _setting(results)), *(_subsets(one, results["retrained"]) for one in estimates)]
 
 
-def _scores(estimates: list[Json]) -> Json:
+def _setting(results: Json) -> str:
+    test = results["test"]
+    full = f"test {test['measure']} of the full run {np.mean(test['values']):.3f}"
+    return f"{len(results['retrained'])} networks trained on {results['kept']}; {full}."
+
+
+def _scores(estimates: list[Json], setting: str) -> Json:
     known = [one for one in estimates if one["lds"]["spearman"] is not None]
     value = [one["lds"]["spearman"] for one in known]
     trace = {
@@ -27,7 +31,7 @@ def _scores(estimates: list[Json]) -> Json:
         },
         "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
     }  # fmt: skip
-    note = "Lines are 95 % intervals over subsets; grey: within noise."
+    note = f"{setting} Lines are 95 % intervals over subsets; grey: within noise."
     return chart("LDS, the best first", [trace], "LDS of each estimate.", note, yaxis=axis("", autorange="reversed"),
                  xaxis=axis("rank correlation", range=[-1.05, 1.05]))  # fmt: skip
 

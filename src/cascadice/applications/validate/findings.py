@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.validate import idea, picture
+from cascadice.applications.validate import idea
 from cascadice.applications.validate.advice import advise, interval_text
 from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     _compute(writer, setting, plan, trained, results, note)
     checked = idea.compare(setting, plan, trained, results)
     content = _content(writer, setting, plan, trained, results, checked)
-    writer.write(content | {"seed": args.seed}, picture.plot)
+    writer.write(content | {"seed": args.seed}, SECTION)
     _print(writer, checked)
 
 

@@ -114,6 +114,9 @@ def check(
         retrained: f of the network trained on each subset.
         left_out: What leaving out each participant changed, from `leave_one_out`.
 
+    Returns:
+        The estimate beside what training again showed.
+
     Example:
         >>> check("mine", scores, 1.0, subsets, retrain(network, 100, evaluation, updates=subsets)).lds
     """

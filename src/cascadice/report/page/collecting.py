@@ -28,11 +28,20 @@ POINTS = 400  # most points of a curve
 
 
 def collect(folder: files.Folder) -> Json:
-    """Collect the plain data of a run's page, whether the run has ended or not; ValueError if there is no run.
+    """Collect the plain data of a run's page, whether the run has ended or not.
 
     Only the run's settings are required; whatever else is missing or cannot be read is named in `notes`. The same
     folder always gives the same data, so a live page may ask again and again. Cost: one pass over the tables; no
     network is built.
+
+    Args:
+        folder: The folder of a run.
+
+    Returns:
+        What the page shows, as JSON can hold it.
+
+    Raises:
+        ValueError: Where there is no run.
 
     Example:
         >>> collect("runs/demo")["findings"][0]  # doctest: +SKIP

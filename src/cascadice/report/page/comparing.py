@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from cascadice import files
-from cascadice.applications.charts import axis, chart, interval_text, line, participants
+from cascadice.applications.charts import LOSS, axis, chart, interval_text, line, participants
 from cascadice.applications.plain import Json, short
 from cascadice.data.samples import WATCHED
 from cascadice.engine.parts import numbered
@@ -182,5 +182,5 @@ def _totals(
     ]  # fmt: skip
     who = participants(len(totals[0]), injected, autorange="reversed")
     return chart(f"Influence of each participant ({kind})", traces, "Totals of both runs.", "Lines are 95 % intervals.",
-                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis("loss: − helped, + harmed"),
+                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis(LOSS),
                  yaxis=who)  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 
 from cascadice.applications.charts import contributions, interval_text
 from cascadice.applications.plain import Json, plain
-from cascadice.influence.uncertainty import signs
+from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
 from cascadice.runs.question import Question
@@ -48,6 +48,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         "points": points,
         "table": {"columns": columns, "rows": rows},
     }
-    drawn = contributions(updates[:, known], injected, "Who helped, who harmed", first, known)
+    shown = updates[:, known]
+    drawn = contributions(shown.sum(0), bounds_of_totals(shown), injected, "Who helped, who harmed", first, known)
     section = build_section(results, folder / whole.name)
     return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}

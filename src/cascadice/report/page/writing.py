@@ -62,9 +62,18 @@ def _fill(text: str, slots: Mapping[str, str]) -> str:
 def write(
     folder: files.Folder, out: files.Folder | None = None, other: files.Folder | None = None
 ) -> tuple[Path, Json]:
-    """Write the page of a run into `out`, or report.html in its folder; returns its path and what `collect` returned.
+    """Write the page of a run, and with `other` its comparison with another run.
 
-    With `other`, the page compares the run with that one; ValueError if they cannot be compared.
+    Args:
+        folder: The folder of a run.
+        out: The file to write; report.html in the run's folder unless given.
+        other: The folder of a run to compare with.
+
+    Returns:
+        The path of the page, and what `collect` returned.
+
+    Raises:
+        ValueError: Where there is no run, or the two cannot be compared.
 
     Example:
         >>> path, data = write("runs/demo", other="runs/demo-attacked")  # doctest: +SKIP
@@ -76,7 +85,18 @@ def write(
 
 
 def write_results(folder: files.Folder, out: files.Folder | None = None) -> tuple[Path, Json]:
-    """Write the page of reproduced figures or of a study, as `write` does for a run."""
+    """Write the page of reproduced figures or of a study.
+
+    Args:
+        folder: The folder of a figure or a study, or the `--out` of `cascadice reproduce`.
+        out: The file to write; report.html in the folder unless given.
+
+    Returns:
+        The path of the page, and what it shows.
+
+    Example:
+        >>> path, data = write_results("out/reproduce")  # doctest: +SKIP
+    """
     data = collect_study(Path(folder)) if is_study(Path(folder)) else collect_results(folder)
     return _write(page_of_results(data), folder, out), data
 
