@@ -38,7 +38,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
          VERDICTS[int(sign[k])] if kinds[first][k] else "no influence", *([injected.get(k, "")] if injected else [])]
         for k in order
     ]  # fmt: skip
-    columns = ["participant", *kinds, "95 % interval", "", *(["injected"] if injected else [])]
+    columns = ["participant", *kinds, "95 % interval", "verdict", *(["injected"] if injected else [])]
     points = whole.note.get("points", WholeRunQuestion.points) if SHARES in kinds else None
     said = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []  # the page has said the others
     results = {
@@ -47,6 +47,6 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         "points": points,
         "table": {"columns": columns, "rows": rows},
     }
-    drawn = contributions(updates[:, known], injected, "Who helped, who harmed", first, known)
+    drawn = contributions(updates[:, known], injected, "Influence of each participant's data", first, known)
     section = build_section(results, folder / whole.name)
     return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}

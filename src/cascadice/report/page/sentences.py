@@ -57,7 +57,7 @@ def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     for verb, side in (("helped", found.helped), ("harmed", found.harmed)):
         if side:
             most = [with_faults(node, summary, _value(value, bounds, node)) for node, value in side[:NAMED]]
-            texts.append(f"{_listed(most)} {verb}{whom} most.")
+            texts.append(f"{_listed(most)} {verb}{whom}{' most' * (len(side) > 1)}.")
     if noise := [with_faults(node, summary) for node, _ in found.within_noise]:
         few = _listed(noise) if len(noise) <= NAMED else f"{len(noise)} participants"
         texts.append(f"Within noise (the interval includes 0): {few}.")
