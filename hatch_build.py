@@ -2,7 +2,8 @@
 
 The repository has no fixed address: `make wheel ADDRESS=https://github.com/OWNER/cascadice` names the one to publish
 from. It becomes the project's URLs, and the links in the README, which are relative for readers of a clone, become
-absolute. Without an address the description is the README as it is.
+absolute. Without an address (`pip wheel .`) links become their text, and pictures are left out,
+so that no link of a description is broken. An address in pyproject.toml would be wrong in every fork and mirror.
 """
 
 import os
@@ -16,6 +17,11 @@ LINK = re.compile(r"(!?)(\[[^\]]*\]\()(?!https?://|#)([^)\s]+)\)")
 def absolute(readme: str, address: str) -> str:
     """Relative links lead to `address`; pictures to their bytes there."""
     return LINK.sub(lambda link: f"{link[1]}{link[2]}{address}/{'raw' if link[1] else 'blob'}/main/{link[3]})", readme)
+
+
+def unlinked(readme: str) -> str:
+    """Relative links become their text, without pictures; there is no address for them to lead to."""
+    return LINK.sub(lambda link: "" if link[1] else link[2][1:-2], readme)
 
 
 def urls(address: str) -> dict[str, str]:
@@ -33,7 +39,7 @@ def get_metadata_hook() -> Any:
         def update(self, metadata: dict[str, Any]) -> None:
             address = os.environ.get("CASCADICE_ADDRESS", "").rstrip("/")
             readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-            text = absolute(readme, address) if address else readme
+            text = absolute(readme, address) if address else unlinked(readme)
             metadata["readme"] = {"content-type": "text/markdown", "text": text}
             metadata["urls"] = {"Paper": self.config["paper"]} | (urls(address) if address else {})
 

@@ -17,7 +17,7 @@ import cascadice as cd
 from cascadice.data.idx import FILES, read_idx
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-NODES, EACH, TEST = 8, 60, 200
+NODES, EACH, TEST = 8, 60, 100
 
 
 class LeNet(nn.Sequential):

@@ -27,6 +27,15 @@ def test_pictures_are_linked_as_bytes_and_complete_addresses_are_left_alone():
     )
 
 
+def test_without_an_address_no_link_of_the_description_is_broken():
+    unlinked = described["unlinked"](README)
+    assert [link for link in re.findall(r"\]\(([^)\s]+)\)", unlinked) if not link.startswith(("https://", "#"))] == []
+    assert "[glossary]" not in unlinked
+    assert " glossary ·" in unlinked
+    given = "![a](b.png) see [the\nd](docs/d.md#e), [f](https://g.test) and [h](#i)"
+    assert described["unlinked"](given) == " see the\nd, [f](https://g.test) and [h](#i)"
+
+
 def test_urls_are_under_the_address():
     assert described["urls"](ADDRESS)["Homepage"] == ADDRESS
     assert described["urls"](ADDRESS)["Changelog"] == f"{ADDRESS}/blob/main/CHANGELOG.md"

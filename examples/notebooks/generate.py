@@ -9,7 +9,14 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CHOSEN = ["first_network", "own_model_and_loss", "own_data", "watch_your_own_loop", "lora_language_model"]
+CHOSEN = [
+    "first_network",
+    "lenet_fashion",
+    "own_model_and_loss",
+    "own_data",
+    "watch_your_own_loop",
+    "lora_language_model",
+]
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 

@@ -130,6 +130,15 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
         >>> sorted(adam(betas=(0.9, 0.99)).init(torch.zeros(2)))
         ['count', 'm', 'v']
     """
+    return _adam_step(betas, eps, weight_decay)
+
+
+def amsgrad(betas: tuple[float, float], eps: float, weight_decay: float) -> Optimizer:
+    """Adam whose v never falls (Reddi et al. 2018), as torch.optim.Adam with amsgrad: its greatest value is used."""
+    return _adam_step(betas, eps, weight_decay, amsgrad=True)
+
+
+def _adam_step(betas: tuple[float, float], eps: float, weight_decay: float, amsgrad: bool = False) -> Optimizer:
     _require_at_least_zero(weight_decay=weight_decay, eps=eps)
     _require_decay_rates(*betas)
     beta1, beta2 = betas
@@ -137,18 +146,20 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
     def init(theta: Rows) -> State:
         # in bfloat16 a count would stop at 256
         count = torch.zeros_like(theta[..., 0], dtype=torch.promote_types(theta.dtype, torch.float32))
-        return {"m": torch.zeros_like(theta), "v": torch.zeros_like(theta), "count": count}
+        greatest = {"v_max": torch.zeros_like(theta)} if amsgrad else {}
+        return {"m": torch.zeros_like(theta), "v": torch.zeros_like(theta), **greatest, "count": count}
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         gradient = _decayed(gradient, theta, weight_decay)
         count = state["count"] + 1
         m = torch.lerp(state["m"], gradient, 1 - beta1)
         v = torch.addcmul(beta2 * state["v"], gradient, gradient, value=1 - beta2)
+        greatest = {"v_max": torch.maximum(state["v_max"], v)} if amsgrad else {}
         unbias = _bias(beta2, count).sqrt()
         # √ has no derivative at 0, where coordinates that never had a gradient lie: 0 · ∞ would make tangents NaN
-        root = (v + torch.finfo(v.dtype).tiny).sqrt()
+        root = (greatest.get("v_max", v) + torch.finfo(v.dtype).tiny).sqrt()
         delta = _scale(m / (root + (eps * _column(unbias, unbias)).to(root.dtype)), -lr * unbias / _bias(beta1, count))
-        return delta, {"m": m, "v": v, "count": count}
+        return delta, {"m": m, "v": v, **greatest, "count": count}
 
     return Optimizer(init, update)
 
@@ -161,14 +172,27 @@ def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_d
         >>> sorted(adamw(weight_decay=0.1).init(torch.zeros(2)))
         ['count', 'm', 'v']
     """
+    return decoupled(_adam_step(betas, eps, 0.0), weight_decay)
+
+
+def decoupled(undecayed: Optimizer, weight_decay: float) -> Optimizer:
+    """The optimizer with weight decay that its own step does not see: delta − lr weight_decay θ."""
     _require_at_least_zero(weight_decay=weight_decay)
-    undecayed = adam(betas, eps)
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         delta, state = undecayed.update(gradient, state, theta, lr)
         return torch.addcmul(delta, theta, _column(lr, theta), value=-weight_decay), state
 
     return Optimizer(undecayed.init, update)
+
+
+def ascending(optimizer: Optimizer) -> Optimizer:
+    """The step up the gradient, as torch.optim with maximize; weight decay still pulls towards 0."""
+
+    def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
+        return optimizer.update(-gradient, state, theta, lr)
+
+    return Optimizer(optimizer.init, update, linear=optimizer.linear)
 
 
 def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:

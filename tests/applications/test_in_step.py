@@ -165,10 +165,11 @@ def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):
 def test_whom_to_hear_by_what_is_heard_is_what_one_process_says(runs):
     one, *parts = runs[1]("choose", "--heard")
     for part in parts:
-        for name in ("influence", "given", "gave", "took", "mixing"):
+        for name in ("cosines", "influence_between", "influence_given", "influence_taken", "mixing"):
             np.testing.assert_allclose(np.array(part[name]), np.array(one[name]), rtol=0, atol=1e-10)
-        for name, values in one["intervals"].items():
-            np.testing.assert_allclose(np.array(part["intervals"][name]), np.array(values), rtol=1e-6, atol=1e-10)
+        for kind in ("intervals", "half_widths"):
+            for name, values in one[kind].items():
+                np.testing.assert_allclose(np.array(part[kind][name]), np.array(values), rtol=1e-6, atol=1e-10)
         assert part["groups"] == one["groups"]
         assert part["advice"] == one["advice"]
     printed, section = of_all(runs[0], "choose")

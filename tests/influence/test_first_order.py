@@ -10,8 +10,8 @@ from torch import nn
 
 from cascadice import learning_rates, losses, optimizers, topology
 from cascadice.data.corruption import Corruption
-from cascadice.engine import Behaviour, simulate
-from cascadice.influence import by_participant, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.engine import Behaviour, Operator, simulate
+from cascadice.influence import by_participant, evaluate_on, first_order, reverse_gossip, score_rounds, truth
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-15}
 MIXINGS = {"changing": changing(), "directed": directed(4), "ring": topology.uniform(topology.graphs.ring(NODES))}
@@ -163,3 +163,24 @@ def test_loop_and_vmap_agree_over_threads():
         *(everything(small(strategy=strategy, **LOCAL)) for strategy in ("loop", "vmap")), strict=True
     ):
         torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.parametrize(("hops", "passes"), [(1, 5), (2, 5)])
+def test_windows_that_overlap_share_their_gradients(hops, passes, monkeypatch):
+    network = small(strategy="loop")
+    rounds, judged, asked = list(simulate(network, 4)), evaluate_on(network), []
+    apart = [first_order(network, rounds[t : t + hops], judged).value for t in range(5 - hops)]
+    slow = Operator.gradients
+    monkeypatch.setattr(Operator, "gradients", lambda *given: asked.append(1) or slow(*given))
+    together = [one.cascades[0].value for one in score_rounds(network, rounds, judged, hops=hops)]
+    assert all(map(torch.equal, together, apart))
+    assert len(asked) == passes  # at the start, and after each of four rounds
+
+
+def test_gradients_of_another_run_are_not_taken_for_these():
+    network, other = small(), small(lr=0.1)
+    judged, op = evaluate_on(network), Operator(network)
+    for run in (network, other, network):
+        rounds = list(simulate(run, 2))
+        alone = first_order(network, rounds, judged).value
+        assert torch.equal(first_order(network, rounds, judged, operator=op).value, alone)

@@ -38,8 +38,15 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     assert sentence.startswith(f"{sums} The shares miss what training changed by ")  # with one point
     assert sentence.endswith("Ask for more points: --points 2 --overwrite.")
     section = data["final"]
-    assert section["title"] == "Who helped the final models, and who harmed them"
-    assert section["columns"] == ["participant", "whole-run shares", "whole-run", "95 % interval", "", "injected"]
+    assert section["title"] == "Who helped the final models"
+    assert section["columns"] == [
+        "participant",
+        "whole-run shares",
+        "whole-run",
+        "95 % interval",
+        "verdict",
+        "injected",
+    ]
     assert [row[0] for row in section["rows"]] == np.argsort(shares).tolist()
     (drawn,) = section["charts"]
     assert drawn["traces"][0]["x"] == pytest.approx(shares, rel=1e-4)

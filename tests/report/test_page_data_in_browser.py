@@ -84,7 +84,7 @@ def test_whatever_is_absent_the_rest_is_shown(tab, absent):
 def test_totals_are_shown_if_receivers_are_unknown(chromium, shown, tmp_path):
     copy = shutil.copytree(shown, tmp_path / "run", ignore=shutil.ignore_patterns("influence"))
     chromium.open(write(copy)[0])
-    assert chromium.text("#network-title") == "Who helped and who harmed"
+    assert chromium.text("#network-title") == "Who helped"  # nobody clearly harmed
     before = chromium.js(RADII)
     chromium.click('#graph [data-node="2"] .body')
     assert chromium.js(RADII) == before
@@ -160,10 +160,10 @@ def test_who_helped_the_final_models_stands_above_the_network(chromium, shown, t
     write(folder)
     chromium.open(folder / "report.html")
     sections = chromium.js("[...document.querySelectorAll('#nav a')].map(a => a.textContent)")
-    assert sections[:3] == ["Network", "Findings", "Contributions"]
+    assert sections[:3] == ["Network", "Findings", "Final models"]
     assert chromium.text("#network-title") == "Who helped the final models"
     assert not chromium.js("document.getElementById('matrix-card').hidden")  # of an estimator that has one
-    assert "Who helped the final models, and who harmed them" in chromium.text("#result-contributions")
+    assert chromium.text("#result-contributions").startswith("Who helped the final models")
     assert "helped the final models most" in chromium.text("#findings")
     assert chromium.js("document.querySelectorAll('#result-contributions tbody tr').length") == 6
     assert chromium.errors == []

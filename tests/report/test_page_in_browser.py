@@ -92,6 +92,26 @@ def test_harm_travels_in_the_colour_of_harm_and_noise_is_not_called_harm(tab, sh
         assert set(tab.js(colours)) == {f"rgb({', '.join(str(int(wanted[i : i + 2], 16)) for i in (1, 3, 5))})"}
 
 
+@pytest.mark.parametrize(("sums", "title"), [
+    ("[-1, 1, 0, 0, 0, 0]", "Who helped the final models, and who harmed them"),
+    ("[-1, -1, 0, 0, 0, 0]", "Who helped the final models"),
+    ("[0, 1, 0, 0, 0, 0]", "Who harmed the final models"),
+    ("[0, 0, 0, 0, 0, 0]", "Nobody clearly helped or harmed the final models"),
+])  # fmt: skip
+def test_the_title_promises_only_what_intervals_allow(tab, sums, title):
+    tab.js(f"""const fresh = JSON.parse(document.getElementById('data').textContent), own = fresh.influence;
+      const sums = {sums}, rows = [-1, 0, 3, 6].flatMap(round => sums.map((sum, node) => [round, node, sum, round]));
+      const value = ([round, , sum]) => round < 0 ? 3 * sum : sum + (round === 3 ? 0.01 : round === 6 ? -0.01 : 0);
+      own.cascades = {{ 'whole-run': {{ round: rows.map(r => r[0]), source: rows.map(r => r[1]),
+        receiver: rows.map(r => r[1]), hop: rows.map(() => 0), value: rows.map(value) }} }};
+      own.scored = {{ 'whole-run': {{ ...own.scored.truth, hops: 0 }} }};
+      cascadice.render(fresh)""")
+    assert tab.text("#network-title") == title
+    tab.js("document.getElementById('round').focus()")
+    tab.press("ArrowLeft")
+    assert tab.text("#network-title") == "Influence on the final models"  # one round has no interval
+
+
 def test_the_address_keeps_the_selection_and_rounds_are_played(tab, shown):
     tab.js("window.setInterval = (step) => { window.step = step; return 1; }")
     tab.click("#play")

@@ -85,7 +85,7 @@ def test_commands_ask_the_questions_of_the_sections(tmp_path):
 
 
 def contribution(members, on=None, run="abc"):
-    rows = [[k, 0.1 * k, 0.01, 0.1 * k, "keep", ""] for k in reversed(members)]
+    rows = [[k, -0.1 * k, 0.01, 0.1 * k, "keep", ""] for k in reversed(members)]
     return {
         "run": run, "title": "Who helped the final models", "findings": [], "table": {"columns": [], "rows": rows},
         "on": on, "points": 3, "nodes": 4, "total": -0.6, "members": members, "untrained": 2.0, "trained": 1.0,

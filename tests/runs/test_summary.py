@@ -226,6 +226,20 @@ def test_shares_that_do_not_add_up_are_called_so(change, warning):
     assert f"shares sum to -0.5000; training changed the loss by {change:+.4f}{warning}\n" in text
 
 
+@pytest.mark.parametrize(("scores", "whole_run", "one_hop"), [
+    ([-1.0, 1.0, 0.0], "Who helped the final models, and who harmed them (", ", and whose raised it ("),
+    ([-1.0, 0.0, 0.0], "Who helped the final models (", "Whose updates lowered the loss ("),
+    ([0.0, 1.0, 0.0], "Who harmed the final models (", "Whose updates raised the loss ("),
+    ([0.0, 0.0, 0.5], "Nobody clearly helped or harmed the final models", "Nobody's updates clearly lowered or raised"),
+])  # fmt: skip
+def test_the_headline_promises_only_what_intervals_allow(scores, whole_run, one_hop):
+    noisy = torch.tensor([[0.0, 0.0, 3.0], [0.0, 0.0, -3.0]], dtype=torch.float64)
+    for kind, title in (("whole-run", whole_run), ("truth", one_hop)):
+        rounds = torch.tensor([scores] * 2, dtype=torch.float64) + noisy
+        rows = [table_of_participants(kind, t, row) for t, row in enumerate(rounds)]
+        assert title in told(summarise(concatenate(rows), 3))
+
+
 @pytest.mark.parametrize(("asked", "title"), [
     ({"hops": "0"}, "Whose updates lowered the loss before any gossip, and whose raised it (truth, "),
     ({"hops": "1"}, "Whose updates lowered the loss within 1 hop, and whose raised it (truth, "),

@@ -17,6 +17,8 @@ from cascadice.runs.recording import results_folder
 if TYPE_CHECKING:
     from cascadice.runs.recording import Recording
 
+SIGN_RULE = "Negative = the loss went down = it helped; positive = it harmed."  # of influence, wherever it is shown
+
 
 def agreed(parts: Sequence[Json], *names: str) -> None:
     """Check that the results of several processes have the same entries under these names."""

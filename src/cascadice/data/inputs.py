@@ -58,6 +58,11 @@ def rows_of_inputs(inputs: Inputs) -> int:
     return lengths[0]
 
 
+def are_tokens(y: Tensor) -> bool:
+    """Whether targets are tokens: several whole numbers for each sample."""
+    return not y.is_floating_point() and y.dim() > 1 and y[:1].numel() > 1
+
+
 def next_tokens(labels: Int[Tensor, "*batch time"]) -> Int[Tensor, "*batch time"]:
     """Targets of a causal language model: at each place the token of the next one, and none (−100) at the last.
 

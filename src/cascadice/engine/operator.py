@@ -268,6 +268,20 @@ class Operator:
         check_rows(self.network, here.theta, nodes)
         return row_gradients(self.network.learner, self.network.strategy, evaluation, here, nodes)
 
+    def gradients_at(
+        self, evaluation: Evaluation, here: Participants, nodes: Sequence[int], t: int
+    ) -> Float[Tensor, "p d"]:
+        """The gradients at the start of round t; those of everybody are remembered, for overlapping windows."""
+        self._scratch.of(evaluation)
+        theta, known = self._scratch.unweighted.get(t, (None, None))
+        rows = torch.as_tensor(list(nodes), device=here.theta.device)
+        if theta is not None and known is not None and not here.buffers and torch.equal(theta[rows], here.theta):
+            return known[rows]
+        _, gradients = self.gradients(evaluation, here, nodes)
+        if list(nodes) == list(range(self.network.nodes)):
+            self._scratch.unweighted[t] = here.theta, gradients
+        return gradients
+
     def objective(self, evaluation: Evaluation, here: Participants, t: int | None = None) -> Float[Tensor, "n d"]:
         """q_k ∇L(θ_k; z') of everybody. Those at the start of round t are remembered, for overlapping windows."""
         network, remembered = self.network, self._scratch.of(evaluation)

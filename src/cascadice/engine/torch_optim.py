@@ -15,22 +15,38 @@ from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
 
 
-def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Optimizer:
-    return optimizers.momentum(momentum, weight_decay, nesterov) if momentum else optimizers.sgd(weight_decay)
+def _sgd(momentum: float, nesterov: bool, weight_decay: float, maximize: bool = False) -> Optimizer:
+    step = optimizers.momentum(momentum, weight_decay, nesterov) if momentum else optimizers.sgd(weight_decay)
+    return optimizers.ascending(step) if maximize else step
+
+
+def _adam(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False, maximize: bool = False) -> Optimizer:
+    step = (optimizers.amsgrad if amsgrad else optimizers.adam)(tuple(betas), eps, weight_decay)
+    return optimizers.ascending(step) if maximize else step
+
+
+def _adamw(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False, maximize: bool = False) -> Optimizer:
+    step = optimizers.adamw(tuple(betas), eps, weight_decay)
+    if amsgrad:
+        step = optimizers.decoupled(optimizers.amsgrad(tuple(betas), eps, 0.0), weight_decay)
+    return optimizers.ascending(step) if maximize else step
 
 
 # for each kind: its step as a pure function of its options, and the options that this function does not know
 PURE: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
-    torch.optim.SGD: (_sgd, ("dampening", "maximize")),
-    torch.optim.Adam: (optimizers.adam, ("amsgrad", "maximize", "decoupled_weight_decay")),
-    torch.optim.AdamW: (optimizers.adamw, ("amsgrad", "maximize")),
+    torch.optim.SGD: (_sgd, ("dampening",)),
+    torch.optim.Adam: (_adam, ("decoupled_weight_decay",)),
+    torch.optim.AdamW: (_adamw, ()),
 }
 # of which torch's own step is differentiated
 OTHERS: tuple[type, ...] = (
     torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam,
     torch.optim.RMSprop,
 )  # fmt: skip
-TORCH_NAMES = {"momentum": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "count": "step"}  # of our state
+TORCH_NAMES = {  # of our state
+    "momentum": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq", "count": "step",
+}  # fmt: skip
+UNLESS_SET = ("amsgrad", "maximize")  # options of pure steps that are told only where they are set
 HOW = ("params", "lr", "foreach", "capturable", "differentiable", "fused")  # how a step is computed, not which
 
 
@@ -56,7 +72,11 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
     names = [name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in HOW]
     rates = [float(group["lr"]) for group in groups]
     usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]  # a warm-up starts at 0
-    options = tuple({name: _plain(group[name]) for name in names if name in group} for group in groups)
+    quiet = UNLESS_SET if kind in PURE else ()
+    options = tuple(
+        {name: _plain(group[name]) for name in names if name in group and (group[name] or name not in quiet)}
+        for group in groups
+    )
     return Settings(kind, options, tuple(rate / (max(usual) or 1.0) for rate in usual), max(rates))
 
 

@@ -40,14 +40,14 @@ def first_order(
         first, before = rounds[0], None
         change = scaled_updates(first, group, 1.0)
         start = at_pairs(first.half, change, first.before.theta[change.nodes])
-        _, gradient = op.gradients(evaluation, start, change.nodes.tolist())
+        gradient = op.gradients_at(evaluation, start, change.nodes.tolist(), first.t)
         yield 0, change, (gradient * change.theta).sum(-1)
         for hop, round_ in enumerate(rounds, start=1):
             half = change if hop == 1 else op.push(round_, change)
             change = before = op.exchange(round_).push(round_, None, before, half)
             if not len(change.nodes):  # it reached nobody
                 return
-            _, gradient = op.gradients(evaluation, round_.after, range(network.nodes))
+            gradient = op.gradients_at(evaluation, round_.after, range(network.nodes), round_.t + 1)
             yield hop, change, (gradient[change.nodes] * change.theta).sum(-1)
 
     return Cascade("first order", rounds[0].t, tuple(chosen), cascade_values(network, rounds, chosen, entries))

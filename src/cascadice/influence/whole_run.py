@@ -189,7 +189,8 @@ def rounds_backwards(
     start, end = span_of(run.rounds)
     stop = end if stop is None else stop
     if not isinstance(run.rounds, int) and run.as_it_was:
-        return reversed(run.rounds[: stop - start])
+        kept: Iterable[Round] = reversed(run.rounds[: stop - start])
+        return kept
     return backwards(
         operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
     )

@@ -30,6 +30,7 @@ RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "
 ALL_FILES = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
+TARGETS, TOKENS = "targets", "tokens"  # in the manifest, where targets are several whole numbers for each sample
 FORMAT = checksums.LISTED_RUN  # 1 was that of version 0.1.0, whose manifests do not say so
 
 # What commands read in a manifest; anything may be missing.

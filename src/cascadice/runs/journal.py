@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice import files, interrupts
 from cascadice.data.batches import PADDING
+from cascadice.data.inputs import are_tokens
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
 from cascadice.files import locks
@@ -23,7 +24,7 @@ from cascadice.runs import store
 from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
-from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST
+from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST, TARGETS, TOKENS
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 
@@ -283,6 +284,7 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         "nodes": network.whole,
         "parameters": network.learner.size,
         DATA: journal.data,
+        **({TARGETS: TOKENS} if are_tokens(network.data.test.y) else {}),
         "seed": journal.config.seed,
         "device": torch.cuda.get_device_name(network.device) if cuda else platform.processor() or platform.machine(),
         "platform": platform.platform(),

@@ -130,12 +130,23 @@ def counted_samples(verdicts: Mapping[str, int]) -> str:
 
 
 def headline(summary: InfluenceSummary) -> str:
-    """What the totals of participants say."""
+    """What the totals of participants say; nobody is promised to have helped or harmed whose interval includes 0."""
+    found = sides(summary, next(iter(summary.updates)))
     if summary.whole_run:
-        return "Who helped the final models, and who harmed them"
+        return {
+            (True, True): "Who helped the final models, and who harmed them",
+            (True, False): "Who helped the final models",
+            (False, True): "Who harmed the final models",
+            (False, False): "Nobody clearly helped or harmed the final models",
+        }[bool(found.helped), bool(found.harmed)]
     hops = summary.asked.get("hops")
     within = "" if hops is None else f" within {hops} hop{'s' * (hops != '1')}" if hops != "0" else " before any gossip"
-    return f"Whose updates lowered the loss{within}, and whose raised it"
+    return {
+        (True, True): f"Whose updates lowered the loss{within}, and whose raised it",
+        (True, False): f"Whose updates lowered the loss{within}",
+        (False, True): f"Whose updates raised the loss{within}",
+        (False, False): f"Nobody's updates clearly lowered or raised the loss{within}",
+    }[bool(found.helped), bool(found.harmed)]
 
 
 def adding_up(summary: InfluenceSummary) -> str:

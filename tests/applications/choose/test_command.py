@@ -74,7 +74,7 @@ def test_finds_who_should_go_and_suggests_a_w_that_runs(choose, recorded, tmp_pa
     assert any(text.startswith(told) for text in found["findings"])
     assert any(text.startswith("Who helps, the groups and the suggested W go by cosines") for text in found["findings"])
     assert not any("help one another" in text for text in found["findings"])
-    low, high = (np.array(end).T for end in found["intervals"]["given"])
+    low, high = (np.array(end).T for end in found["intervals"]["influence_between"])
     dropped = (np.array(found["mixing"]) == 0) & ~np.eye(6, dtype=bool)
     counts = f"{(high < 0)[dropped].sum()} clearly helped, {(low > 0)[dropped].sum()} clearly harmed"
     assert any(text.startswith(f"Of the {dropped.sum()} links it drops, {counts}") for text in found["findings"])
@@ -99,21 +99,21 @@ def test_matrices_are_those_of_the_readings(choose, recorded, tmp_path, undrawn)
     recording = open_recording(recorded)
     own = evaluate_on(recording.network, own_data(recording.network, 96))
     total = sum(proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.load_rounds())
-    torch.testing.assert_close(torch.tensor(found["given"], dtype=torch.float64), total)
+    torch.testing.assert_close(torch.tensor(found["influence_between"], dtype=torch.float64), total)
     rounds = [proximity(recording.network, d, in_turn(own, d.t, 96)).influence for d in recording.load_rounds()]
     values = torch.stack(rounds).numpy()
     for j, k in ((0, 1), (4, 2), (3, 3)):
         wanted = bounds_of_totals(values[:, [j], k])
-        low, high = (end[j][k] for end in found["intervals"]["given"])
+        low, high = (end[j][k] for end in found["intervals"]["influence_between"])
         assert (low, high) == pytest.approx((float(wanted.low[0]), float(wanted.high[0])), rel=1e-6)
     others = values * (1 - torch.eye(6).numpy())
     for name, sums in {
-        "gave": others.sum(2),
-        "took": others.sum(1),
-        "gave minus took": others.sum(2) - others.sum(1),
+        "influence_given": others.sum(2),
+        "influence_taken": others.sum(1),
+        "influence_given_minus_taken": others.sum(2) - others.sum(1),
     }.items():
         wanted = bounds_of_totals(sums)
-        assert found["intervals"][name] == pytest.approx((wanted.high - wanted.low) / 2, rel=1e-5)
+        assert found["half_widths"][name] == pytest.approx((wanted.high - wanted.low) / 2, rel=1e-5)
 
 
 def test_where_cosines_and_what_links_carried_disagree_it_says_why_and_which_to_follow():

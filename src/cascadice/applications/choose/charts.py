@@ -18,6 +18,7 @@ from cascadice.applications.charts import (
     noted_bounds,
 )
 from cascadice.applications.choose.groups import ALONE
+from cascadice.applications.choose.saved import with_todays_signs
 from cascadice.applications.plain import Json, short
 
 LOWERED = "lowered the loss by"
@@ -43,15 +44,16 @@ def charts(results: Json) -> list[Json]:
     if "groups" not in results:
         bounds, injected = noted_bounds(results.get("intervals")), injected_in(results["table"])
         numbers = results.get("members", ())  # of one process among several
-        title, kind = "Who helped, who harmed", "whole-run shares"
+        title, kind = "Influence of each participant's data", "whole-run shares"
         return [contributions(results["contributions"], bounds, injected, title, kind, numbers)]
+    results = with_todays_signs(results)
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
-    gave, took = -np.array(results["gave"], dtype=float), -np.array(results["took"], dtype=float)  # negative helped
+    gave, took = (np.array(results[name], dtype=float) for name in ("influence_given", "influence_taken"))
     injected = {int(node): fault for node, fault in results.get("known", {}).items()}
     shown = {node: named(node, injected) for node, bad in enumerate(expelled) if bad}
     return [
         _groups(results),
-        _exchange(gave[-1], took[-1], expelled, results.get("intervals", {})),
+        _exchange(gave[-1], took[-1], expelled, results["half_widths"]),
         chart("Balance with neighbours over time", lines(results["rounds"], gave - took, shown),
               "What each participant gave minus what it took, by round.",
               "Below 0: helps its neighbours more than they help it. In colour: advised to be expelled.",
@@ -60,7 +62,7 @@ def charts(results: Json) -> list[Json]:
 
 
 def _groups(results: Json) -> Json:
-    groups, cosine = np.array(results["groups"]), -np.array(results["influence"], dtype=float)
+    groups, cosine = np.array(results["groups"]), np.array(results["cosines"], dtype=float)
     order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last
     shown = cosine[order][:, order].T
     most = np.abs(shown[~np.eye(len(order), dtype=bool)]).max(initial=1e-12)
@@ -83,7 +85,7 @@ def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: 
         "marker": {"size": 9, "color": ["--harmed" if bad else "--helped" for bad in expelled]},
         "hovertemplate": "participant %{text}: gave %{y:.4g}, took %{x:.4g}<extra></extra>",
     }  # fmt: skip
-    for error, name in (("error_x", "took"), ("error_y", "gave")):
+    for error, name in (("error_x", "influence_taken"), ("error_y", "influence_given")):
         if None not in (half := halves.get(name, [None])):
             points[error] = {"array": short(half), "color": "--grey", "thickness": 1, "width": 0}
     return chart(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from cascadice.applications.choose.charts import LOWERED, charts, signed_table
+from cascadice.applications.choose.charts import charts, signed_table
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer, plus_minus
+from cascadice.applications.writer import SIGN_RULE, Section, Writer, agreed, comma_separated, open_writer, plus_minus
 from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.runs import together
@@ -19,7 +19,8 @@ from cascadice.runs.question import Question
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
 
-COLUMNS = ("participant", LOWERED, "± 95 %", "part", "advice", "injected")
+COLUMNS = ("participant", "influence", "± 95 %", "part", "advice", "injected")
+SIGNS = f"Influence: what a participant's data did to the loss. {SIGN_RULE}"
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
 OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
@@ -28,21 +29,19 @@ ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let
 def everybody(parts: Sequence[Json]) -> Json:
     """Whom to keep of the participants of all processes, from what each of them wrote about its own."""
     agreed(parts, "run", "title", "on", "total", "points", "nodes")
-    whole = {**parts[0], "table": {**parts[0]["table"]}}
+    rows = (row for part in parts for row in signed_table(part["table"])["rows"])
+    whole = {**parts[0], "table": {"columns": list(COLUMNS), "rows": sorted(rows, key=lambda row: row[1])}}
     whole |= {
         name: [value for part in parts for value in part[name]] for name in ("members", "contributions", "intervals")
     }
-    rows = (row for part in parts for row in part["table"]["rows"])
-    whole["table"]["rows"] = sorted(rows, key=lambda row: -row[1])
     return {**whole, "findings": _sentences(whole)}
 
 
 SECTION = Section(
     "Whom to keep, by what everybody's data did in the end?",
     "cascadice choose {run} --by contribution",
-    "Whole-run shares of what training did to the loss of the final models: negative = the loss went down = it helped. "
-    "± is half of a 95 % interval, from how much a share varies between rounds; where the "
-    "interval includes 0, the advice is unclear.",
+    f"{SIGNS} It is the participant's whole-run share of what training did to the final models. ± is half of a 95 % "
+    "interval, from how much a share varies between rounds; where the interval includes 0, the advice is unclear.",
     charts=charts,
     everybody=everybody,
     table=signed_table,
@@ -75,9 +74,10 @@ def run(args: argparse.Namespace, world: World) -> None:
     of_all = writer.write(plain(results), SECTION, world)
     remove_sweeps(writer.folder)
     rows = [
-        [node, plus_minus(lowered, half, 4), f"{part:.1%}", *more]
-        for node, lowered, half, part, *more in of_all["table"]["rows"]
+        [node, plus_minus(influence, half, 4), f"{part:.1%}", *more]
+        for node, influence, half, part, *more in of_all["table"]["rows"]
     ]
+    writer.print(SIGNS)
     writer.print_table([*COLUMNS[:2], *COLUMNS[3:]], rows, right=2)
     writer.print_files()
 
@@ -93,7 +93,7 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
     rows = [
         [
             numbers[k],
-            0.0 - float(shares[k]),
+            float(shares[k]) + 0.0,
             float(half[k]),
             float(shares[k]) / total + 0.0 if total else 0.0,
             ADVICE[int(sign[k])],
@@ -102,7 +102,8 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
         for k in order
     ]
     results = {
-        **writer.header(f"Who helped {whose}", [], COLUMNS, rows),
+        **writer.header(f"Whom to keep: who helped {whose}", [], COLUMNS, rows),
+        "sign": SIGN_RULE,
         "on": on,
         "nodes": network.whole,
         "total": total,

@@ -13,10 +13,11 @@ from cascadice.applications.choose.balance import DISAGREE, Advice, advise
 from cascadice.applications.choose.charts import charts, signed_table
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
+from cascadice.applications.choose.saved import HALF_WIDTHS
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.neighbours import LEAST, own_samples
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, plus_minus
+from cascadice.applications.writer import SIGN_RULE, Section, Writer, comma_separated, open_writer, plus_minus
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.tables import parts, read_note
 from cascadice.influence.uncertainty import Bounds
@@ -32,16 +33,16 @@ from cascadice.topology import write_csv
 MIXING = "mixing.csv"
 TIMES = 20  # points in time at which the balance is kept
 MOST_GENEROUS = 5  # participants that are named
-COLUMNS = ("participant", "group", "helps", "heard by", "gave", "± gave", "took", "± took", "advice", "injected")
+GIVEN, TAKEN = "influence given", "influence taken"
+COLUMNS = ("participant", "group", "helps", "heard by", GIVEN, "± given", TAKEN, "± taken", "advice", "injected")
 SIGNS = (
-    "helps: how many of its receivers its updates fit, by cosine; gave, took: positive = the loss went down = it "
-    "helped (influence is the other way round: negative helped)"
+    "Influence given: how a participant changed its neighbours' losses. Influence taken: how they changed its own. "
+    f"{SIGN_RULE} Helps: how many of its receivers its updates fit, by cosine."
 )
-SHOWN = ("who", "group", "helps", "gave", "took", "advice", "injected")  # on the console, which is narrow
+SHOWN = ("who", "group", "helps", GIVEN, TAKEN, "advice", "injected")  # on the console, which is narrow
 NO_INTERVALS = (
     "Who helps, the groups and the suggested W go by cosines of summed updates. These have no intervals, because the "
-    "sums overlap from round to round. The intervals of gave, took and what links carried come from how much these "
-    "vary between rounds."
+    "sums overlap from round to round. The intervals of influence come from how much it varies between rounds."
 )
 WHY = (
     "Cosines compare the directions of updates over many rounds; what a link carried is an update times its receiver's "
@@ -62,10 +63,8 @@ APART = (
 SECTION = Section(
     "Who should collaborate with whom?",
     "cascadice choose {run}",
-    "Helps: how many of its receivers its updates fit, by cosine. Gave: how a participant changed the loss of its "
-    "neighbours; took: how they changed its own, summed over the recorded rounds: negative = the loss went down = it "
-    "helped. ± is half of a 95 % interval, from how much it varies between rounds. W is the mixing matrix: the weight "
-    "that each receiver gives to each source.",
+    f"{SIGNS} Both are summed over the recorded rounds. ± is half of a 95 % interval, from how much influence varies "
+    "between rounds. W is the mixing matrix: the weight that each receiver gives to each source.",
     charts=charts,
     table=signed_table,
 )
@@ -97,11 +96,11 @@ def _run(args: argparse.Namespace, world: World) -> None:
     writer.write(plain(results), SECTION)
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
-        for node, group, helps, heard, gave, one, took, two, *others in results["table"]["rows"]
-        for sums in [(plus_minus(gave, one, 3), plus_minus(took, two, 3))]
+        for node, group, helps, heard, given, one, taken, two, *others in results["table"]["rows"]
+        for sums in [(plus_minus(given, one, 3), plus_minus(taken, two, 3))]
     ]
-    writer.print_table(SHOWN, rows, right=4, wrap="advice", padding=2)
     writer.print(SIGNS)
+    writer.print_table(SHOWN, rows, right=4, wrap="advice", padding=2)
     writer.print_files()
     writer.print(f"try the suggested W: cascadice run RECIPE --mixing {writer.folder / MIXING}")
 
@@ -120,9 +119,9 @@ def _observed(recording: Recording, heard: bool, world: World) -> Observed:
 
 def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argparse.Namespace) -> Json:
     (trust, balance, W), injected = observed, injected_faults(writer.recording.network)
-    given, heard, helps = trust.score.T, neighbours(W), trust.trusted & (trust.score < 0)
+    heard, helps = neighbours(W), trust.trusted & (trust.score < 0)
     gave, took, halves = balance.gave, balance.took, balance.half_widths
-    groups = find_groups(given, args.groups)
+    groups = find_groups(trust.score.T, args.groups)
     sure = (gave[-1] - took[-1]).abs() > halves[2]
     advice = advise(helps, heard, groups, gave[-1], took[-1], sure, helped_finally(writer.recording))
     sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1], halves)
@@ -131,22 +130,19 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     if args.degree is None and 2 * int((heard & ~neighbours(suggested)).sum()) > int(heard.sum()):
         sentences.append(APART)
     sentences += [NO_INTERVALS, *_accuracy(writer.recording)]
-    numbers = (groups, (helps & heard).sum(0), heard.sum(0), gave[-1], halves[0], took[-1], halves[1])
+    numbers = (groups, (helps & heard).sum(0), heard.sum(0), 0 - gave[-1], halves[0], 0 - took[-1], halves[1])
     columns = zip(*(column.tolist() for column in numbers), strict=True)
     rows = [[a.node, *row, a.verdict, injected.get(a.node, "")] for a, row in zip(advice, columns, strict=True)]
     return {
         **writer.header("With whom to collaborate", sentences, COLUMNS, rows),
+        "sign": SIGN_RULE,
         "groups": groups.tolist(),
-        "influence": given.tolist(),
-        "given": balance.given[-1].tolist(),
-        "intervals": {
-            "given": [end.tolist() for end in balance.link_bounds],
-            "gave": halves[0].tolist(),
-            "took": halves[1].tolist(),
-            "gave minus took": halves[2].tolist(),
-        },
-        "gave": gave.tolist(),
-        "took": took.tolist(),
+        "cosines": (0 - trust.score.T).tolist(),
+        "influence_between": balance.given[-1].tolist(),
+        "intervals": {"influence_between": [end.tolist() for end in balance.link_bounds]},
+        "half_widths": dict(zip(HALF_WIDTHS.values(), halves.tolist(), strict=True)),
+        "influence_given": (0 - gave).tolist(),
+        "influence_taken": (0 - took).tolist(),
         "rounds": list(balance.t),
         "pairs": plain(balance.pairs.tolist()),
         "neighbourhoods": plain(balance.neighbourhoods.tolist()),
@@ -196,7 +192,8 @@ def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor
 def _amount(gave: float, half: float) -> str:
     if not gave:
         return "0"
-    return plus_minus(-gave, half, 3) + (", which is within noise" if abs(gave) <= half else "")
+    what = "within noise" if abs(gave) <= half else "it helped" if gave > 0 else "it harmed"
+    return f"{plus_minus(-gave, half, 3)} ({what})"
 
 
 def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:

@@ -19,7 +19,7 @@ from cascadice.applications.reward.ledger import Ledger, by_round, check_free, e
 from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import check_sealed, read_key, signature
 from cascadice.applications.reward.sentences import check_gap, everybody, length, sentences
-from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.applications.writer import SIGN_RULE, Section, Writer, open_writer
 from cascadice.console import track
 from cascadice.engine import Network
 from cascadice.engine.exchange.messages import Messages
@@ -48,8 +48,9 @@ SECTION = Section(
     "cascadice reward {run} --budget 1000",
     "Payments share out the budget, in its unit, by credit. Helped by and harmed by: how much a participant's updates "
     "lowered and raised the loss on the test data, summed over the rounds in the ledger. Credit: the help less the "
-    "part of the harm that is charged (--clawback). The 95 % interval of a payment comes from how much everybody's "
-    "credit varies between rounds; payments whose intervals overlap are not clearly different.",
+    "part of the harm that is charged (--clawback), so positive credit = negative influence = it helped. The 95 % "
+    "interval of a payment comes from how much everybody's credit varies between rounds; payments whose intervals "
+    "overlap are not clearly different.",
     audit,
     charts=charts,
     everybody=everybody,
@@ -244,6 +245,7 @@ def _results(
         "note": ledger.note,
         "seal": ledger.seal,
         "rounds": ledger.rounds,
+        "sign": f"Contributions: {SIGN_RULE} Credit: how much the loss fell, so positive credit = it helped.",
         **dict(zip(("payments", "credit", "earned", "lost"), (column.tolist() for column in payout), strict=True)),
         "intervals": {name: np.stack(getattr(paid, name), 1).tolist() for name in ("payments", "credit")},
         **(_elsewhere(network, paid.others_weight) if network.members else {}),

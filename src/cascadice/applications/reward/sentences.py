@@ -99,7 +99,8 @@ def sentences(results: Json) -> list[str]:
     return [
         f"{results['budget']:g} is shared among {len(nodes) + others} participants, "
         f"{PAYOUT_RULES[results['payout']].description}." + (f" This is about {numbered(numbers)}." if others else ""),
-        f"Credit is how much a participant's updates lowered the loss, less the harm they did "
+        f"Credit is how much a participant's updates lowered the loss, less the harm they did: credit is "
+        f"positive where influence, the change of the loss, is negative "
         f"({results['note']['kind']}; {span}).",
         *([gap_in_words(**{name: results[name] for name in GAP if name in results})] if "gap" in results else []),
         f"Highest payment{among}: {payment[best]:.2f}, to {names([best])}{_overlapping(of_payments, best)}.",

@@ -47,6 +47,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor] = {}
+        self.unweighted: dict[int, tuple[Tensor, Tensor]] = {}  # parameters, and everybody's gradients there
         self.evaluation: object = None
         self.free: list[Tensor] = []
         self.exchanged: Tensor | None = None
@@ -63,3 +64,4 @@ class Scratch:
         """Gradients before round t, or all of them, will not be asked for again."""
         for old in [known for known in self.gradients if t is None or known < t]:
             self.free.append(self.gradients.pop(old))
+        self.unweighted = {known: pair for known, pair in self.unweighted.items() if t is not None and known >= t}

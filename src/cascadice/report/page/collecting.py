@@ -18,7 +18,15 @@ from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.departures import read_departures
-from cascadice.runs.folder import fingerprint, read_manifest, read_run_config, resuming, run_fingerprint
+from cascadice.runs.folder import (
+    TARGETS,
+    TOKENS,
+    fingerprint,
+    read_manifest,
+    read_run_config,
+    resuming,
+    run_fingerprint,
+)
 from cascadice.runs.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
@@ -85,7 +93,7 @@ def collect(folder: files.Folder) -> Json:
         "run": _run(config, manifest),
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
-        "findings": sentences(config, nodes, length, metrics, summaries),
+        "findings": sentences(config, nodes, length, metrics, summaries, manifest.get(TARGETS) == TOKENS),
         "final": final,
         "training": curves(metrics),
         "influence": influences.influence(read, shown),

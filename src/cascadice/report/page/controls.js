@@ -20,12 +20,24 @@ function setControls() {
   $("kind").closest(".control").hidden = kinds.length < 2;
   show("controls", [...$("controls").children].some((control) => !control.hidden));
   const all = data.shown.length < data.nodes ? ` ${data.shown.length} of ${data.nodes} participants are drawn${data.influence ? ", those with the most influence" : ""}.` : "";
-  say("network-title", state.kind?.startsWith("whole-run") ? "Who helped the final models" : cascading() ? "Who influenced whom" : data.influence ? "Who helped and who harmed" : "Who gossiped with whom");
   const rule = data.influence ? "Influence is a change in loss: negative (blue) helped, positive (orange) harmed." : "A line is a link between participants, as wide as its mixing weight.";
   say("network-lead", rule + all);
 }
 
+// What the network shows: somebody is promised to have helped or harmed only if an interval says so.
+function networkTitle() {
+  if (!data.influence) return "Who gossiped with whom";
+  const whom = state.kind.startsWith("whole-run") ? " the final models" : "";
+  if (state.round !== ALL || scored()["half width"] === null) return cascading() ? "Who influenced whom" : whom ? "Influence on the final models" : "Influence of each participant";
+  const did = new Set([...totals((source) => source).values()].map(verdict));
+  if (!did.has("helped") && !did.has("harmed")) return `Nobody clearly helped or harmed${whom}`;
+  if (cascading()) return "Who influenced whom";
+  if (did.has("helped") && did.has("harmed")) return `Who helped${whom}, and who harmed${whom && " them"}`;
+  return `Who ${did.has("helped") ? "helped" : "harmed"}${whom}`;
+}
+
 function labelControls() {
+  say("network-title", networkTitle());
   const rounds = roundsToChoose(), hops = hopsToChoose();
   for (const [id, place, text] of [["round", state.round === ALL ? rounds.length : rounds.indexOf(state.round), roundText()], ["hop", state.hop === ALL ? hops + 1 : state.hop, hopText()]]) {
     $(id).value = place;

@@ -39,7 +39,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
          VERDICTS[int(sign[k])] if kinds[first][k] else "no influence", *([injected.get(k, "")] if injected else [])]
         for k in order
     ]  # fmt: skip
-    columns = ["participant", *kinds, "95 % interval", "", *(["injected"] if injected else [])]
+    columns = ["participant", *kinds, "95 % interval", "verdict", *(["injected"] if injected else [])]
     points = whole.note.get("points", Question(("whole-run-shares",)).points) if SHARES in kinds else None
     said = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []  # the page has said the others
     results = {
@@ -48,7 +48,7 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
         "points": points,
         "table": {"columns": columns, "rows": rows},
     }
-    shown = updates[:, known]
-    drawn = contributions(shown.sum(0), bounds_of_totals(shown), injected, "Who helped, who harmed", first, known)
+    shown, title = updates[:, known], "Influence of each participant's data"
+    drawn = contributions(shown.sum(0), bounds_of_totals(shown), injected, title, first, known)
     section = build_section(results, folder / whole.name)
     return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}

@@ -60,9 +60,9 @@ function overview() {
     element("p", {}, element("code", {}, ask ? ask.command : "")));
 }
 
-function measured(kind) {
+function measured(kind, whose = "participant") {
   if (!kind.startsWith("whole-run")) return "the change in loss";
-  return kind === "whole-run shares" ? "the participant’s share of what training did to the final models’ loss" : "how the final models’ loss changes with the participant’s weight (a derivative, not the effect of leaving it out)";
+  return kind === "whole-run shares" ? `the ${whose}’s share of what training did to the final models’ loss` : `how the final models’ loss changes with the ${whose}’s weight (a derivative, not the effect of leaving it out)`;
 }
 
 function tableNote() {

@@ -8,7 +8,7 @@ function sampleCards() {
   say("samples-title", scored.caution ? "Samples with the lowest and the highest scores" : "Samples that clearly helped and harmed");
   say("samples-helped-title", scored.caution ? "Lowest" : "Helped");
   say("samples-harmed-title", scored.caution ? "Highest" : "Harmed");
-  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind)}, negative = it helped. ${scored.clear ? `${scored.clear} ` : ""}The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${[...scored.helped, ...scored.harmed].some((one) => one.became) ? " An arrow shows the label that an injected fault put in place of the true one, in how many of the uses." : ""}`);
+  say("samples-text", `${scored.caution ? `${scored.caution} ` : ""}Influence of each sample by ${scored.kind}, summed over its uses in ${rounds}: ${measured(scored.kind, "sample")}, negative = it helped. ${scored.clear ? `${scored.clear} ` : ""}The strongest of ${scored.count.toLocaleString("en")} scored samples are shown.${[...scored.helped, ...scored.harmed].some((one) => one.became) ? " An arrow shows the label that an injected fault put in place of the true one, in how many of the uses." : ""}`);
   for (const side of ["helped", "harmed"]) {
     fill(`samples-${side}`, ...scored[side].map((one) => sampleCard(one, side)));
     if (!scored[side].length) fill(`samples-${side}`, element("li", {}, scored.caution ? "None." : `No sample clearly ${side}.`));
@@ -84,13 +84,14 @@ function figure(src, alt) {
 $("large").addEventListener("click", (event) => { if (event.target === $("large")) $("large").close(); });
 
 // A section's id has a prefix: a result may be called "search" or "table", as elements of the page are.
+const NAMES = { contributions: "Final models", contribution: "Keep" }; // in the navigation, where the two looked alike
 const sectionId = (name) => `result-${name}`;
 
 function application(result) {
   const id = sectionId(result.name);
   const title = element("h2", { id: `${id}-title` }, capital(result.title));
   const lead = result.lead ? element("p", { class: "lead" }, result.lead) : null;
-  const section = element("section", { id, "data-name": capital(result.name), "aria-labelledby": `${id}-title` }, title, lead);
+  const section = element("section", { id, "data-name": NAMES[result.name] ?? capital(result.name), "aria-labelledby": `${id}-title` }, title, lead);
   const card = element("div", { class: "card" });
   if (result.findings.length) card.append(element("ul", { class: "findings" }, ...result.findings.map(sentence)));
   if (result.charts?.length) card.append(charts(result));

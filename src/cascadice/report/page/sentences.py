@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from cascadice.engine import Metrics
 from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
 from cascadice.runs.round_metrics import RoundMetrics, quality
@@ -16,10 +17,14 @@ SIGNS = "Influence is the change in loss that an update caused: negative = the l
 
 
 def sentences(
-    config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics], summaries: Sequence[InfluenceSummary]
-) -> list[str]:
-    """How good the models are, who helped and who harmed, how far it went, and how accurate the estimates are."""
-    texts = [_training(config, nodes, rounds, metrics)]
+    config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics], summaries: Sequence[InfluenceSummary],
+    tokens: bool = False,
+) -> list[str]:  # fmt: skip
+    """How good the models are, who helped and who harmed, how far it went, and how accurate the estimates are.
+
+    `tokens` says that targets are tokens: then the loss says more than the accuracy.
+    """
+    texts = [_training(config, nodes, rounds, metrics, tokens)]
     whole, rounds_of = ([one for one in summaries if one.whole_run is final] for final in (True, False))
     for summary in whole[:1]:
         texts += [f"Influence is {meaning(next(iter(summary.updates)))}.", *final_models(summary)]
@@ -36,17 +41,25 @@ def final_models(summary: InfluenceSummary) -> list[str]:
     return _participants(summary, " the final models") + ([f"{sentence[0].upper()}{sentence[1:]}."] if sentence else [])
 
 
-def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics]) -> str:
+def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics], tokens: bool) -> str:
     together = f"{config.model} on {config.data} together for {rounds} rounds"
     start = f"{nodes} participants trained {together}, with no server."
     test = next((m.test for m in reversed(metrics) if m.test is not None), None)
     if test is None:
         return start
-    name, values = quality(test)
+    name, values = ("loss", test.loss) if tokens else quality(test)
     values = values[~values.isnan()]  # of those whose folder it is
     spread = f"from {float(values.min()):.3f} to {float(values.max()):.3f}"
     whose = "Their" if len(values) == nodes else f"Those of this process are {len(values)}; their"
-    return f"{start} {whose} test {name} is {float(values.mean()):.3f} on average, {spread}."
+    end = _of_tokens(config, test) if tokens else ""
+    return f"{start} {whose} test {name} is {float(values.mean()):.3f} on average, {spread}{end}."
+
+
+def _of_tokens(config: Config, test: Metrics) -> str:
+    """The end of the sentence about a loss of tokens: the perplexity, and how many of them are right."""
+    right, perplexed = float(test.accuracy.nanmean()), float(test.loss.nanmean().exp())
+    perplexity = f" (perplexity {perplexed:.3g}, e to the mean loss)" if config.loss == "cross-entropy" else ""
+    return perplexity + (f"; {right:.1%} of tokens are right" if right == right else "")
 
 
 def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
@@ -57,7 +70,7 @@ def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     for verb, side in (("helped", found.helped), ("harmed", found.harmed)):
         if side:
             most = [with_faults(node, summary, _value(value, bounds, node)) for node, value in side[:NAMED]]
-            texts.append(f"{_listed(most)} {verb}{whom} most.")
+            texts.append(f"{_listed(most)} {verb}{whom}{' most' * (len(side) > 1)}.")
     if noise := [with_faults(node, summary) for node, _ in found.within_noise]:
         few = _listed(noise) if len(noise) <= NAMED else f"{len(noise)} participants"
         texts.append(f"Within noise (the interval includes 0): {few}.")
