@@ -11,7 +11,7 @@ from torch import nn
 from cascadice.engine.networks import Network
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import DATA, determining, fingerprint, read_manifest
+from cascadice.runs.folder import DATA, RUN_ID, determining, fingerprint, read_manifest
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
 PROBES = 64  # initial parameters that are compared
@@ -36,9 +36,10 @@ def difference(told: Sequence[Mapping[str, Any]]) -> Difference | None:
     return next((Difference(name, rank, told[rank].get(name), first.get(name)) for rank, name in differing), None)
 
 
-def not_one_run(folders: Sequence[str], told: Sequence[Mapping[str, Any]]) -> str:
+def not_one_run(folders: Sequence[str], told: Sequence[Facts]) -> str:
     """That these folders hold different runs, in words, by the `facts_of_run` of each; "" if they hold one."""
-    found = difference(told)
+    known = next((facts[RUN_ID] for facts in told if facts.get(RUN_ID)), None)  # earlier versions wrote none
+    found = difference([facts | {RUN_ID: facts.get(RUN_ID) or known} for facts in told])
     if found is None:
         return ""
     return (
@@ -59,7 +60,8 @@ def facts_of_run(folder: Path, config: Config) -> Facts:
     settings = {name: value for name, value in determining(config).items() if name not in MAY_DIFFER}
     process = manifest.get("process")
     count = process.get("of") if isinstance(process, dict) else 1
-    return settings | _mixing(config) | {"the number of processes": count, "the digest of the data": manifest.get(DATA)}
+    facts = {"the number of processes": count, "the digest of the data": manifest.get(DATA)}
+    return settings | _mixing(config) | facts | {RUN_ID: manifest.get(RUN_ID)}
 
 
 def _mixing(config: Config) -> Facts:
