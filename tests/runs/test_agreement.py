@@ -21,6 +21,7 @@ from cascadice.runs.ask import Question, ask
 from cascadice.runs.binding import check_process
 from cascadice.runs.folder import read_manifest
 from cascadice.runs.processes import joined
+from cascadice.runs.together import check_network
 
 assert fit_for_threads  # a fixture
 RANKS = ("rank-000", "rank-001")
@@ -137,6 +138,36 @@ def with_other_labels(network):
 
 def with_other_parameters(network):
     return replace(network, initial=network.initial._replace(theta=network.initial.theta * 1.01))
+
+
+class Hidden(torch.nn.Module):
+    """A model whose activation is not printed."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 8), torch.nn.Linear(8, 10)
+        self._activation = activation
+
+    def forward(self, x):
+        return self.second(self._activation(self.first(x.flatten(1))))
+
+
+@pytest.mark.usefixtures("fit_for_threads")
+def test_a_process_with_another_activation_is_refused():
+    def errors_of(*activations):
+        def check(world):
+            modules = [Hidden(activations[world.rank]) for _ in range(2)]
+            network = one_by_one(SMALL, processes=2, rank=world.rank)
+            learner = replace(network.learner, training=modules[0], evaluating=modules[1].eval())
+            check_network(world, replace(network, learner=learner), "data", shared=True)
+
+        return together(2, check)[1]
+
+    assert errors_of(torch.tanh, torch.tanh) == [None, None]
+    assert {str(error) for error in errors_of(torch.tanh, torch.relu)} == {
+        "all processes must agree; the outputs of the model, for the same parameters and inputs, in process 1 are not "
+        "those in process 0. Start them all with the same code of the model."
+    }
 
 
 @pytest.mark.usefixtures("fit_for_threads")

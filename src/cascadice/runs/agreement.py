@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from cascadice import seeds
+from cascadice.data.inputs import in_precision
+from cascadice.engine.learner import forward, unflatten
 from cascadice.engine.networks import Network
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import DATA, RUN_ID, determining, fingerprint, read_manifest
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
-PROBES = 64  # initial parameters that are compared
+PROBES = 64  # initial parameters, and outputs, that are compared
+PROBED, SPREAD = 8, 0.1  # samples for which outputs are compared, and the size of the parameters
 
 Facts = dict[str, Any]
 
@@ -83,5 +88,24 @@ def _printed(model: nn.Module) -> Facts:
 
 def initial_probes(network: Network) -> list[float]:
     """Some initial parameters of the first participant, and the norm of all: numbers that say which model it is."""
-    theta = network.initial.theta[0].double().cpu()
-    return [float(theta.norm()), *theta[:: max(1, len(theta) // PROBES)].tolist()]
+    return _some(network.initial.theta[0])
+
+
+def output_probes(network: Network) -> list[float]:
+    """Some outputs of the model for parameters and samples that are the same in every process, and the norm of all.
+
+    A printed model does not say what its `forward` does beside calling its modules.
+    """
+    learner, like = network.learner, network.initial.theta
+    theta = SPREAD * torch.randn(learner.size, generator=seeds.generator(0, "output probes"), dtype=torch.float64)
+    samples = network.data.test if len(network.data.test) else network.data.train
+    x, _ = samples.take(torch.arange(min(PROBED, len(samples))))
+    buffers = {name: value[0] for name, value in network.initial.buffers.items()}
+    tensors = {**dict(unflatten(learner.evaluating, theta.to(like))), **buffers}
+    with torch.no_grad():  # not in the lower precision of training, whose rounding differs from machine to machine
+        return _some(forward(learner.evaluating, tensors, in_precision(x, like.dtype), None))
+
+
+def _some(values: Tensor) -> list[float]:
+    values = values.detach().flatten().double().cpu()
+    return [float(values.norm()), *values[:: max(1, len(values) // PROBES)].tolist()]
