@@ -27,8 +27,8 @@ SETTINGS = {
 }  # fmt: skip
 FIRST, BETWEEN = 15, 10  # rounds before the first process is killed, and after one has come back
 A_RETURN = 90  # rounds that the others may train until a process is back
-QUICK, SLOW = 0.02, 0.3  # seconds of a round, and while somebody is away
-LONGEST_RETURN = 90.0  # seconds
+QUICK, SLOW = 0.02, 0.8  # seconds of a round, and while somebody is away
+LONGEST_RETURN = 150.0  # seconds, on a machine that is busy with other work
 
 
 class Kill(NamedTuple):
