@@ -1,6 +1,7 @@
 """A short slice of `make chaos`: every kind of fault once, on four real processes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def ran(module, *arguments):
 
 
 def test_faults_of_every_kind_cost_no_survivor_a_round():
-    ended = ran("chaos", "--faults", "21", "--at-least", "10", "--longest", "110")
+    ended = ran("chaos", "--faults", "21", "--at-least", "10", "--longest", "110", "--launched", "0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "every round of every process is the simulator's; no survivor lost a round" in ended.stdout
 
@@ -29,6 +30,13 @@ def test_faults_of_every_kind_cost_no_survivor_a_round():
 def test_the_network_is_the_same_in_every_run():
     one, other = (whole.__wrapped__("ring").initial.theta for _ in range(2))
     assert one.equal(other)
+
+
+@pytest.mark.slow
+def test_a_process_that_torchrun_started_is_killed_and_every_folder_is_the_simulators():
+    ended = ran("chaos", "--faults", "1", "--at-least", "0", "--launched", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"killed under torchrun \(process\) +1 +0 .* 1/1", ended.stdout)
 
 
 @pytest.mark.slow

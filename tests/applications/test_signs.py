@@ -28,8 +28,7 @@ def told(tmp_path_factory):
     place, printed = tmp_path_factory.mktemp("signs") / "run", {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascadice.runs.journal.plot", lambda journal: None)
-        for name in ("choose.picture.plot", "choose.picture.plot_contributions", "reward.picture.plot"):
-            patch.setattr(f"cascadice.applications.{name}", lambda results, path: path.touch())
+        patch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: path.touch())
         run = ["run", *RUN, "--rounds", "8", "--topology", "complete", "--behaviours", f"sign-flipper:{HARMFUL}:3"]
         assert main([*run, "--record", "all", "--quiet", "--out", str(place)]) == 0
         for name, (command, *flags) in COMMANDS.items():

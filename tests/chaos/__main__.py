@@ -14,6 +14,8 @@ from time import monotonic, sleep
 
 import torch.distributed as dist
 
+from chaos.folders import LAUNCHED, Verdict, judge
+from chaos.launched import launch
 from chaos.verify import Fault, faults, held_up, left_out, read, unheard
 from chaos.worker import ALL, FAULTS, PROCESS_FAULTS, RANKS, Job, whole, work
 
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=84, help="how many to plan (default: 84)")
     parser.add_argument("--at-least", type=int, default=50, help="how many must happen (default: 50)")
     parser.add_argument("--seed", type=int, default=0, help="seed of what is drawn (default: 0)")
+    parser.add_argument("--launched", type=int, default=2, choices=range(RANKS + 1),
+                        help="how many of the processes that torchrun starts to kill (default: 2)")  # fmt: skip
     parser.add_argument("--graph", default=ALL, help="ring, exponential or another topology (default: all to all)")
     parser.add_argument("--keep", type=Path, help="a folder to leave the logs of the processes in")
     parser.add_argument("--longest", type=float, default=LONGEST, help=f"seconds it may take (default: {LONGEST})")
@@ -41,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.keep:
             shutil.copytree(folder, args.keep, dirs_exist_ok=True)
     found = faults(logs, rounds, args.graph)
-    print(table(found))
+    launched = under_torchrun(args.launched, args.seed) if args.launched else Verdict([], [])
+    print(table([*found, *launched.faults]))
     finished = [max((line["t"] for line in log if "rows" in line), default=0) == rounds - 1 for log in logs]
     print(f"\n{len(found)} faults in {rounds} rounds of {RANKS} processes, {restarts} restarts, "
           f"{monotonic() - start:.0f} s, seed {args.seed}")  # fmt: skip
@@ -58,10 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *(["fewer faults than asked for"] if len(found) < args.at_least else []),
         *(f"process {rank} lost round {t}" for rank, t in gone.lost),
         *(f"nothing had happened, but there is {each}" for each in ignored if each not in late),
-        *(f"{f.kind} in round {f.t}: {f}" for f in found if not f.verified),
+        *(f"{f.kind} in round {f.t}: {f}" for f in (*found, *launched.faults) if not f.verified),
+        *launched.problems,
     ]
     print("\n".join(problems) or "every round of every process is the simulator's; no survivor lost a round")
     return 1 if problems else 0
+
+
+def under_torchrun(kills: int, seed: int) -> Verdict:
+    """Kill processes that torchrun started, and verify the folders that they wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return judge(Path(folder), launch(kills, Path(folder), seed))
+        except ChildProcessError as error:
+            return Verdict([], [str(error)])
 
 
 def planned(count: int, seed: int) -> tuple[int, list[dict[int, str]]]:
@@ -150,10 +165,10 @@ def table(found: Sequence[Fault]) -> str:
     """A row for each kind of fault."""
     rows = [f"{'fault':<32}{'times':>6}{'rounds lost':>13}{'seconds lost':>14}{'verified':>10}"]
     rows.append("-" * len(rows[0]))
-    for kind in (*FAULTS, "all"):
+    for kind in (*FAULTS, LAUNCHED, "all"):
         those = [fault for fault in found if kind in (fault.kind, "all")]
         if those:
-            name = f"{kind} (process)" if kind in PROCESS_FAULTS else kind
+            name = f"{kind} (process)" if kind in (*PROCESS_FAULTS, LAUNCHED) else kind
             lost, seconds = sum(fault.lost for fault in those), max(fault.seconds for fault in those)
             good = sum(fault.verified for fault in those)
             rows.append(f"{name:<32}{len(those):>6}{lost:>13}{seconds:>14.2f}{good:>7}/{len(those)}")

@@ -33,6 +33,7 @@ MESSAGE_FAULTS: Mapping[str, Callable[[bytes], list[bytes]]] = {
     "type": lambda data: [_changed(data, {TYPE: 1})],
     "checksum": lambda data: [data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]],
     "cut off": lambda data: [data[: len(data) // 2]],
+    "too large": lambda data: [data + bytes(len(data))],
     "no header": lambda data: [bytes(reversed(data))],
     "other round": lambda data: [_changed(data, {ROUND: 1})],
     "far ahead": lambda data: [_changed(data, {STEP: 1 << 40, ROUND: 1 << 40})],

@@ -52,7 +52,7 @@ def verified(logs: Logs, rounds: int, graph: str) -> list[float]:
         for part, entry in entries:
             W[part], took_part[part] = tensor(entry["rows"]), True
         after = operator.apply(draw(net, t)._replace(W=W), here).after
-        after = _where(took_part, after, here)
+        after = where(took_part, after, here)
         gap = 0.0
         for part, entry in entries:
             if entry.get("joined"):
@@ -63,7 +63,7 @@ def verified(logs: Logs, rounds: int, graph: str) -> list[float]:
     return gaps
 
 
-def _where(chosen: torch.Tensor, these: Participants, those: Participants) -> Participants:
+def where(chosen: torch.Tensor, these: Participants, those: Participants) -> Participants:
     def pick(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return torch.where(chosen.view(-1, *[1] * (one.dim() - 1)), one, other)
 

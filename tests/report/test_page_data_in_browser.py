@@ -8,6 +8,8 @@ import pytest
 from report.pages import RADII
 
 from cascadice.report.page import collect, write
+from cascadice.runs.ask import ask
+from cascadice.runs.question import Question
 
 
 def test_newer_data_keep_the_selection(tab):

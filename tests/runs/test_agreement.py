@@ -3,6 +3,7 @@
 import platform
 import shutil
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,10 +19,13 @@ from cascadice.runs import processes, train
 from cascadice.runs.agreement import facts_of_network
 from cascadice.runs.ask import ask
 from cascadice.runs.binding import check_process
+from cascadice.runs.folder import read_manifest
 from cascadice.runs.processes import joined
 from cascadice.runs.question import Question
+from cascadice.runs.together import check_network
 
 assert fit_for_threads  # a fixture
+RANKS = ("rank-000", "rank-001")
 SMALL = replace(CONFIG, nodes=2, rounds=1, per_node=8)
 
 
@@ -93,6 +97,41 @@ def test_folders_of_different_runs_are_not_taken_for_one(tmp_path, capsys):
     assert not collect(tmp_path / "other")["notes"]
 
 
+@pytest.mark.usefixtures("fit_for_threads")
+def test_two_runs_of_the_same_settings_are_told_apart(tmp_path, capsys):
+    """They may have departed from their plan in different ways."""
+    for name in ("run", "other"):
+        trained(tmp_path / name, SMALL)
+    ids = [read_manifest(tmp_path / run / rank)["run_id"] for run, rank in product(("run", "other"), RANKS)]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    mixed = tmp_path / "mixed"
+    for run, rank in zip(("run", "other"), RANKS, strict=True):
+        shutil.copytree(tmp_path / run / rank, mixed / rank)
+    wrong = f"all processes must have folders of one run; run_id is '{ids[2]}' in rank-001, '{ids[0]}' in rank-000."
+    _, errors = together(2, lambda world: ask(mixed, Question(), quiet=True, world=world))
+    assert [str(error).startswith(wrong) for error in errors] == [True, True]
+    with pytest.raises(ValueError, match=f"run_id is '{ids[2]}' in rank-001"):
+        trained(mixed, replace(SMALL, rounds=2), resume=True)
+    assert main(["check", str(mixed), "--quiet"]) == 1
+    assert wrong in " ".join(capsys.readouterr().err.split())
+    assert any(note.startswith(wrong) for note in collect(mixed)["notes"])
+
+
+@pytest.mark.usefixtures("fit_for_threads")
+def test_runs_of_versions_without_an_id_are_read_and_get_one_when_resumed(tmp_path):
+    trained(tmp_path, SMALL)
+    for rank in RANKS:
+        manifest = read_manifest(tmp_path / rank)
+        del manifest["run_id"]
+        files.write_json(tmp_path / rank / "manifest.json", manifest)
+    _, errors = together(2, lambda world: ask(tmp_path, Question(), quiet=True, world=world))
+    assert errors == [None, None]
+    assert not collect(tmp_path)["notes"]
+    trained(tmp_path, replace(SMALL, rounds=2), resume=True)
+    one, other = (read_manifest(tmp_path / rank)["run_id"] for rank in RANKS)
+    assert one == other
+
+
 def with_other_labels(network):
     train = network.data.train
     return replace(network, data=replace(network.data, train=replace(train, y=train.y.flip(0))))
@@ -100,6 +139,36 @@ def with_other_labels(network):
 
 def with_other_parameters(network):
     return replace(network, initial=network.initial._replace(theta=network.initial.theta * 1.01))
+
+
+class Hidden(torch.nn.Module):
+    """A model whose activation is not printed."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 8), torch.nn.Linear(8, 10)
+        self._activation = activation
+
+    def forward(self, x):
+        return self.second(self._activation(self.first(x.flatten(1))))
+
+
+@pytest.mark.usefixtures("fit_for_threads")
+def test_a_process_with_another_activation_is_refused():
+    def errors_of(*activations):
+        def check(world):
+            modules = [Hidden(activations[world.rank]) for _ in range(2)]
+            network = one_by_one(SMALL, processes=2, rank=world.rank)
+            learner = replace(network.learner, training=modules[0], evaluating=modules[1].eval())
+            check_network(world, replace(network, learner=learner), "data", shared=True)
+
+        return together(2, check)[1]
+
+    assert errors_of(torch.tanh, torch.tanh) == [None, None]
+    assert {str(error) for error in errors_of(torch.tanh, torch.relu)} == {
+        "all processes must agree; the outputs of the model, for the same parameters and inputs, in process 1 are not "
+        "those in process 0. Start them all with the same code of the model."
+    }
 
 
 @pytest.mark.usefixtures("fit_for_threads")

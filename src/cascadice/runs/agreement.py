@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from cascadice import seeds
+from cascadice.data.inputs import in_precision
+from cascadice.engine.learner import forward, unflatten
 from cascadice.engine.networks import Network
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.folder import DATA, determining, fingerprint, read_manifest
+from cascadice.runs.folder import DATA, RUN_ID, determining, fingerprint, read_manifest
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
-PROBES = 64  # initial parameters that are compared
+PROBES = 64  # initial parameters, and outputs, that are compared
+PROBED, SPREAD = 8, 0.1  # samples for which outputs are compared, and the size of the parameters
 
 Facts = dict[str, Any]
 
@@ -36,9 +41,10 @@ def difference(told: Sequence[Mapping[str, Any]]) -> Difference | None:
     return next((Difference(name, rank, told[rank].get(name), first.get(name)) for rank, name in differing), None)
 
 
-def not_one_run(folders: Sequence[str], told: Sequence[Mapping[str, Any]]) -> str:
+def not_one_run(folders: Sequence[str], told: Sequence[Facts]) -> str:
     """That these folders hold different runs, in words, by the `facts_of_run` of each; "" if they hold one."""
-    found = difference(told)
+    known = next((facts[RUN_ID] for facts in told if facts.get(RUN_ID)), None)  # earlier versions wrote none
+    found = difference([facts | {RUN_ID: facts.get(RUN_ID) or known} for facts in told])
     if found is None:
         return ""
     return (
@@ -59,7 +65,8 @@ def facts_of_run(folder: Path, config: Config) -> Facts:
     settings = {name: value for name, value in determining(config).items() if name not in MAY_DIFFER}
     process = manifest.get("process")
     count = process.get("of") if isinstance(process, dict) else 1
-    return settings | _mixing(config) | {"the number of processes": count, "the digest of the data": manifest.get(DATA)}
+    facts = {"the number of processes": count, "the digest of the data": manifest.get(DATA)}
+    return settings | _mixing(config) | facts | {RUN_ID: manifest.get(RUN_ID)}
 
 
 def _mixing(config: Config) -> Facts:
@@ -81,5 +88,24 @@ def _printed(model: nn.Module) -> Facts:
 
 def initial_probes(network: Network) -> list[float]:
     """Some initial parameters of the first participant, and the norm of all: numbers that say which model it is."""
-    theta = network.initial.theta[0].double().cpu()
-    return [float(theta.norm()), *theta[:: max(1, len(theta) // PROBES)].tolist()]
+    return _some(network.initial.theta[0])
+
+
+def output_probes(network: Network) -> list[float]:
+    """Some outputs of the model for parameters and samples that are the same in every process, and the norm of all.
+
+    A printed model does not say what its `forward` does beside calling its modules.
+    """
+    learner, like = network.learner, network.initial.theta
+    theta = SPREAD * torch.randn(learner.size, generator=seeds.generator(0, "output probes"), dtype=torch.float64)
+    samples = network.data.test if len(network.data.test) else network.data.train
+    x, _ = samples.take(torch.arange(min(PROBED, len(samples))))
+    buffers = {name: value[0] for name, value in network.initial.buffers.items()}
+    tensors = {**dict(unflatten(learner.evaluating, theta.to(like))), **buffers}
+    with torch.no_grad():  # not in the lower precision of training, whose rounding differs from machine to machine
+        return _some(forward(learner.evaluating, tensors, in_precision(x, like.dtype), None))
+
+
+def _some(values: Tensor) -> list[float]:
+    values = values.detach().flatten().double().cpu()
+    return [float(values.norm()), *values[:: max(1, len(values) // PROBES)].tolist()]

@@ -29,13 +29,14 @@ RUN_FILES = (
 RESULTS = ("detect", "choose", "reward", "forget", "contribution", "validate", "ledger", PAIRS, "report.html")
 ALL_FILES = (*RUN_FILES, *RESULTS)
 BELOW = ("rounds", INFLUENCE, WHOLE_RUN, "unfinished", "models", *RESULTS)  # all the folders that commands write to
+RUN_ID = "run_id"  # in the manifests of all processes of one run; those of earlier versions have none
 DATA = "data"  # in the manifest: the digest of the data set; runs of version 0.1.0 have none
 TARGETS, TOKENS = "targets", "tokens"  # in the manifest, where targets are several whole numbers for each sample
 FORMAT = checksums.LISTED_RUN  # 1 was that of version 0.1.0, whose manifests do not say so
 
 # What commands read in a manifest; anything may be missing.
 NUMBERS: Mapping[str, Any] = {"rounds": int, "nodes": int, "seconds": (int, float)}
-TEXTS = ("started", "fingerprint", DATA)
+TEXTS = ("started", "fingerprint", DATA, RUN_ID)
 
 SETTINGS_REMEDY = "Restore the settings that the run was trained with; to train with others, choose another --out"
 

@@ -24,7 +24,7 @@ from cascadice.runs import store
 from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
-from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST, TARGETS, TOKENS
+from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST, RUN_ID, TARGETS, TOKENS
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 
@@ -64,6 +64,7 @@ class Journal:
     timed: bool = True
     departures: Departures = field(default_factory=Departures)
     earlier_versions: list[dict[str, str]] = field(default_factory=list)
+    run_id: str | None = None
 
     @property
     def identity(self) -> dict[str, str]:
@@ -292,4 +293,5 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         "versions": versions(),
         **({"earlier_versions": journal.earlier_versions} if journal.earlier_versions else {}),
         **({"process": process} if process else {}),
+        **({RUN_ID: journal.run_id} if journal.run_id else {}),
     }

@@ -1,5 +1,6 @@
 """Open the journal of a run: a new one, or that of its last checkpoint, from which the run goes on to the same bits."""
 
+import secrets
 from pathlib import Path
 
 from torch.utils._pytree import tree_map
@@ -8,12 +9,13 @@ from cascadice import files
 from cascadice.data.samples import content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs import store
+from cascadice.runs.agreement import not_one_run
 from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions
 from cascadice.runs.config import Config
 from cascadice.runs.departures import read_departures
-from cascadice.runs.folder import BELOW, fingerprint, read_manifest, run_fingerprint
+from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 
@@ -28,6 +30,7 @@ def open_journal(
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
     every = config.checkpoint_every or (None if world.alone else -(-rounds // CHECKPOINTS))
     journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
+    journal.run_id = _agreed_id(folder, resume, world)
     if not resume:
         return journal
     check_process(folder, network, world)
@@ -51,6 +54,20 @@ def open_journal(
     delete_later_rounds(journal)
     files.remove_drafts(folder, *BELOW)
     return journal
+
+
+def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
+    """A name for the run of these processes, drawn by chance, or that in their folders; None of a single process.
+
+    It tells runs of the same settings apart, which may have departed from their plans in different ways.
+    """
+    if world.alone:
+        return None
+    told = world.tell([read_manifest(folder).get(RUN_ID) if resume else None, secrets.token_hex(8)])
+    folders = [folder_name(rank) for rank in range(world.size)]
+    if wrong := not_one_run(folders, [{RUN_ID: known} for known, _ in told]):
+        raise ValueError(wrong)
+    return next((str(known) for known, _ in told if known), str(told[0][1]))
 
 
 def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:

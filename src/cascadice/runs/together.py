@@ -15,7 +15,7 @@ from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
-from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes
+from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes, output_probes
 from cascadice.runs.config import Config
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
@@ -24,7 +24,7 @@ from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, Told, strongest_samples
 
-ROUNDED = 1e-3  # by which initial parameters may differ from machine to machine
+ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machine to machine
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
@@ -65,15 +65,26 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
     if world.alone:
         return
     world.agree(facts_of_network(network, data))
-    if shared:
-        probes = torch.tensor(world.tell(initial_probes(network)), dtype=torch.float64)
-        largest = float(probes[0, 1:].abs().max())
-        same = torch.isclose(probes, probes[:1], rtol=ROUNDED, atol=ROUNDED * largest, equal_nan=True).all(1)
-        if not bool(same.all()):
-            raise ValueError(
-                "all processes must begin with the same parameters, as --init is shared; process "
-                f"{int((~same).nonzero()[0])} has others than process 0. Start them all alike."
-            )
+    if shared and (rank := _differs(world.tell(initial_probes(network)))):
+        raise ValueError(
+            f"all processes must begin with the same parameters, as --init is shared; process {rank} has others than "
+            "process 0. Start them all alike."
+        )
+    if rank := _differs(world.tell(output_probes(network))):
+        raise ValueError(
+            "all processes must agree; the outputs of the model, for the same parameters and inputs, in process "
+            f"{rank} are not those in process 0. Start them all with the same code of the model."
+        )
+
+
+def _differs(told: Sequence[Sequence[float]]) -> int:
+    """The first process whose numbers are not those of process 0, beyond rounding; 0 if there is none."""
+    if (other := next((rank for rank, numbers in enumerate(told) if len(numbers) != len(told[0])), 0)) > 0:
+        return other
+    probes = torch.tensor(told, dtype=torch.float64)
+    largest = float(probes[0, 1:].abs().max())
+    same = torch.isclose(probes, probes[:1], rtol=ROUNDED, atol=ROUNDED * largest, equal_nan=True).all(1)
+    return 0 if bool(same.all()) else int((~same).nonzero()[0])
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:

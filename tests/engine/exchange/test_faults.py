@@ -35,14 +35,14 @@ def built(digits):
     return network(MODEL, digits, nodes=NODES, batch_size=4, lr=0.1, dtype="float64", mixing=mixing)
 
 
-def together(digits, work, plan=None, **options):
-    """`work(mine, exchange)` for each process, in threads; the last one's messages are changed as planned."""
+def together(digits, work, plan=None, liar=LIAR, **options):
+    """`work(mine, exchange)` for each process, in threads; the messages of one are changed as planned."""
     store, results, errors = dist.HashStore(), [None] * RANKS, []
     nets = [part_of(built(digits), part) for part in PARTS]
 
     def runs(rank):
         group = Pairs(store, rank)
-        exchange = Messages(nets[rank], PARTS, rank, Faulty(group, plan or {}) if rank == LIAR else group, **options)
+        exchange = Messages(nets[rank], PARTS, rank, Faulty(group, plan or {}) if rank == liar else group, **options)
         try:
             results[rank] = work(nets[rank], exchange)
         except BaseException as error:
@@ -100,6 +100,21 @@ def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
     assert missing == any(bool((weights == 0).any()) for weights in others)
     if fault in HARMLESS:
         assert any("twice" in what or "stale" in what for what in results[0][1].post.refused)
+
+
+def test_one_participant_with_nan_costs_the_others_of_its_process_nothing(digits, caplog):
+    results = together(digits, trained, {WHEN: "NaN"}, liar=0, policy="carry-on", patience=10.0)
+    real = effective(results)
+    for k in (2, 3):
+        torch.testing.assert_close(real[WHEN][k], torch.tensor([1, 0, 1, 1], dtype=torch.float64) / 3)
+    assert bool((real[WHEN][:2] == 0.25).all())  # what a process keeps to itself is not sent
+    for t, round_ in enumerate(replayed(digits, real)):
+        mine = torch.cat([rounds[t].after.theta for rounds, _ in results])
+        torch.testing.assert_close(mine, round_.after.theta, rtol=0, atol=1e-12)
+    said = "process 0 did not send all its parameters of round 2: it sent numbers of participant 1 that are NaN"
+    assert any(message.startswith(said) for message in caplog.messages)
+    with pytest.raises(PeerError, match="it sent numbers of participant 1 that are NaN or infinite"):
+        together(digits, trained, {WHEN: "NaN"}, liar=0, policy="stop", patience=10.0)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,14 @@ def test_anything_else_is_refused(data, said):
         read(data)
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_rows_that_are_not_finite_are_left_out_and_named(wrong):
+    values = torch.ones(ROWS, COLUMNS, dtype=torch.float64)
+    values[0, 5] = wrong
+    frame = read(message(rows=values))
+    assert (frame.nodes.tolist(), frame.rows.tolist(), frame.not_finite) == ([4], [[1.0] * COLUMNS], (3,))
+
+
 def test_large_numbers_are_numbers():
     large = torch.full((ROWS, COLUMNS), 1e308, dtype=torch.float64)
     assert torch.equal(read(message(rows=large)).rows, large)

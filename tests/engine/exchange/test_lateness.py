@@ -185,8 +185,7 @@ def test_who_has_come_back_is_not_taken_for_gone_by_a_message_to_its_earlier_sel
 
 
 def test_who_sends_again_is_named_once(caplog):
-    post = SimpleNamespace(gone=lambda peer: "", heard=lambda peer: 0.0, last=lambda peer: 0)
-    attendance = Attendance(post, patience=2.0, stops=False)
+    attendance = Attendance(Post(None, {}, lambda peer, data: None), patience=2.0, stops=False)
     for _ in range(2):
         attendance.missing(1, "its parameters", MissingError("nothing came in time", late=True))
         attendance.came(1)

@@ -33,6 +33,7 @@ class Frame(NamedTuple):
         step: The number of the exchange, the same in every process.
         t: The round.
         nodes: Whose rows they are.
+        not_finite: Participants whose rows came with it and were left out, because they are NaN or infinite.
     """
 
     kind: int
@@ -40,6 +41,7 @@ class Frame(NamedTuple):
     t: int
     nodes: Int[Tensor, " rows"]
     rows: Float[Tensor, "rows columns"]
+    not_finite: tuple[int, ...] = ()
 
 
 def size(rows: int, columns: int, dtype: torch.dtype) -> int:
@@ -86,7 +88,7 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int,
     """The frame in these bytes, if it is what is expected of its sender.
 
     Args:
-        data: At least the frame; what follows it is ignored. The frame's rows are views of it.
+        data: At least the frame; what follows it is ignored. The frame's rows are views of it if all are finite.
         allowed: The participants whose rows its sender may send, by kind.
 
     Raises:
@@ -96,7 +98,13 @@ def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int,
     if kind not in allowed:
         raise FrameError(f"a {KINDS[kind]}, where rows were expected")
     t, *rest = _header(data)[4:]
-    return Frame(kind, step, t, *_body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind]))
+    nodes, rows = _body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind])
+    # a sum is 17 times as fast, but may overflow
+    if isfinite(rows.sum().item()) or not len(wrong := nodes[~(good := rows.isfinite().all(1))]):
+        return Frame(kind, step, t, nodes, rows)
+    if not bool(good.any()):
+        raise FrameError(f"numbers of participant {int(wrong[0])} that are NaN or infinite")
+    return Frame(kind, step, t, nodes[good], rows[good], tuple(wrong.tolist()))
 
 
 def not_finite(data: Tensor) -> int | None:
@@ -135,9 +143,6 @@ def _body(
     whose = set(nodes.tolist())
     if len(whose) != rows or not whose <= allowed:
         raise FrameError("rows of participants that are not its own to send")
-    # a sum is 17 times as fast, but may overflow
-    if not isfinite(values.sum().item()) and not bool(values.isfinite().all()):
-        raise FrameError(f"numbers of participant {not_finite(data)} that are NaN or infinite")
     return nodes, values
 
 

@@ -253,6 +253,9 @@ class Messages:
                 self.attendance.missing(peer, f"its {frames.KINDS[kind]} of round {t}", error)
             else:
                 self.attendance.came(peer)
+                for node in frame.not_finite:
+                    why = MissingError(f"it sent numbers of participant {node} that are NaN or infinite")
+                    self.attendance.missing(peer, f"all its {frames.KINDS[kind]} of round {t}", why)
                 yield frame
 
     def _receive(self, peer: int, kind: int, step: int, start: float, end: float) -> Frame:

@@ -1,9 +1,9 @@
 """Letters to and from the other processes, by torch.distributed: a thread for each direction of each pair.
 
-The thread that receives always has a buffer waiting, of the largest size that its peer may send, and a few messages of
-each peer are kept, as they came: memory is bounded whatever a peer sends. Late, early and repeated messages are told
-apart by their number; the rest is checked by the thread that asks for a message, because threads that take turns cost
-more than the checks. A peer that dies makes its own threads stop, nobody else's.
+The thread that receives always has a buffer waiting, with room for twice the largest message that its peer may send,
+and a few messages of each peer are kept, as they came: memory is bounded whatever a peer sends. Late, early and
+repeated messages are told apart by their number; the rest is checked by the thread that asks for a message, because
+threads that take turns cost more than the checks. A peer that dies makes its own threads stop, nobody else's.
 """
 
 import re
@@ -24,6 +24,8 @@ from cascadice.engine.exchange.frames import GOODBYE, HEADER, STILL_WAITING, Fra
 WAITING = 4  # messages to a peer that does not read, before further ones wait or are dropped
 AHEAD = 4  # messages of a peer that are kept until they are asked for
 TAG = 7
+ROOM = 2**20  # bytes by which a message may be too large at least, or by its whole size: beyond that, gloo aborts
+MARK = torch.tensor([0x5A, 0xC3, 0x96, 0x0F] * 2, dtype=torch.uint8)  # stands behind the room of the largest message
 FINISHED = "it has finished"
 ENDLESS = timedelta(days=3650)  # gloo closes every pair of a group in which one wait times out
 
@@ -220,10 +222,12 @@ class Post:
 
     def _reads(self, peer: int, size: int) -> None:
         while True:
-            buffer = torch.empty(size, dtype=torch.uint8)  # a frame's rows are part of it
+            room = torch.empty(size + max(size, ROOM), dtype=torch.uint8)
+            buffer, behind = room[:size], room[size : size + len(MARK)]  # a frame's rows are part of the buffer
             buffer[: HEADER.size] = 0  # what came before must not pass for a header
+            behind.copy_(MARK)
             try:
-                self._group.recv([buffer], peer, TAG).wait(ENDLESS)
+                self._group.recv([room], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
                 self._lose(peer, _reason(error))
                 return
@@ -237,8 +241,11 @@ class Post:
                 return
             if kind == STILL_WAITING:
                 self._waits[peer] = step
-            else:
+            elif torch.equal(behind, MARK):
                 self._accept(peer, (kind, step), Letter(buffer, count))
+            else:
+                self.refused[f"process {peer} sent messages that were too large"] += 1
+                self._accept(peer, (kind, step), Letter(f"it sent a message of more than {size} bytes", count))
 
     def _accept(self, peer: int, key: tuple[int, int], letter: Letter) -> None:
         with self._changed:
