@@ -1,6 +1,7 @@
 """Ask a run whose data helped whom, while it trains or later from its recording: same tables, same numbers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,13 @@ def protect(out: Path) -> None:
 
 
 def clear(out: Path) -> None:
-    """Remove the table, its figure and the losses beside it, and nothing else."""
+    """Remove the table, its figure and the losses beside it, and nothing else.
+
+    Its note says that it is not finished before the first part goes, so that nobody takes what is left for the whole.
+    """
+    if parts(out) and (out / NOTE).exists():
+        with suppress(ValueError):  # a damaged one says nothing at all
+            files.write_json(out / NOTE, {PLANNED: str(len(parts(out))), **read_note(out)})
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):
         files.remove(path)
 
