@@ -11,7 +11,7 @@ import torch
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.reward.contributions import Entry
 from cascadice.applications.reward.ledger import enter, read_ledger
-from cascadice.applications.reward.seals import read_key
+from cascadice.applications.reward.seals import TERMS_SEAL, read_key
 from cascadice.cli import main
 from cascadice.files import checksums, keep_checksums, remove, write_json
 from cascadice.report.page import collect
@@ -137,6 +137,18 @@ def doubled(run, results):
     return results | {"others_weight": -earned / 2, "payments": payments, "table": {"rows": rows}}
 
 
+def other_budget(run, results):
+    """Ten times the budget, and payments that follow from it and the sealed ledger."""
+    rows = [[node, 10 * payment, *rest] for node, payment, *rest in results["table"]["rows"]]
+    payments = [10 * payment for payment in results["payments"]]
+    return results | {"budget": 1000.0, "payments": payments, "table": {"rows": rows}}
+
+
+def without_terms_seal(results):
+    """As the payments of sealed ledgers were before terms were sealed too."""
+    return {name: value for name, value in results.items() if name != TERMS_SEAL}
+
+
 def lost_ledger(run, results):
     shutil.rmtree(run / "ledger")
     return results | {"ledger": "nowhere/ledger"}
@@ -147,6 +159,8 @@ FORGERIES = {
     "others and others_weight must be numbers from 0 on": of_payments(doubled),
     "forged/chain.jsonl was entered without a key": of_payments(lambda run, results: results | forged_outside(run)),
     "there is no ledger in": of_payments(lost_ledger),
+    "payout) were sealed with another key, or altered": of_payments(other_budget),
+    "payout) were not sealed": of_payments(lambda run, results: without_terms_seal(other_budget(run, results))),
     "has no ledger whose seal the key could verify": without_ledger,
 }
 
@@ -156,6 +170,18 @@ def test_who_lacks_the_key_cannot_forge_payments(check, whole, said):
     code, _, err = check(FORGERIES[said], "--seal", str(whole / "key"))
     assert code == 1
     assert said in err
+
+
+def test_payments_from_before_terms_were_sealed_are_shown_and_paid_again(check, whole, tmp_path):
+    change = of_payments(lambda run, results: without_terms_seal(results))
+    assert check(change)[0] == 0
+    code, _, err = check(lambda run: None, "--seal", str(whole / "key"))
+    assert code == 1
+    assert "Pay again with --overwrite and --seal." in err
+    assert "reward" in [section["name"] for section in collect(tmp_path / "run")["sections"]]
+    pay = ["--budget", "100", "--kind", "shares", "--hops", "1", "--eval-samples", "20", "--overwrite", "--quiet"]
+    assert main(["reward", str(tmp_path / "run"), *pay, "--seal", str(whole / "key")]) == 0
+    assert check(lambda run: None, "--seal", str(whole / "key"))[0] == 0
 
 
 def test_a_sealed_ledger_outside_the_run_is_verified(check, whole, tmp_path):

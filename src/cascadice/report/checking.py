@@ -9,7 +9,7 @@ from typing import Any
 from cascadice import files
 from cascadice.applications.reward.audit import ledger_of
 from cascadice.applications.reward.ledger import Ledger, read_ledger
-from cascadice.applications.reward.seals import check_sealed
+from cascadice.applications.reward.seals import check_sealed, check_terms_sealed
 from cascadice.files import checksums, digests
 from cascadice.files.tensors import read_tensors
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
@@ -226,6 +226,7 @@ def _check_record(area: Area, path: Path, identity: str | None, key: bytes | Non
     area.how[-1:] = ["computed again"] * any(not text.startswith("Not ") for text in checked)
     if key is not None and path.parent.name == "reward" and checked:  # its ledger may lie outside the run
         _check_seal(area, ledger_of(results, path.parent), key)
+        area.attempt(SEAL, lambda: check_terms_sealed(results, key))
     area.problems[before:] = [f"{path}: {wrong}" for wrong in area.problems[before:]]
 
 

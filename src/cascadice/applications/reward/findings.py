@@ -18,7 +18,7 @@ from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
 from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
-from cascadice.applications.reward.seals import check_sealed, read_key, signature
+from cascadice.applications.reward.seals import TERMS_SEAL, check_sealed, read_key, signature, terms_signature
 from cascadice.applications.reward.sentences import check_gap, everybody, length, sentences
 from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import track
@@ -87,7 +87,9 @@ def _run(args: argparse.Namespace, world: World) -> None:
         ledger = read_ledger(folder, note)
         measured = _training(ledger, swept, args, among)
         results = _results(writer, ledger, _paid(ledger, args, among, recording.network), measured, args, among)
-    of_all = writer.write(plain(results), picture.plot, SECTION, world)
+    written = plain(results)
+    written |= {} if key is None else {TERMS_SEAL: terms_signature(key, written)}
+    of_all = writer.write(written, picture.plot, SECTION, world)
     _print_payments(writer, of_all["table"]["rows"], world)
     writer.print_files(f"; the ledger in {ledger.folder}")
 
