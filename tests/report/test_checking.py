@@ -13,7 +13,7 @@ from cascadice.applications.reward.contributions import Entry
 from cascadice.applications.reward.ledger import enter, read_ledger
 from cascadice.applications.reward.seals import TERMS_SEAL, read_key
 from cascadice.cli import main
-from cascadice.files import checksums, keep_checksums, remove, write_json
+from cascadice.files import checksums, keep_checksums, locks, remove, write_json
 from cascadice.report.page import collect
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
@@ -233,6 +233,25 @@ def test_a_run_that_trains_meanwhile_is_no_problem(check, monkeypatch):
     monkeypatch.setattr(checksums, "problem", meanwhile)
     code, out, err = check()
     assert (code, err) == (0, ""), out
+
+
+def test_a_folder_that_is_being_removed_is_no_problem_but_damage_is(check, whole, tmp_path, monkeypatch):
+    """A ledger goes file by file, while its writer holds the lock; a damaged round stays damaged."""
+
+    def half_removed(run):
+        (run / "ledger" / "part-00000001.parquet").unlink()
+        (run / "rounds" / "000001.safetensors").unlink()
+
+    def gone(seconds):
+        for name in ("ledger", "reward"):
+            remove(tmp_path / "run" / name)
+
+    monkeypatch.setattr("cascadice.report.checking.sleep", gone)
+    with locks.locked(tmp_path / "run"):
+        code, _, err = check(half_removed)
+    assert code == 1
+    assert "rounds/000001.safetensors is missing" in err
+    assert "ledger" not in err
 
 
 @pytest.mark.parametrize("said", ATTACKS)
