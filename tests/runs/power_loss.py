@@ -73,10 +73,10 @@ def recording(folder: Path) -> Iterator[list[Change]]:
                 note("remove", gone)
         remove(path, durable)
 
-    def noted_make(made: Path) -> None:
+    def noted_make(made: Path) -> list[Path]:
         for missing in reversed([place for place in (made, *made.parents) if not place.exists()]):
             note("name", missing)
-        make(made)
+        return make(made)
 
     def noted_replace(draft: Path, path: Path) -> Path:
         note("name", path, draft.read_bytes() if draft in flushed else b"")

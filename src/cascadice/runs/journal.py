@@ -63,6 +63,7 @@ class Journal:
     timed: bool = True
     departures: Departures = field(default_factory=Departures)
     earlier_versions: list[dict[str, str]] = field(default_factory=list)
+    warning: str = ""
 
     @property
     def identity(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from cascadice.applications.charts import interval_text
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.reward import picture
-from cascadice.applications.reward.audit import audit
+from cascadice.applications.reward.audit import AGAIN, audit
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
@@ -55,6 +55,7 @@ SECTION = Section(
     everybody=everybody,
     kept=("contributions", "samples"),
     length=length,
+    again=AGAIN,
 )
 
 
