@@ -77,8 +77,10 @@ class Journal:
 
 
 def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance: Tensor) -> None:
-    """Raise DivergedError where parameters and batch losses are finite, but not what is computed from them."""
+    """Raise DivergedError where batch losses are finite, but not parameters or what is computed from them."""
     after, size = round.after, round.after.theta.abs().amax(1)
+    if not bool(size.isfinite().all()):
+        raise DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
     wrong = distance.isinf() & (size == size.max())
     for tensor in after.state.values():
         wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
@@ -96,8 +98,9 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     to_keep = store.rounds_to_keep(journal.config.record)
     evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
     test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
-    distance = consensus(round.after.theta)
-    if evaluated:
+    distance, every = consensus(round.after.theta), journal.every
+    due = (round.t + 1) % every == 0 if every else monotonic() - journal.saved > CHECKPOINT_SECONDS
+    if evaluated or due:
         _check_finite(journal, round, test, distance)
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
@@ -111,8 +114,8 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     _note_departures(journal, round)
     journal.metrics.append(RoundMetrics(round.t, loss, distance, test, _traffic(journal)))
     journal.t, journal.participants = round.t + 1, round.after
-    every, start = journal.every, monotonic()
-    if journal.t % every == 0 if every else start - journal.saved > CHECKPOINT_SECONDS:
+    start = monotonic()
+    if due:
         save(journal)
     if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
         _write(journal)
@@ -149,10 +152,10 @@ def save(journal: Journal) -> None:
     locks.check_held(journal.folder)
     _metrics_to_cpu(journal)
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
-    # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
+    # on CUDA the engine looks for divergence only now and then, and Ctrl-C may come before a look at the parameters
     _keep_earlier(journal)
     sound = journal.network.uneven or bool(fresh and torch.stack(fresh).isfinite().all())  # a recorder has looked
-    if fresh and journal.participants is not None and sound:
+    if fresh and sound and journal.participants is not None and bool(journal.participants.theta.isfinite().all()):
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         write_departures(journal.folder, journal.departures)
