@@ -192,6 +192,13 @@ def test_what_never_ends_is_not_read(tmp_path, listed):
         files.read_json(tmp_path / "a.json")
 
 
+def test_a_file_that_cannot_be_written_leaves_no_folder(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError, match="full"), files.replacing(tmp_path / "there" / "new" / "page" / "a.html"):
+        raise OSError("full")
+    assert [*tmp_path.rglob("*")] == [tmp_path / "there"]
+
+
 def test_what_the_system_says_is_about_the_file_not_its_draft(tmp_path):
     (tmp_path / "a.json").mkdir()
     with pytest.raises(IsADirectoryError) as caught:

@@ -98,8 +98,9 @@ def test_a_run_goes_on_when_its_output_cannot_be_written(monkeypatch, tmp_path, 
     assert files.read_json(tmp_path / "run" / "manifest.json")["status"] == "finished"
 
 
-def test_standard_output_may_be_closed():
-    line = f"{sys.executable} -m cascadice list recipes >&-"
+@pytest.mark.parametrize("how", [">&-", "1</dev/null"])  # closed, and open for reading only
+def test_standard_output_may_be_closed(how):
+    line = f"{sys.executable} -m cascadice list recipes {how}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -11,9 +11,9 @@ import torch
 from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.reward.contributions import Entry
 from cascadice.applications.reward.ledger import enter, read_ledger
-from cascadice.applications.reward.seals import read_key
+from cascadice.applications.reward.seals import TERMS_SEAL, read_key
 from cascadice.cli import main
-from cascadice.files import checksums, keep_checksums, remove, write_json
+from cascadice.files import checksums, keep_checksums, locks, remove, write_json
 from cascadice.report.page import collect
 
 PREDECESSOR = Path(__file__).parents[1] / "predecessor" / "run-0.1.0"
@@ -136,6 +136,18 @@ def doubled(run, results):
     return results | {"others_weight": -earned / 2, "payments": payments, "table": {"rows": rows}}
 
 
+def other_budget(run, results):
+    """Ten times the budget, and payments that follow from it and the sealed ledger."""
+    rows = [[node, 10 * payment, *rest] for node, payment, *rest in results["table"]["rows"]]
+    payments = [10 * payment for payment in results["payments"]]
+    return results | {"budget": 1000.0, "payments": payments, "table": {"rows": rows}}
+
+
+def without_terms_seal(results):
+    """As the payments of sealed ledgers were before terms were sealed too."""
+    return {name: value for name, value in results.items() if name != TERMS_SEAL}
+
+
 def lost_ledger(run, results):
     shutil.rmtree(run / "ledger")
     return results | {"ledger": "nowhere/ledger"}
@@ -146,6 +158,8 @@ FORGERIES = {
     "others and others_weight must be numbers from 0 on": of_payments(doubled),
     "forged/chain.jsonl was entered without a key": of_payments(lambda run, results: results | forged_outside(run)),
     "there is no ledger in": of_payments(lost_ledger),
+    "payout) were sealed with another key, or altered": of_payments(other_budget),
+    "payout) were not sealed": of_payments(lambda run, results: without_terms_seal(other_budget(run, results))),
     "has no ledger whose seal the key could verify": without_ledger,
 }
 
@@ -155,6 +169,18 @@ def test_who_lacks_the_key_cannot_forge_payments(check, whole, said):
     code, _, err = check(FORGERIES[said], "--seal", str(whole / "key"))
     assert code == 1
     assert said in err
+
+
+def test_payments_from_before_terms_were_sealed_are_shown_and_paid_again(check, whole, tmp_path):
+    change = of_payments(lambda run, results: without_terms_seal(results))
+    assert check(change)[0] == 0
+    code, _, err = check(lambda run: None, "--seal", str(whole / "key"))
+    assert code == 1
+    assert "Pay again with --overwrite and --seal." in err
+    assert "reward" in [section["name"] for section in collect(tmp_path / "run")["sections"]]
+    pay = ["--budget", "100", "--kind", "shares", "--hops", "1", "--eval-samples", "20", "--overwrite", "--quiet"]
+    assert main(["reward", str(tmp_path / "run"), *pay, "--seal", str(whole / "key")]) == 0
+    assert check(lambda run: None, "--seal", str(whole / "key"))[0] == 0
 
 
 def test_a_sealed_ledger_outside_the_run_is_verified(check, whole, tmp_path):
@@ -206,6 +232,25 @@ def test_a_run_that_trains_meanwhile_is_no_problem(check, monkeypatch):
     monkeypatch.setattr(checksums, "problem", meanwhile)
     code, out, err = check()
     assert (code, err) == (0, ""), out
+
+
+def test_a_folder_that_is_being_removed_is_no_problem_but_damage_is(check, whole, tmp_path, monkeypatch):
+    """A ledger goes file by file, while its writer holds the lock; a damaged round stays damaged."""
+
+    def half_removed(run):
+        (run / "ledger" / "part-00000001.parquet").unlink()
+        (run / "rounds" / "000001.safetensors").unlink()
+
+    def gone(seconds):
+        for name in ("ledger", "reward"):
+            remove(tmp_path / "run" / name)
+
+    monkeypatch.setattr("cascadice.report.checking.sleep", gone)
+    with locks.locked(tmp_path / "run"):
+        code, _, err = check(half_removed)
+    assert code == 1
+    assert "rounds/000001.safetensors is missing" in err
+    assert "ledger" not in err
 
 
 @pytest.mark.parametrize("said", ATTACKS)

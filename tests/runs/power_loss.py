@@ -5,7 +5,7 @@ may be missing. A name that was made, replaced or removed is kept once its folde
 or not, whatever happened to the names changed before and after it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cascadice import files
-from cascadice.files import checksums
+from cascadice.files import jsonl
 
 State = dict[str, bytes | None]
 """What a folder holds: the content of each file by its path, None for a folder."""
@@ -54,11 +54,12 @@ def recording(folder: Path) -> Iterator[list[Change]]:
     changes: list[Change] = []
     flushed: set[Path] = set()
     sync, remove, make, replace = files.sync, files.remove, files.make_folder, Path.replace
-    append = checksums.ChecksumList.append
+    append = jsonl.append
 
     def note(kind: str, path: Path, content: bytes | None = None) -> None:
-        if folder in (path, *path.parents):
-            changes.append(Change(kind, str(path.relative_to(folder)), content))
+        whole = path.absolute()  # commands are given paths from where they are
+        if folder in (whole, *whole.parents):
+            changes.append(Change(kind, str(whole.relative_to(folder)), content))
 
     def noted_sync(path: Path) -> None:
         sync(path)
@@ -72,10 +73,10 @@ def recording(folder: Path) -> Iterator[list[Change]]:
                 note("remove", gone)
         remove(path, durable)
 
-    def noted_make(made: Path) -> None:
+    def noted_make(made: Path) -> list[Path]:
         for missing in reversed([place for place in (made, *made.parents) if not place.exists()]):
             note("name", missing)
-        make(made)
+        return make(made)
 
     def noted_replace(draft: Path, path: Path) -> Path:
         note("name", path, draft.read_bytes() if draft in flushed else b"")
@@ -83,14 +84,15 @@ def recording(folder: Path) -> Iterator[list[Change]]:
             note("content", path, draft.read_bytes())
         return replace(draft, path)
 
-    def noted_append(list_: checksums.ChecksumList, entry: dict[str, Any], sync: bool = False) -> None:
-        append(list_, entry, sync)
-        note("content", list_.path, list_.path.read_bytes())
+    def noted_append(path: Path, entry: Mapping[str, Any], end: int, sync: bool = True) -> int:
+        end = append(path, entry, end, sync)
+        note("content", path, path.read_bytes())
         if sync:
-            note("flush", list_.path)
+            note("flush", path)
+        return end
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checksums.ChecksumList, "append", noted_append)
+        patch.setattr(jsonl, "append", noted_append)
         for name, noted in {"sync": noted_sync, "remove": noted_remove, "make_folder": noted_make}.items():
             patch.setattr(files, name, noted)
         patch.setattr("cascadice.runs.store.remove", noted_remove)

@@ -231,7 +231,7 @@ def test_other_versions_of_libraries_are_named_and_kept(unlisted, capsys):
     resume(unlisted, 8)
     manifest = json.loads((unlisted / "manifest.json").read_text())
     assert (manifest["versions"], manifest["earlier_versions"]) == (now, [then])
-    assert capsys.readouterr().err.splitlines() == [said]
+    assert capsys.readouterr().err == ""  # said once
 
 
 def test_a_manifest_without_times_is_resumed(unlisted):

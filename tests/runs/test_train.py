@@ -10,7 +10,7 @@ import torch
 
 from cascadice import files
 from cascadice.engine import DivergedError, evaluate, simulate
-from cascadice.runs import store
+from cascadice.runs import store, train
 from cascadice.runs.config import build, override
 from cascadice.runs.folder import read_config
 from cascadice.runs.recipes import demo
@@ -214,6 +214,27 @@ def test_divergence_keeps_what_was_before(tmp_path):
     manifest = files.read_json(tmp_path / "a" / "manifest.json")
     assert (manifest["status"], manifest["rounds"]) == ("diverged", 1)
     assert [m.t for m in store.read_metrics(tmp_path / "a")] == [0] == store.saved_rounds(tmp_path / "a")
+    assert not (tmp_path / "a" / store.CHECKPOINT).exists()
+
+
+def test_parameters_that_are_not_finite_are_no_checkpoint(tmp_path):
+    """The first batch loss is finite, and nothing is evaluated before the checkpoint."""
+    config = replace(SMALL, lr=3e38, weight_decay=1e3, checkpoint_every=1, eval_every=6)
+    with pytest.raises(DivergedError, match=r"participant \d has parameters that became NaN or infinite in round 0"):
+        run(config, tmp_path / "a", quiet=True)
+    assert files.read_json(tmp_path / "a" / "manifest.json")["status"] == "diverged"
+    assert not (tmp_path / "a" / store.CHECKPOINT).exists()
+
+
+def test_parameters_that_are_not_finite_are_not_saved_on_ctrl_c(tmp_path, monkeypatch):
+    def stop(journal, round, last):
+        enter(journal, round, last)
+        raise KeyboardInterrupt
+
+    enter = train.enter
+    monkeypatch.setattr(train, "enter", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(SMALL, lr=3e38, weight_decay=1e3, checkpoint_every=None, eval_every=6), tmp_path / "a", quiet=True)
     assert not (tmp_path / "a" / store.CHECKPOINT).exists()
 
 

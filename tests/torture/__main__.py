@@ -28,6 +28,8 @@ KINDS: Mapping[str, Kind] = {
     "kills": Kind("kills", 5, "processes killed at every write and at random moments"),
     "full disks": Kind("disks", 2, "disks with no room left, and files that may not grow"),
     "writers": Kind("writers", 2, "several processes that write into one folder"),
+    "checks": Kind("checks", 1.5, "`check` on a run that is being written"),
+    "forgeries": Kind("forgeries", 1, "payments and ledgers forged without the key"),
     "command lines": Kind("commands", 3, "flags and values by chance"),
     "numbers": Kind("numbers", 2, "extreme settings, strange matrices, huge sizes, little memory"),
     "injections": Kind("injections", 1.5, "names that are markup or commands of a terminal"),

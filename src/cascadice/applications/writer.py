@@ -43,7 +43,8 @@ class Section(NamedTuple):
     what it needs, the page shows the picture.
     `everybody` puts together the results of several processes, in their order. `kept` names what it needs for charts
     alone: processes do not tell one another as much. `table` gives the table as the page shows it. `length` says, of
-    results about the final models, how many rounds the run had then; None of others.
+    results about the final models, how many rounds the run had then; None of others. `again` is what the command needs
+    to replace results of a run that went on.
     """
 
     question: str
@@ -55,6 +56,7 @@ class Section(NamedTuple):
     kept: tuple[str, ...] = ()
     table: Callable[[Json], Json] = lambda table: table
     length: Callable[[Json], int | None] = lambda results: None
+    again: str = "--overwrite"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Standard output that may be closed, and errors that nobody foresaw."""
 
+import errno
 import os
 import sys
 import tempfile
@@ -14,7 +15,7 @@ TRACEBACK = "CASCADICE_TRACEBACK"  # set to 1, unexpected errors are shown in fu
 class _Output:
     """A stream that may fail: what is written after that goes nowhere, and what is computed goes on.
 
-    `failure` is why, unless its reader left, as `head` does.
+    `failure` is why, unless its reader left, as `head` does, or nothing can be written to it at all.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -38,7 +39,7 @@ class _Output:
         try:
             yield
         except OSError as error:
-            if not isinstance(error, BrokenPipeError):
+            if error.errno not in (errno.EPIPE, errno.EBADF):
                 self.failure = self.failure or error
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

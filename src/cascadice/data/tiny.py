@@ -2,6 +2,7 @@
 
 import io
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,7 +99,8 @@ def _held_out(flags: NDArray[Any], images: int) -> NDArray[np.bool_]:
 def _decode_all(decode: Callable[[T], Tensor], sources: Sequence[T]) -> Tensor:
     """Decode on all cores (Pillow releases the GIL), directly into one tensor."""
     images = torch.empty(len(sources), 3, SIDE, SIDE, dtype=torch.uint8)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.filterwarnings("ignore", ".*decompression bomb")  # `_decode` refuses images of another size
         for i, image in enumerate(pool.map(decode, sources)):
             images[i] = image
     return images

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -32,10 +32,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
         durable: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
             where many files are written, leave it for one call of `flush`.
     """
-    make_folder(path.parent)
+    made = make_folder(path.parent)
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
-    draft.touch(exist_ok=False)
     try:
+        draft.touch(exist_ok=False)
         with flock.turn(draft):  # `remove_drafts` leaves it alone
             yield draft
             if durable:
@@ -53,6 +53,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from None  # such as that of a full disk
     finally:
         draft.unlink(missing_ok=True)
+        remove_empty(made)
 
 
 def sync(path: Path) -> None:
@@ -78,14 +79,25 @@ def flush(folder: Path, paths: Iterable[Path]) -> None:
         sync(folder)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, and wait until their names would survive a loss of power."""
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder and those above it, and wait until their names would survive a loss of power; return the new ones.
+
+    The innermost one comes first.
+    """
     if folder.is_dir():
-        return
+        return []
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
         sync(place.parent)
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove these folders, the innermost first, up to one that holds something."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def remove(path: Path, durable: bool = True) -> None:

@@ -67,9 +67,7 @@ def locked(folder: Folder) -> Iterator[None]:
                     (place / LOCK).unlink()
             _handles.pop(place, None)
             os.close(handle)
-        with suppress(OSError):
-            for each in made:
-                each.rmdir()
+        files.remove_empty(made)
 
 
 def check_held(folder: Folder) -> None:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from cascadice import files
 from cascadice.applications.reward.audit import ledger_of
 from cascadice.applications.reward.ledger import Ledger, read_ledger
-from cascadice.applications.reward.seals import check_sealed
-from cascadice.files import checksums, digests
+from cascadice.applications.reward.seals import check_sealed, check_terms_sealed
+from cascadice.files import checksums, digests, locks
 from cascadice.files.tensors import read_tensors
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
 from cascadice.report.page.sections import audited
@@ -33,6 +34,7 @@ from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 
 SEAL = "seal"
+REPEATS, PAUSE = 3, 0.2  # of checks while somebody writes, and seconds in between: results are removed file by file
 READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted
 
 
@@ -69,7 +71,8 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
         data_root: Where the data are (None: where the run found them).
 
     Returns:
-        The parts of the run, each with what is wrong with it. Cost: every file is read twice.
+        The parts of the run, each with what is wrong with it. Cost: every file is read twice; if something seems wrong
+        while somebody writes to the folder, all is verified again, and what is wrong each time is returned.
 
     Raises:
         ValueError: If the folder holds no run.
@@ -79,6 +82,19 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
         []
     """
     folder = Path(run)
+    busy, areas = locks.in_use(folder), _check_once(folder, key, data_root)
+    for _ in range(REPEATS):
+        if not any(area.problems for area in areas) or not (busy or locks.in_use(folder)):
+            break
+        sleep(PAUSE)
+        before = {problem for area in areas for problem in area.problems}
+        busy, areas = locks.in_use(folder), _check_once(folder, key, data_root)
+        for area in areas:
+            area.problems = [problem for problem in area.problems if problem in before]
+    return areas
+
+
+def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[Area]:
     if not (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
     areas = _listed(folder)
@@ -226,6 +242,7 @@ def _check_record(area: Area, path: Path, identity: str | None, key: bytes | Non
     area.how[-1:] = ["computed again"] * any(not text.startswith("Not ") for text in checked)
     if key is not None and path.parent.name == "reward" and checked:  # its ledger may lie outside the run
         _check_seal(area, ledger_of(results, path.parent), key)
+        area.attempt(SEAL, lambda: check_terms_sealed(results, key))
     area.problems[before:] = [f"{path}: {wrong}" for wrong in area.problems[before:]]
 
 

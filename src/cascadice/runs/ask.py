@@ -1,6 +1,7 @@
 """Ask a run whose data helped whom, while it trains or later from its recording: same tables, same numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from cascadice.engine.operator import Exchange
 from cascadice.engine.parts import numbered
 from cascadice.files import checksums, locks
 from cascadice.influence.estimators import RoundInfluence, check_part, score_rounds, table
-from cascadice.influence.tables import NOTE, concatenate, parts, renumbered, write_part
+from cascadice.influence.tables import NOTE, concatenate, parts, read_note, renumbered, write_part
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, writing
@@ -186,7 +187,13 @@ def protect(out: Path) -> None:
 
 
 def clear(out: Path) -> None:
-    """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else."""
+    """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else.
+
+    Its note says that it is not finished before the first part goes, so that nobody takes what is left for the whole.
+    """
+    if parts(out) and (out / NOTE).exists():
+        with suppress(ValueError):  # a damaged one says nothing at all
+            files.write_json(out / NOTE, {PLANNED: str(len(parts(out))), **read_note(out)})
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):
         files.remove(path)
     remove_sweeps(out)

@@ -2,7 +2,7 @@
 
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,10 @@ def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:
     return [each for each in then if isinstance(each, dict) and each != versions()]
 
 
-def version_warning(earlier: Sequence[Mapping[str, str]]) -> str:
-    """That a run may not get the bits of one that was never stopped, if other versions trained a part of it."""
-    now, then = versions(), earlier[-1] if earlier else {}
+def version_warning(manifest: Mapping[str, Any]) -> str:
+    """That a run may not get the bits of one that was never stopped, if other versions trained it last."""
+    found = manifest.get("versions")
+    now, then = versions(), found if isinstance(found, dict) else {}
     other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]
     if not other:
         return ""

@@ -198,13 +198,16 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
     return manifest
 
 
-def check_length(folder: files.Folder, rounds: int | None) -> None:
-    """Raise ValueError if the run in a folder went on after results about its final models, which were of `rounds`."""
+def check_length(folder: files.Folder, rounds: int | None, again: str = "--overwrite") -> None:
+    """Raise ValueError if the run in a folder went on after results about its final models, which were of `rounds`.
+
+    `again` is what to add to the command that computed them.
+    """
     now = read_manifest(folder).get("rounds", 0)
     if rounds is not None and rounds < now:
         raise ValueError(
             f"it is about the models after {rounds} rounds, but the run has {now} by now. Repeat the command with "
-            "--overwrite."
+            f"{again}."
         )
 
 

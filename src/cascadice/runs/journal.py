@@ -65,6 +65,7 @@ class Journal:
     departures: Departures = field(default_factory=Departures)
     earlier_versions: list[dict[str, str]] = field(default_factory=list)
     run_id: str | None = None
+    warning: str = ""
 
     @property
     def identity(self) -> dict[str, str]:
@@ -78,8 +79,10 @@ class Journal:
 
 
 def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance: Tensor) -> None:
-    """Raise DivergedError where parameters and batch losses are finite, but not what is computed from them."""
+    """Raise DivergedError where batch losses are finite, but not parameters or what is computed from them."""
     after, size = round.after, round.after.theta.abs().amax(1)
+    if not bool(size.isfinite().all()):
+        raise DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
     wrong = distance.isinf() & (size == size.max())
     for tensor in after.state.values():
         wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
@@ -97,8 +100,9 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     to_keep = store.rounds_to_keep(journal.config.record)
     evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
     test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
-    distance = consensus(round.after.theta)
-    if evaluated:
+    distance, every = consensus(round.after.theta), journal.every
+    due = (round.t + 1) % every == 0 if every else monotonic() - journal.saved > CHECKPOINT_SECONDS
+    if evaluated or due:
         _check_finite(journal, round, test, distance)
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
@@ -112,8 +116,8 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     _note_departures(journal, round)
     journal.metrics.append(RoundMetrics(round.t, loss, distance, test, _traffic(journal)))
     journal.t, journal.participants = round.t + 1, round.after
-    every, start = journal.every, monotonic()
-    if journal.t % every == 0 if every else start - journal.saved > CHECKPOINT_SECONDS:
+    start = monotonic()
+    if due:
         save(journal)
     if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
         _write(journal)
@@ -150,10 +154,10 @@ def save(journal: Journal) -> None:
     locks.check_held(journal.folder)
     _metrics_to_cpu(journal)
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
-    # on CUDA the engine looks for divergence only now and then; a checkpoint must never hold NaN
+    # on CUDA the engine looks for divergence only now and then, and Ctrl-C may come before a look at the parameters
     _keep_earlier(journal)
     sound = journal.network.uneven or bool(fresh and torch.stack(fresh).isfinite().all())  # a recorder has looked
-    if fresh and journal.participants is not None and sound:
+    if fresh and sound and journal.participants is not None and bool(journal.participants.theta.isfinite().all()):
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
         store.write_metrics(journal.folder, journal.metrics, journal.network.members)
         write_departures(journal.folder, journal.departures)
@@ -279,7 +283,7 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
     """What stays the same as long as a run trains: its network, and the machine."""
     network, world = journal.network, journal.world
     cuda = network.device.type == "cuda"
-    process = {} if world.alone else {"rank": world.rank, "of": world.size, "members": list(network.members)}
+    process = {"rank": world.rank, "of": world.size, "members": list(network.members)}
     return {
         "strategy": network.strategy,
         "nodes": network.whole,
@@ -292,6 +296,6 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions(),
         **({"earlier_versions": journal.earlier_versions} if journal.earlier_versions else {}),
-        **({"process": process} if process else {}),
+        **({} if world.alone else {"process": process}),
         **({RUN_ID: journal.run_id} if journal.run_id else {}),
     }

@@ -10,7 +10,7 @@ from cascadice.data.samples import content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs import store
 from cascadice.runs.agreement import not_one_run
-from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions
+from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions, version_warning
 from cascadice.runs.config import Config
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
@@ -48,7 +48,7 @@ def open_journal(
         journal.departures = read_departures(folder).before(checkpoint.t)
         manifest = read_manifest(folder)
         journal.earlier_seconds = manifest.get("seconds", 0.0)
-        journal.earlier_versions = earlier_versions(manifest)
+        journal.earlier_versions, journal.warning = earlier_versions(manifest), version_warning(manifest)
         journal.started = manifest.get("started", journal.started)
     _check_earlier_rounds(journal)
     delete_later_rounds(journal)

@@ -19,7 +19,6 @@ from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.ask import answers, conclude, save_answer
-from cascadice.runs.binding import version_warning
 from cascadice.runs.config import Config, build, length_of, to_json
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter
@@ -111,8 +110,8 @@ def _run(
     if not console.quiet:
         print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
     about, warn = to_json(journal.config), Console(stderr=True)
-    if text := version_warning(journal.earlier_versions):
-        say(warn, f"warning: {text}")
+    if journal.warning:
+        say(warn, f"warning: {journal.warning}")
     with ending(journal), loggers.telling(callbacks, about, lambda text: say(warn, f"warning: {text}")) as tell:
         _train(journal, rounds, console, question, tell)
     print_closing(console, together.everybody(journal.world, journal.metrics[-1]), network.members)

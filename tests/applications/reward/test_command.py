@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cascadice import influence
+from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.contributions import Entry, by_shares
 from cascadice.applications.reward.ledger import CHAIN, by_round, enter, read_ledger, totals
 from cascadice.applications.reward.sentences import gap_in_words
@@ -36,8 +37,9 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Without the picture, which takes longer than the rest."""
+    """Without the pictures, which take longer than the rest."""
     monkeypatch.setattr("cascadice.pictures.charts.plot", lambda charts, path, title: write_json(path, {}))
+    monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
 
 
 @pytest.fixture
@@ -337,6 +339,36 @@ def test_a_ledger_of_another_run_or_of_other_settings_is_refused(reward, recorde
     assert code == 2
     assert "is the ledger of another run" in err
     assert (tmp_path / "out" / "reward.json").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (["--kind", "horizon"], r"effects up to round 5, but the run is recorded up to round 7 by now"),
+        (["--points", "2"], r"the models after 6 rounds, but the run has 8 by now"),
+    ],
+)
+def test_payments_of_a_run_that_went_on_are_paid_again_as_advised(recorded, tmp_path, capsys, undrawn, kind, said):
+    run = shutil.copytree(recorded, tmp_path / "run")
+    pay = ["reward", str(run), "--budget", "10", "--eval-samples", "40", *kind, "--quiet"]
+    assert main(pay) == 0
+    assert main(["run", "--resume", "--out", str(run), "--rounds", "8", "--quiet"]) == 0
+    assert main(["check", str(run), "--quiet"]) == 1
+    assert f"it is about {said}. Repeat the command with --overwrite --ledger DIR" in capsys.readouterr().err
+    assert main([*pay, "--overwrite", "--ledger", str(tmp_path / "new")]) == 0
+    assert main(["check", str(run), "--quiet"]) == 0
+
+
+def test_payments_for_rounds_say_that_the_run_went_on(recorded, tmp_path, undrawn):
+    run = shutil.copytree(recorded, tmp_path / "run")
+    pay = ["reward", str(run), "--budget", "10", "--eval-samples", "40", *SHARES, "--hops", "2", "--quiet"]
+    assert main(pay) == 0
+    (checked,) = audit(results_in(run / "reward"), run / "reward")
+    assert main(["run", "--resume", "--out", str(run), "--rounds", "8", "--quiet"]) == 0
+    later = "The run went on: rounds after 4 are not paid for. Repeat the command with --overwrite."
+    assert audit(results_in(run / "reward"), run / "reward") == [checked, later]
+    assert main([*pay, "--overwrite"]) == 0
+    assert len(audit(results_in(run / "reward"), run / "reward")) == 1
 
 
 def test_results_lie_in_the_runs_folder_unless_said_otherwise(recorded, capsys, undrawn):

@@ -1,5 +1,6 @@
 """Whether the payments in `reward.json` are what the ledger gives: they are computed again, not believed."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,13 @@ import torch
 from cascadice.applications.plain import Json
 from cascadice.applications.reward.ledger import Ledger, by_round, read_ledger
 from cascadice.applications.reward.payouts import pay
+from cascadice.runs import store
 from cascadice.runs.folder import CHAIN, read_manifest
 
 TERMS = ("budget", "floor", "clawback", "payments", "rounds", "seal", "ledger")
 FIRST_RULE = "proportional"  # the only one of version 0.1.0, which did not note it
 PAY_AGAIN = "Pay again, with cascadice reward --overwrite."
+AGAIN = "--overwrite --ledger DIR, where DIR is a new folder"  # a ledger is of one length of the run
 TOLERANCE = 1e-5  # of the budget; the table has six digits after the point
 
 
@@ -36,7 +39,23 @@ def audit(results: Json, folder: Path) -> list[str]:
         raise ValueError(f"the ledger in {ledger.folder} does not support the payments: {wrong}.")
     paid_for = by_round(ledger)[[ledger.rounds.index(t) for t in entered]]
     _compare(results, paid_for, np.unique(ledger.rows["participant"]).tolist(), folder.parent)
-    return [f"Computed again from the ledger: these are the payments that its {len(entered)} rounds give."]
+    again = f"Computed again from the ledger: these are the payments that its {len(entered)} rounds give."
+    return [again, *_later(ledger.note.get("kind", ""), entered, folder.parent)]
+
+
+def _later(kind: str, paid: list[int], run: Path) -> list[str]:
+    """That rounds recorded since are not paid for, in words; ValueError if they change what was paid for."""
+    last = max(store.saved_rounds(run), default=-1)
+    if (end := re.fullmatch(r"horizon, to the end of round (\d+)", kind)) and int(end[1]) < last:
+        raise ValueError(
+            f"it is about effects up to round {end[1]}, but the run is recorded up to round {last} by now. Repeat the "
+            f"command with {AGAIN}."
+        )
+    if (hops := re.fullmatch(r"shares, (\d+) hops?", kind)) and len(paid) > 1:
+        following = paid[-1] + paid[-1] - paid[-2]  # where only some rounds are paid for, the next of them
+        if following + int(hops[1]) - 1 <= last:
+            return [f"The run went on: rounds after {paid[-1]} are not paid for. Repeat the command with --overwrite."]
+    return []
 
 
 def ledger_of(results: Json, folder: Path) -> Ledger:

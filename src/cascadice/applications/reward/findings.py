@@ -12,12 +12,12 @@ import numpy as np
 from cascadice.applications.charts import interval_text
 from cascadice.applications.in_step import run_in_step
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.reward.audit import audit
+from cascadice.applications.reward.audit import AGAIN, audit
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS, Entry, by_horizon, by_shares, entries_of
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, enter, ledger_note, read_ledger, totals
 from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
-from cascadice.applications.reward.seals import check_sealed, read_key, signature
+from cascadice.applications.reward.seals import TERMS_SEAL, check_sealed, read_key, signature, terms_signature
 from cascadice.applications.reward.sentences import check_gap, everybody, length, sentences
 from cascadice.applications.writer import SIGN_RULE, Section, Writer, open_writer
 from cascadice.console import track
@@ -56,6 +56,7 @@ SECTION = Section(
     everybody=everybody,
     kept=("contributions", "samples"),
     length=length,
+    again=AGAIN,
 )
 
 
@@ -88,7 +89,9 @@ def _run(args: argparse.Namespace, world: World) -> None:
         ledger = read_ledger(folder, note)
         measured = _training(ledger, swept, args, among)
         results = _results(writer, ledger, _paid(ledger, args, among, recording.network), measured, args, among)
-    of_all = writer.write(plain(results), SECTION, world)
+    written = plain(results)
+    written |= {} if key is None else {TERMS_SEAL: terms_signature(key, written)}
+    of_all = writer.write(written, SECTION, world)
     _print_payments(writer, of_all["table"]["rows"], world)
     writer.print_files(f"; the ledger in {ledger.folder}")
 

@@ -1,14 +1,18 @@
 """Seals with a secret key: who lacks the key can neither change a ledger nor make another one that passes for it."""
 
 import hmac
+import json
 import os
 from pathlib import Path
 
+from cascadice.applications.plain import Json
 from cascadice.applications.reward.ledger import Ledger
 from cascadice.files.digests import check_ordinary
 from cascadice.runs.folder import CHAIN
 
 FEWEST_BYTES = 16
+TERMS = ("run", "budget", "floor", "clawback", "payout", "seal", "others", "others_weight")
+TERMS_SEAL = "terms_hmac"  # in reward.json
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
 
 
@@ -37,6 +41,25 @@ def read_key(path: str | None, *folders: Path) -> bytes | None:
 def signature(key: bytes, seal: str) -> str:
     """HMAC-SHA-256 over a line's seal, which is a digest of that line and of all before it."""
     return hmac.new(key, f"cascadice ledger {seal}".encode(), "sha256").hexdigest()
+
+
+def terms_signature(key: bytes, results: Json) -> str:
+    """HMAC-SHA-256 over the terms of payments and the seal of their ledger: together they determine the payments."""
+    terms = json.dumps({name: results.get(name) for name in TERMS}, sort_keys=True)
+    return hmac.new(key, f"cascadice payments {terms}".encode(), "sha256").hexdigest()
+
+
+def check_terms_sealed(results: Json, key: bytes) -> None:
+    """Raise ValueError unless the terms of these payments were sealed with this key.
+
+    Example:
+        >>> check_terms_sealed(read_json(folder / "reward.json"), read_key("/home/me/ledger.key"))  # doctest: +SKIP
+    """
+    found = str(results.get(TERMS_SEAL, ""))
+    if not hmac.compare_digest(found.encode(), terms_signature(key, results).encode()):
+        how = "sealed with another key, or altered" if found else "not sealed"
+        again = "Pay again with --overwrite and --seal."
+        raise ValueError(f"the terms of the payments (budget, floor, clawback, payout) were {how}. {again}")
 
 
 def check_sealed(ledger: Ledger, key: bytes | None) -> None:

@@ -96,7 +96,7 @@ def audited(results: Json, folder: Path) -> list[str]:
     if section is None:
         return []
     try:
-        check_length(folder.parent, _length(section, results))
+        check_length(folder.parent, _length(section, results), section.again)
         return section.audit(results, folder)
     except (KeyError, IndexError, AttributeError, OSError) as error:
         raise ValueError(f"it cannot be checked: {type(error).__name__} {error}.") from None
