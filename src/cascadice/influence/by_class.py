@@ -59,6 +59,17 @@ class ByClass:
         values = self.losses.sum(1)
         return (self.parts * values * torch.exp((kept.double() - self.at) @ (self.slopes / values[:, None]).T)).sum(1)
 
+    @property
+    def packed(self) -> Float[Tensor, "classes columns"]:
+        """All but α in one tensor, to be kept in a file; `unpack` reads it."""
+        return torch.cat([self.parts[:, None], self.losses, self.slopes], 1)
+
+
+def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
+    """What was packed, at this α."""
+    parts, losses, slopes = packed.split([1, n := packed.shape[1] // 2, n], 1)
+    return ByClass(at, parts[:, 0], losses, slopes)
+
 
 def whole_run_by_class(
     network: Network,

@@ -1,5 +1,6 @@
 """Estimates beside networks that were trained again: what is computed, what it says, and what is refused."""
 
+from collections import deque
 from math import comb, isnan, nan
 
 import pytest
@@ -26,7 +27,8 @@ from cascadice.applications.validate.idea import (
 )
 from cascadice.engine import DivergedError, simulate
 from cascadice.influence import agreement, evaluate_on, first_order, shares, shares_of_samples, truth
-from cascadice.influence.retraining import Prediction, leave_one_out, paired_advantage, retrain
+from cascadice.influence.by_class import whole_run_by_class
+from cascadice.influence.retraining import Prediction, leave_one_out, paired_advantage, retrain, without_each
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 
@@ -57,6 +59,22 @@ def test_whole_run_estimates_are_those_of_the_library():
     of_samples = setting(samples=True)
     found = estimate("whole-run-shares", of_samples)
     torch.testing.assert_close(found, whole_run_shares(network, rounds, evaluation).by_sample(SAMPLES))
+
+
+def test_by_class_it_predicts_as_the_library_does():
+    here = setting()
+    subsets = distinct_subsets(NODES, 0.5, 6)
+    classes = whole_run_by_class(*here[:3], at=0.5)
+    plan = make_plan(here, subsets, ["whole-run-by-class"], leave_one_out=True)
+    trained, results = train(here), Results()
+    deque(steps(here, plan, trained, results), maxlen=0)
+    (found,) = compare(here, plan, trained, results)
+    torch.testing.assert_close(found.predicted, classes.predicted(subsets))
+    lost = classes.predicted(torch.ones(1, NODES)) - classes.predicted(without_each(NODES))
+    expected = agreement(lost, trained.value - results[EACH])
+    assert found.leaving_out.spearman == pytest.approx(expected.spearman)
+    with pytest.raises(ValueError, match=r"'whole-run-by-class' scores participants only"):
+        estimate("whole-run-by-class", setting(samples=True))
 
 
 @pytest.mark.parametrize(("kind", "hops"), [("first-order", 1), ("truth", 1), ("shares", 4)])
@@ -92,7 +110,7 @@ def test_only_some_estimates_score_samples():
     assert kinds_of(samples=False) == list(ESTIMATES)
     here = setting()
     usual = make_plan(here, distinct_subsets(here.size, 0.5, 4), None, False).kinds
-    assert set(ESTIMATES) - set(usual) == {"whole-run-at-0.5"}  # which is checked if it is named
+    assert set(ESTIMATES) - set(usual) == {"whole-run-at-0.5", "whole-run-by-class"}  # checked if named
     with pytest.raises(ValueError, match=r"'truth' scores participants only. For samples use any of whole-run, "):
         estimate("truth", setting(samples=True))
     with pytest.raises(ValueError, match=r"unknown estimate 'whole-runs'. Did you mean 'whole-run'"):

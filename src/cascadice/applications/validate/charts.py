@@ -42,7 +42,7 @@ def _subsets(estimate: Json, retrained: list[float]) -> Json:
     points["hovertemplate"] = "predicted %{x:.4g}, retrained %{y:.4g}<extra></extra>"
     title = estimate["name"] + ("" if lds is None else f": {lds:.2f}")
     return chart(title, [points], f"Loss after retraining, by what {estimate['name']} predicts.", showlegend=False,
-                 xaxis=axis("predicted: sum of scores"), yaxis=axis("retrained test loss"))  # fmt: skip
+                 xaxis=axis("predicted"), yaxis=axis("retrained test loss"))  # fmt: skip
 
 
 def _colour(lds: Json) -> str:

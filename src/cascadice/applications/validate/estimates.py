@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, simulate
 from cascadice.influence import score_rounds, whole_run_shares
+from cascadice.influence.by_class import ByClass, unpack, whole_run_by_class
 from cascadice.influence.readings import sample_contributions
 from cascadice.influence.whole_run import WholeRun, whole_run
 from cascadice.names import lookup
@@ -69,6 +70,8 @@ class Kind(NamedTuple):
     of_samples: bool = True
     unasked: bool = True
     """Whether it is checked where no estimates are named."""
+    by_class: bool = False
+    """Whether it predicts class by class, and its scores are packed; the others predict by sums."""
 
 
 def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: Any) -> Tensor:
@@ -103,6 +106,11 @@ ESTIMATES: Mapping[str, Kind] = {
         "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate", 4,
         unasked=False,
     ),
+    "whole-run-by-class": Kind(
+        lambda setting: whole_run_by_class(*setting[:3], at=setting.part).packed, "whole-run at {part:.3g}, by class",
+        "the same for each class of the test data: better where many leave who hold different classes; costs two "
+        "trainings a class", 22, of_samples=False, unasked=False, by_class=True,
+    ),
     "whole-run-shares": Kind(
         lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
         "its share of what training as a whole did to the final models", 13,
@@ -132,14 +140,15 @@ def name_of(kind: str, setting: Setting) -> str:
     return ESTIMATES[kind].name.format(part=setting.part)
 
 
-def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
+def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"] | Float[Tensor, "classes columns"]:
     """Score every participant, or sample, over the whole run. Negative helped.
 
     Args:
         kind: A name of `ESTIMATES`.
 
     Returns:
-        A score for each; their sums over subsets are to predict networks that are trained on these subsets.
+        A score for each, whose sums over subsets are to predict networks that are trained on these subsets; or what
+        `ByClass` packs.
 
     Raises:
         ValueError: Where there is no such kind, or it does not score samples.
@@ -149,6 +158,11 @@ def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"]:
     """
     check_kind(kind, setting.samples)
     return ESTIMATES[kind].scores(setting).double().cpu()
+
+
+def read_scores(kind: str, setting: Setting, scores: Tensor) -> Tensor | ByClass:
+    """What `estimate` gave, ready to predict."""
+    return unpack(scores, setting.part) if ESTIMATES[kind].by_class else scores
 
 
 def check_kind(kind: str, samples: bool) -> None:

@@ -16,8 +16,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cascadice.applications.validate.estimates import ESTIMATES, Setting, check_kind, estimate, kinds_of, name_of
+from cascadice.applications.validate.estimates import (
+    ESTIMATES,
+    Setting,
+    check_kind,
+    estimate,
+    kinds_of,
+    name_of,
+    read_scores,
+)
 from cascadice.engine import Operator, Participants, simulate
+from cascadice.influence.by_class import ByClass
 from cascadice.influence.retraining import Prediction, paired_advantage, predicts, random_subsets, retrain, without_each
 
 LEAST = 4  # subsets: a rank correlation of fewer says nothing
@@ -51,7 +60,7 @@ class Checked(NamedTuple):
     """An estimate beside what training again showed.
 
     Attributes:
-        predicted: Σ of scores of each subset.
+        predicted: f of each subset: the sum of its scores, unless classes predict it.
         lds: How well that predicts f of the networks trained on the subsets.
         leaving_out: How well scores predict f(1) − f(1 − e_j), if that was measured.
         trainings: What the estimate cost: its time divided by that of one training.
@@ -102,13 +111,13 @@ def distinct_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float
 
 
 def check(
-    name: str, scores: Float[Tensor, " size"], trainings: float, subsets: Float[Tensor, "subsets size"],
+    name: str, scores: Float[Tensor, " size"] | ByClass, trainings: float, subsets: Float[Tensor, "subsets size"],
     retrained: Float[Tensor, " subsets"], left_out: Float[Tensor, " n"] | None = None,
 ) -> Checked:  # fmt: skip
     """Compare an estimate with networks that were trained again.
 
     Args:
-        scores: A score for each participant or sample; negative helped.
+        scores: A score for each participant or sample, negative helped; or the classes to predict by.
         trainings: What the scores cost.
         subsets: Rows of 0 and 1.
         retrained: f of the network trained on each subset.
@@ -120,9 +129,17 @@ def check(
     Example:
         >>> check("mine", scores, 1.0, subsets, retrain(network, 100, evaluation, updates=subsets)).lds
     """
-    predicted = subsets.double() @ scores.double()
-    leaving_out = None if left_out is None else _predicts(scores.double(), left_out)
+    predicted = _predicted(scores, subsets)
+    leaving_out = None
+    if left_out is not None:
+        everybody, *without = _predicted(scores, torch.cat([torch.ones(1, len(left_out)), without_each(len(left_out))]))
+        leaving_out = _predicts(everybody - torch.stack(without), left_out)
     return Checked(name, predicted, _predicts(predicted, retrained), leaving_out, trainings)
+
+
+def _predicted(scores: Tensor | ByClass, subsets: Tensor) -> Tensor:
+    """f of networks trained on the subsets; of sums, but for a constant."""
+    return scores.predicted(subsets) if isinstance(scores, ByClass) else subsets.double() @ scores.double()
 
 
 def _predicts(predicted: Tensor, found: Tensor) -> Prediction:
@@ -232,8 +249,8 @@ def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) ->
     retrained = results[SUBSETS][: len(plan.subsets)]
     left_out = trained.value - results[EACH] if plan.leave_one_out else None
     checked = [
-        check(name_of(kind, setting), results[kind], float(results[COST.format(kind)]), plan.subsets, retrained,
-              left_out)
+        check(name_of(kind, setting), read_scores(kind, setting, results[kind]), float(results[COST.format(kind)]),
+              plan.subsets, retrained, left_out)
         for kind in plan.kinds
     ]  # fmt: skip
     return ranked(checked, retrained)
