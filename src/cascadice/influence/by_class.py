@@ -67,8 +67,8 @@ class ByClass:
 
 def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
     """What was packed, at this α."""
-    parts, losses, slopes = packed.split([1, n := packed.shape[1] // 2, n], 1)
-    return ByClass(at, parts[:, 0], losses, slopes)
+    nodes = packed.shape[1] // 2
+    return ByClass(at, packed[:, 0], packed[:, 1 : nodes + 1], packed[:, nodes + 1 :])
 
 
 def whole_run_by_class(
