@@ -226,7 +226,7 @@ def test_influence_of_a_recorded_run(cascadice, tmp_path):
     asked = ["--kind", "truth,first-order", "--hops", "2", "--sources", "0,2", "--every", "3", "--eval-samples", "9"]
     code, out, err = cascadice("influence", "a", *asked)
     assert (code, err) == (0, "")
-    for words in ("in 2 rounds from 0 to 3", "and whose raised it (truth", "How close the estimates", "accuracy"):
+    for words in ("in 2 rounds from 0 to 3", "the loss within 2 hops (truth", "How close the estimates", "accuracy"):
         assert words in out
     assert read_note("a/influence")["sources"] == "0, 2"
     assert set(read_table("a/influence").source.tolist()) == {0, 2}
@@ -242,7 +242,7 @@ def test_influence_of_a_recorded_run(cascadice, tmp_path):
 def test_influence_while_training(cascadice):
     code, out, err = cascadice("run", "demo", *TINY, "--out", "a", "--hops", "2", "--kind", "shares")
     assert (code, err) == (0, "")
-    assert "and whose raised it (shares, 2 points" in out
+    assert "the loss within 2 hops (shares, 2 points" in out
     assert set(read_table("a/influence").round.tolist()) == {0}
     assert cascadice("run", "demo", *TINY, "--out", "a", "--overwrite", "--quiet")[0] == 0
     assert not runs.Path("a/influence").exists()  # it was of the run that was replaced

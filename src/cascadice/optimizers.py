@@ -44,6 +44,13 @@ class Optimizer(NamedTuple):
     size: int | None = None
     """The number of parameters, where these are not treated alike."""
     settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called: how it was made, or where its step is written."""
+        made = dict(self.settings).get("optimizer")
+        return str(made or getattr(self.update, "__qualname__", self.update)).split(".")[0]
+
     """What builds it again: its name as "optimizer", its options, and "clip"; none for one of your own."""
 
 

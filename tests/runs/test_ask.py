@@ -127,7 +127,7 @@ def test_findings_are_told_and_drawn(run, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     for words in (
         "scored round 0, 1/1",
-        "Whose updates lowered the loss within 2 hops, and whose raised it (first order, summed over rounds)",
+        "the loss within 2 hops (first order, summed over rounds)",
         "These sums do not say what the final models owe to anybody. For that, use --kind whole-run.",
         "test accuracy",
         "the influence of 1 round to",

@@ -280,7 +280,7 @@ def test_what_is_said(run, capsys):
         "whole-run influence of 6 rounds at α = 0.7, 0.211, 0.789: about 9 trainings, 0 MiB of rounds kept",
         "played and scored rounds, 36/36",
         "each participant's share of what training did to the test loss of the final models",
-        "Who helped the final models, and who harmed them (whole-run shares, summed over rounds)",
+        "the final models (whole-run shares, summed over rounds)",
         "shares sum to ",
         "; training changed the loss by ",
         "the influence of 6 rounds to",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice.files import checksums, keep_checksums
-from torture.children import call
+from torture.children import call, start, wait
 from torture.outcomes import Attempt, Outcome
 from torture.stage import Stage
 
@@ -40,15 +40,21 @@ def _attack(stage: Stage, sealed: Path, names: list[str], rng: random.Random) ->
     what = f"forged: {', then '.join(names)}"
     with stage.copy(sealed) as place:
         before = _content(place / "run")
-        for name in names:
-            FORGERIES[name](place / "run", rng)
+        # in a child: some forgeries pay, which starts threads, and children of this process would wait for them
+        _must(wait(start(partial(_forge, names, place / "run", random.Random(rng.random())))))
         if _content(place / "run") == before:
             return Attempt(what, Outcome.HELD, "nothing changed")
-        _list_anew(place / "run")
         ended = call("check", place / "run", "--seal", stage.home / "key", "--quiet")
         if ended.crashed:
             return Attempt(what, Outcome.TRACEBACK, ended.said[-1500:])
         return Attempt(what, Outcome.SILENT if ended.code == 0 else Outcome.HELD, ended.last_line or "nothing is said")
+
+
+def _forge(names: list[str], run: Path, rng: random.Random) -> int:
+    for name in names:
+        FORGERIES[name](run, rng)
+    _list_anew(run)
+    return 0
 
 
 def _must(ended: Any) -> None:

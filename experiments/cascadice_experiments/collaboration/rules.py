@@ -91,7 +91,9 @@ def with_mimicry(rule: MixingRule, mimics: Sequence[int]) -> MixingRule:
         copied = heard @ update / heard.sum(1, keepdim=True).clamp(min=1)
         size = copied.norm(dim=1, keepdim=True)
         hidden = torch.nn.functional.normalize(update[rows]) + torch.nn.functional.normalize(copied)
-        half.theta[rows] = before.theta[rows] + 2 * size * torch.nn.functional.normalize(hidden)
-        return rule(draw, before, half)
+        theta = half.theta.index_copy(0, rows, before.theta[rows] + 2 * size * torch.nn.functional.normalize(hidden))
+        sent = half._replace(theta=theta)
+        mixed = rule(draw, before, sent)
+        return mix(mixed, sent) if isinstance(mixed, Tensor) else mixed
 
     return mimicked

@@ -98,8 +98,7 @@ class Network:
     uneven: bool = False
 
     def __repr__(self) -> str:
-        steps = (learner.optimizer.update for learner in self.learners)
-        names = dict.fromkeys(getattr(step, "__qualname__", repr(step)).split(".")[0] for step in steps)
+        names = dict.fromkeys(learner.optimizer.name for learner in self.learners)
         links = "links that change"
         if isinstance(self.mixing, topology.Cycle) and len(self.mixing.matrices) == 1:
             receivers, sources, _ = topology.links(self.mixing(0))

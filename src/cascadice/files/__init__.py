@@ -36,6 +36,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
     try:
         draft.touch(exist_ok=False)
+    except BaseException:
+        remove_empty(made)
+        raise
+    try:
         with flock.turn(draft):  # `remove_drafts` leaves it alone
             yield draft
             if durable:

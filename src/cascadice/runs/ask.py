@@ -94,17 +94,18 @@ def ask(
     if not world.alone and not question.final:
         check_part(question.kinds, question.hops, question.sources)
     console = Console(quiet=quiet or world.rank > 0)
-    recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
-    network = recording.network
-    note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
-    memory.check("whole-run influence" if question.final else "this question", needs, network.device)
-    with writing(place), world.exchange(network) as exchange:
-        note = check_note(place, note, overwrite)
-        if overwrite:
-            clear(place)
-        protect(place)
-        write(place, note, exchange, console)
-        return conclude(console, network, folder, place, world)
+    with writing(place):
+        recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
+        network = recording.network
+        note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
+        memory.check("whole-run influence" if question.final else "this question", needs, network.device)
+        with world.exchange(network) as exchange:
+            note = check_note(place, note, overwrite)
+            if overwrite:
+                clear(place)
+            protect(place)
+            write(place, note, exchange, console)
+            return conclude(console, network, folder, place, world)
 
 
 def _of_rounds(recording: Recording, question: Question, world: World) -> Answering:

@@ -8,6 +8,7 @@ All three compute `learner.local_steps`; they differ in rounding only. The autom
 device alone, never on a stopwatch: a run must have the same bits the next time.
 """
 
+import os
 import warnings
 from collections.abc import Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -246,3 +247,7 @@ _twins: MutableMapping[Learner, dict[int, Learner]] = WeakKeyDictionary()
 @cache
 def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, "cascadice", initializer=torch.set_num_threads, initargs=(threads,))
+
+
+# threads do not survive a fork: a child that waited for its parent's would wait for ever
+os.register_at_fork(after_in_child=_pool.cache_clear)
