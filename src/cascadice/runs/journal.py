@@ -283,7 +283,6 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
     """What stays the same as long as a run trains: its network, and the machine."""
     network, world = journal.network, journal.world
     cuda = network.device.type == "cuda"
-    process = {"rank": world.rank, "of": world.size, "members": list(network.members)}
     return {
         "strategy": network.strategy,
         "nodes": network.whole,
@@ -296,6 +295,6 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions(),
         **({"earlier_versions": journal.earlier_versions} if journal.earlier_versions else {}),
-        **({} if world.alone else {"process": process}),
+        **({} if world.alone else {"process": {"rank": world.rank, "of": world.size, "members": list(network.members)}}),
         **({RUN_ID: journal.run_id} if journal.run_id else {}),
     }

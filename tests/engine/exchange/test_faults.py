@@ -134,7 +134,7 @@ def test_where_it_stops_it_says_who_and_why(digits, fault, said):
 
 
 def test_a_silent_peer_is_waited_for_once(digits):
-    ended = threading.Event()
+    ended, others = threading.Event(), threading.Barrier(2, timeout=30)
 
     def work(mine, exchange):
         if mine.members[0] == 3:
@@ -149,6 +149,7 @@ def test_a_silent_peer_is_waited_for_once(digits):
 
         exchange.attendance.until = watched
         list(simulate(mine, 4, operator=Operator(mine, exchange)))
+        others.wait()  # if it left before, its neighbours would hear that its connection is closed
         ended.set()
         return waits, exchange.attendance.missed[2, "nothing came in time"]
 

@@ -12,7 +12,7 @@ import torch
 def deterministic() -> Iterator[None]:
     """cuDNN without benchmarks, and compiled code without atomic sums (those of an embedding's gradient, for one).
 
-    torch raises or warns where it knows of no such algorithm; the run then goes on as it would have.
+    Where torch knows of no such algorithm it would warn; the run goes on as it would have.
     """
     was = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
