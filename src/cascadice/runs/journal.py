@@ -282,7 +282,8 @@ def _write_manifest(journal: Journal) -> None:
 def _circumstances(journal: Journal) -> dict[str, Any]:
     """What stays the same as long as a run trains: its network, and the machine."""
     network, world = journal.network, journal.world
-    cuda = network.device.type == "cuda"
+    cuda, members = network.device.type == "cuda", list(network.members)
+    process = {"rank": world.rank, "of": world.size, "members": members}
     return {
         "strategy": network.strategy,
         "nodes": network.whole,
@@ -295,6 +296,6 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions(),
         **({"earlier_versions": journal.earlier_versions} if journal.earlier_versions else {}),
-        **({} if world.alone else {"process": {"rank": world.rank, "of": world.size, "members": list(network.members)}}),
+        **({} if world.alone else {"process": process}),
         **({RUN_ID: journal.run_id} if journal.run_id else {}),
     }
