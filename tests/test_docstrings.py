@@ -54,10 +54,14 @@ MAIN = [
 
 @pytest.mark.parametrize("function", MAIN, ids=lambda function: f"{function.__module__}.{function.__name__}")
 def test_main_functions_say_what_they_take_and_return_with_an_example(function):
+    assert missing_sections(function) == []
+
+
+def missing_sections(function):
     sections = ["Args", "Example"]
     sections += [] if inspect.signature(function).return_annotation in (None, "None") else ["Returns|Yields"]
     text = inspect.getdoc(function) or ""
-    assert [section for section in sections if not re.search(rf"^({section}):$", text, re.MULTILINE)] == []
+    return [section for section in sections if not re.search(rf"^({section}):$", text, re.MULTILINE)]
 
 
 API = Path(__file__).parents[1] / "docs" / "api"
@@ -72,7 +76,10 @@ def test_names_on_the_pages_of_the_api_exist(page):
 
 @pytest.mark.parametrize("page", ["applications.md", "pictures.md", "report.md"])
 def test_functions_on_these_pages_are_fully_described(page):
-    for module, members in LISTED.findall((API / page).read_text()):
-        for name in members.split(", "):
-            if inspect.isfunction(function := getattr(import_module(module), name)):
-                test_main_functions_say_what_they_take_and_return_with_an_example(function)
+    listed = LISTED.findall((API / page).read_text())
+    entries = [getattr(import_module(module), name) for module, members in listed for name in members.split(", ")]
+    functions = [entry for entry in entries if inspect.isfunction(entry)]
+    assert functions
+    assert {
+        f"{one.__module__}.{one.__name__}": missing for one in functions if (missing := missing_sections(one))
+    } == {}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -80,8 +81,9 @@ def test_many_participants_make_a_picture_no_higher_than_a_page(tmp_path):
 
 
 def test_every_colour_of_a_chart_has_a_value():
-    for colour in THEME:
-        drawn(chart("", [bars([1.0], colour, "")], "", xaxis=axis("payment")))
+    for colour, value in THEME.items():
+        axes = drawn(chart("", [bars([1.0], colour, "")], "", xaxis=axis("payment")))
+        assert axes.patches[0].get_facecolor()[:3] == to_rgb(value)
 
 
 def test_a_picture_must_be_png_or_svg():
