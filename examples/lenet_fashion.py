@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 import cascadice as cd
-from cascadice.data.idx import FILES, read_idx
+from cascadice.data.mnist_files import FILES, read_idx
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 NODES, EACH, TEST = 8, 60, 100

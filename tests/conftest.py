@@ -62,6 +62,14 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.name != "test_torture.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of a module, which may make models too
+def pytest_runtest_setup(item):
+    """Models that a test makes without a seed are the same in every run of it."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def unchecked(monkeypatch):
     """Without shape checks: dynamo cannot trace them."""

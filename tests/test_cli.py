@@ -134,7 +134,7 @@ MISTAKES = {
     "too many participants": (["run", "demo", "--nodes", "2000"], "more participants (2000) than samples"),
     "large batch": (["run", "demo", "--batch-size", "500"], "a batch must fit into each participant's data"),
     "bad recording": (["run", "demo", "--record", "most"], "record must be none, all, last:N or FROM-TO"),
-    "no data": (["run", "demo", "--data", "cifar10"], "CIFAR-10 is not here: looked for"),
+    "no data": (["run", "demo", "--data", "cifar10"], "CIFAR-10 was not found: looked for"),
     "unconnected": (["run", "demo", "--topology", "alone", "--connected"], "W must be strongly connected"),
     "row sum": (["run", "demo", "--mixing", "row.csv"], "row 1 sums to 0.9"),
     "negative": (["topology", "--mixing", "negative.csv"], "W must not be negative; W[0, 1] is -0.5"),

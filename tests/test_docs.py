@@ -17,7 +17,7 @@ import torch
 import cascadice
 from cascadice import influence
 from cascadice.cli import _parser
-from cascadice.engine.fast.rows import SMALL
+from cascadice.engine.fast.strategies import SMALL
 from cascadice.runs.config import Config, override
 from cascadice.runs.flags import settings_from
 from cascadice.runs.recipes import RECIPES

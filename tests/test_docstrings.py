@@ -24,6 +24,7 @@ MODULES += [
     for package in (topology, data)
     for module in iter_modules(package.__path__)
 ]
+MODULES += [import_module("cascadice.influence.agreement")]  # its function has the same name in the package
 PUBLIC = [
     getattr(package, name)
     for package in (topology, data)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.func import jvp, vjp, vmap
 
 from cascadice import optimizers
-from cascadice.engine.probes import check_differentiable
+from cascadice.engine.optimizer_checks import check_differentiable
 from cascadice.optimizers import (
     OPTIMIZERS,
     Optimizer,

@@ -17,6 +17,14 @@ def _no_figures(monkeypatch):
     monkeypatch.setattr("cascadice.runs.journal.plot", lambda journal: None)
 
 
+@pytest.fixture
+def _not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_not_under_nohup")
 @pytest.mark.parametrize(("sent", "code", "inside_torch"), [(signal.SIGTERM, 143, False), (signal.SIGHUP, 129, True)])
 def test_a_signal_leaves_a_checkpoint_and_says_so(tmp_path, monkeypatch, capsys, sent, code, inside_torch):
     record = store.save_round

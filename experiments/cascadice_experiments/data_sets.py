@@ -29,7 +29,7 @@ def find(root: str | None) -> tuple[str, str | None]:
 
 
 def find_and_tell(root: str | None) -> tuple[str, str | None]:
-    """As `find`; prints a line if digits take the place of CIFAR-10."""
+    """Like `find`, but print a line if digits replace CIFAR-10."""
     name, folder = find(root)
     if name == "digits":
         print(FALLBACK)

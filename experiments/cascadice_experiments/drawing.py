@@ -1,4 +1,4 @@
-"""What all pictures here share: colours that colour-blind readers can tell apart, and how a picture is saved."""
+"""What all pictures share: colours that colour-blind readers can tell apart, and how to save a picture."""
 
 from os import PathLike
 from pathlib import Path
@@ -29,5 +29,5 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1, **optio
 
 
 def hide_box(axes: Any) -> None:
-    """Leave out the upper and right border."""
+    """Hide the upper and right borders."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""What the commands of all studies share: flags, one line for a mistake, one JSON object last, and files in --out."""
+"""What the commands of all studies share: flags, one-line errors, a final JSON object, and files in --out."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ ALWAYS = ("--device", "--data-root", "--json")
 
 
 def parser(name: str, flags: Flags, epilog: str | None = None) -> ArgumentParser:
-    """The parser of a study's command: `flags`, which may change those of `SHARED`, and those that every study has."""
+    """The parser of a study's command: its own `flags`, which may override those in `SHARED`, and the shared ones."""
     module = import_module(f"cascadice_experiments.{name}")
     question = (module.__doc__ or "").partition("\n")[0]
     made = ArgumentParser(prog=f"python -m {module.__name__}", description=question, epilog=epilog)
@@ -40,7 +40,7 @@ def parser(name: str, flags: Flags, epilog: str | None = None) -> ArgumentParser
 
 
 def run(name: str, measure: Callable[[Namespace], Mapping[str, Any]], args: Namespace) -> int:
-    """Measure, and with --json print the result as one object last; returns the exit code."""
+    """Measure; with --json, print the result last, as one object. Return the exit code."""
     try:
         if "seeds" in args and args.seeds is not None and args.seeds < 1:
             raise ValueError(f"--seeds must be at least 1; found {args.seeds}.")
@@ -54,7 +54,7 @@ def run(name: str, measure: Callable[[Namespace], Mapping[str, Any]], args: Name
 
 
 def clock(device: str | torch.device) -> float:
-    """Seconds, once the device has finished what it was given."""
+    """The time in seconds, after the device has finished its work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Data influence in decentralised learning: whose data helped whom, by how much, how many hops away."""
+"""Data influence in decentralised learning: whose data helped whom, by how much, and how many hops away."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -61,7 +61,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _explained(error: Exception) -> tuple[int, str]:
-    """The exit code of a command that failed with this error, and what to say about it."""
+    """The exit code and the message for a command that failed with this error."""
     match error:
         case ArithmeticError():
             return 1, str(error)
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _application(name: str) -> Callable[[argparse.Namespace], None]:
-    """What an application computes takes torch, so it is imported when it is asked for."""
+    """The command of an application, imported when it is called: torch takes seconds to import."""
 
     def command(args: argparse.Namespace) -> None:
         from cascadice.runs.folder import writing
@@ -121,8 +121,8 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
             return
         if started():
             raise ValueError(
-                f"{name} trains many networks in one place, each in one process. Under torchrun, use run, influence, "
-                "detect, choose, reward and forget."
+                f"{name} trains many networks, each in one process, and cannot run under torchrun. Use run, influence, "
+                "detect, choose, reward and forget there."
             )
         with writing(*(Path(vars(args)[flag] or args.run) for flag in ("out", "ledger") if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)

@@ -1,4 +1,4 @@
-"""What is printed: plain lines, and progress as a bar or, without a terminal, as a few lines."""
+"""Console output: plain lines, tables, and progress as a bar or, without a terminal, as a few lines."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,23 +13,23 @@ from rich.text import Text
 
 from cascadice.names import visible
 
-LINES = 10  # of progress where no bar can be drawn
-REDRAW = 0.1  # seconds; reading a loss on CUDA waits for it
+LINES = 10  # of progress, if no bar can be drawn
+REDRAW = 0.1  # seconds between redraws, because reading a loss on CUDA waits for it
 
 Item = TypeVar("Item")
 
 
 class Console(rich_console.Console):
-    """Prints text as it is, in tables too: names come from files, and may look like markup or control a terminal."""
+    """Prints text literally, also in tables: names from files may contain markup or terminal control characters."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """The text without markup and emoji, its control characters written out."""
+        """The text without markup and emoji, with control characters escaped."""
         return super().render_str(visible(text), **{**options, "markup": False, "emoji": False})
 
     def doing(self, what: str) -> AbstractContextManager[Any]:
-        """Say what is being done inside a block, on a terminal; elsewhere no thread is started to draw it.
+        """Show a status line during a block, on a terminal only.
 
-        To start one where memory is short may never end (https://github.com/python/cpython/issues/140746).
+        Elsewhere no thread is started: if memory is short, that may hang (https://github.com/python/cpython/issues/140746).
         """
         return self.status(what) if self.is_terminal and not self.quiet else nullcontext()
 
@@ -38,9 +38,9 @@ class Console(rich_console.Console):
     ) -> None:
         """Print rows; `right` columns after the first are right-aligned, and only the column `wrap` may break lines."""
         table = Table(box=None, padding=(0, padding, 0, 0))
-        for place, column in enumerate(columns):
-            whole = not wrap or column != wrap
-            table.add_column(column, justify="right" if 0 < place <= right else "left", no_wrap=whole)
+        for number, column in enumerate(columns):
+            no_wrap = not wrap or column != wrap
+            table.add_column(column, justify="right" if 0 < number <= right else "left", no_wrap=no_wrap)
         for row in rows:
             table.add_row(*("" if cell is None else str(cell) for cell in row))
         self.print(table)
@@ -57,7 +57,7 @@ def track(
 ) -> Generator[Item, None, None]:  # fmt: skip
     """Yield the rounds and show progress: a bar named `doing`, or without a terminal up to ten lines `done(round)`.
 
-    `start` rounds were done before; `state()` says how things stand; `unit` is what is counted.
+    `start` rounds were done before; `state()` is a text to show beside the progress; `unit` is what is counted.
     """
     with counting(total, console, doing, start=start, state=state, unit=unit) as count:
         for round in rounds:
@@ -69,9 +69,9 @@ def track(
 def counting(
     total: int, console: Console, doing: str, *, start: int = 0, state: Callable[[], str] = str, unit: str = "rounds"
 ) -> Iterator[Callable[[Callable[[], str]], None]]:
-    """Show progress, as `track` does, of what cannot be yielded: call what you are given after each round.
+    """Show progress as `track` does, for work that does not yield rounds: call the yielded function after each.
 
-    It takes what was done, in words.
+    Its argument is a function that returns the line to print without a terminal.
     """
     every, began, redrawn, count = max(1, -(-total // LINES)), monotonic(), 0.0, start
     counts = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[speed]}"))

@@ -1,4 +1,4 @@
-"""Ctrl-C, and signals that stop a command as it does, where they hit code of others."""
+"""Keep Ctrl-C, and signals treated like it, recognisable when they interrupt library code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def recognised() -> Iterator[None]:
-    """Let an interrupt inside this block remain one: torch fails with an error of its own where it is hit halfway."""
+    """Raise KeyboardInterrupt again if it caused a RuntimeError in this block, as torch does when interrupted."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Who does what when: faults of participants, and text such as `flip-labels:3,5:0.5@10-20` that describes them."""
+"""Faults of participants in some rounds, and their text form, such as `flip-labels:3,5:0.5@10-20`."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ FORM = re.compile(r"([\w-]+):(\d+(?:,\d+)*)(?::([^:@]+))?(?:@(\d+)(-?)(\d*))?")
 
 @dataclass(frozen=True)
 class Interval:
-    """What participants `nodes` do in `rounds` (every round if None), and how strongly."""
+    """A fault of kind `kind` of some participants, in `rounds` (every round if None), and its strength."""
 
     kind: str
     nodes: tuple[int, ...]
@@ -23,16 +23,16 @@ class Interval:
             raise ValueError(f"{self.kind} must name participants, numbered from 0; found {self.nodes}.")
 
     def applies(self, t: int, node: int) -> bool:
-        """Whether participant `node` does so in round t."""
+        """Whether it applies to participant `node` in round t."""
         return node in self.nodes and (self.rounds is None or t in self.rounds)
 
     def __str__(self) -> str:
-        """As `parse_interval` reads it."""
+        """The text that `parse_interval` reads."""
         strength = "" if self.strength == 1 else f":{self.strength!r}"
         if self.rounds is None:
             return f"{self.kind}:{','.join(map(str, self.nodes))}{strength}"
         if self.rounds.step != 1 or not self.rounds:
-            raise ValueError(f"rounds of {self.kind} must follow one another; found {self.rounds}.")
+            raise ValueError(f"rounds of {self.kind} must be consecutive; found {self.rounds}.")
         last = "" if self.rounds.stop == sys.maxsize else self.rounds.stop - 1
         return f"{self.kind}:{','.join(map(str, self.nodes))}{strength}@{self.rounds.start}-{last}"
 
@@ -47,13 +47,20 @@ def parse_interval(
     without_strength: Collection[str] = (),
     example: str = "noise:0,3:100@10-20",
 ) -> T:
-    """Read `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` never ends.
+    """Parse `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` has no end.
 
     Args:
+        text: The text.
         what: What the text describes, for errors.
         make: The class of the result.
         without_strength: The kinds that take no strength.
         example: A text of this kind, for errors.
+
+    Returns:
+        The interval.
+
+    Raises:
+        ValueError: If the text is malformed.
 
     Example:
         >>> parse_interval("flip-labels:3,5:0.5@10-20", "corruption")
@@ -79,14 +86,14 @@ def parse_interval(
 
 
 def check_participants(intervals: Iterable[Interval], nodes: int) -> None:
-    """Raise a ValueError where one names a participant that does not exist."""
+    """Raise ValueError if one names a participant that does not exist."""
     for i in intervals:
         if max(i.nodes) >= nodes:
             raise ValueError(f"{i.kind} names participant {max(i.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
 
 
 def kinds_by_participant(intervals: Iterable[Interval]) -> dict[int, str]:
-    """What each participant does at some time, e.g. {3: "flip-labels, free-rider"}."""
+    """All faults of each participant, e.g. {3: "flip-labels, free-rider"}."""
     kinds: dict[int, list[str]] = {}
     for interval in intervals:
         for node in interval.nodes:

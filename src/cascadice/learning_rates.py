@@ -20,7 +20,16 @@ Schedule = Callable[[int], float | Tensor]  # step -> one rate for everyone, or 
 
 
 def constant(lr: float) -> Schedule:
-    """`lr` at every step.
+    """The same learning rate at every step.
+
+    Args:
+        lr: The learning rate.
+
+    Returns:
+        The schedule step -> rate.
+
+    Raises:
+        ValueError: If a number is out of range.
 
     Example:
         >>> constant(0.1)(1000)
@@ -32,6 +41,17 @@ def constant(lr: float) -> Schedule:
 
 def step_decay(lr: float, every: int, factor: float = 0.1) -> Schedule:
     """lr · factor^⌊step / every⌋, as torch.optim.lr_scheduler.StepLR.
+
+    Args:
+        lr: The learning rate at the start.
+        every: Steps between decays.
+        factor: What to multiply the rate by.
+
+    Returns:
+        The schedule step -> rate.
+
+    Raises:
+        ValueError: If a number is out of range.
 
     Example:
         >>> step_decay(0.1, every=30, factor=0.5)(30)
@@ -47,6 +67,17 @@ def step_decay(lr: float, every: int, factor: float = 0.1) -> Schedule:
 def cosine(lr: float, total: int, floor: float = 0.0) -> Schedule:
     """From `lr` down to `floor` on half a cosine over `total` steps, then `floor` (Loshchilov & Hutter 2017).
 
+    Args:
+        lr: The learning rate at the start.
+        total: Steps until the floor.
+        floor: The rate at the end.
+
+    Returns:
+        The schedule step -> rate.
+
+    Raises:
+        ValueError: If a number is out of range.
+
     Example:
         >>> [round(cosine(0.1, total=4)(step), 3) for step in range(6)]
         [0.1, 0.085, 0.05, 0.015, 0.0, 0.0]
@@ -61,6 +92,16 @@ def cosine(lr: float, total: int, floor: float = 0.0) -> Schedule:
 def warmup(schedule: Schedule, steps: int) -> Schedule:
     """The schedule multiplied by (step + 1) / steps during the first `steps` steps; the rest is not shifted.
 
+    Args:
+        schedule: The schedule to warm up.
+        steps: How many steps the rise takes.
+
+    Returns:
+        The schedule step -> rate.
+
+    Raises:
+        ValueError: If a number is out of range.
+
     Example:
         >>> [warmup(constant(0.1), steps=4)(step) for step in (0, 1, 3, 9)]
         [0.025, 0.05, 0.1, 0.1]
@@ -70,7 +111,13 @@ def warmup(schedule: Schedule, steps: int) -> Schedule:
 
 
 def per_participant(rates: Iterable[Any]) -> Schedule:
-    """A rate of its own for each participant, a number or a schedule of numbers: step -> float64 tensor [n].
+    """A separate rate for each participant.
+
+    Args:
+        rates: For each participant, a number or a schedule of numbers.
+
+    Returns:
+        The schedule step -> float64 tensor [n].
 
     Example:
         >>> per_participant([0.1, cosine(0.2, total=10)])(10)
@@ -81,10 +128,19 @@ def per_participant(rates: Iterable[Any]) -> Schedule:
 
 
 def resolve(lr: Any, nodes: int | None = None) -> Schedule:
-    """The schedule that a user means by `lr`.
+    """Make a schedule from anything that `network(lr=…)` accepts.
 
-    That is a number (also a 0-dim tensor or a NumPy scalar), a function of the step, or a sequence of these, one for
-    each of the `nodes` participants.
+    Args:
+        lr: A number (also a 0-dim tensor or NumPy scalar), a function of the step, or a sequence of these, one per
+            participant.
+        nodes: The number of participants.
+
+    Returns:
+        The schedule step -> rate.
+
+    Raises:
+        ValueError: If there is not one rate per participant.
+        TypeError: If it is something else.
 
     Example:
         >>> resolve(0.1)(7)
@@ -127,7 +183,18 @@ SCHEDULES: dict[str, Form] = {
 
 
 def parse(text: str, lr: float, total: int) -> Schedule:
-    """The schedule written as `text`, in one of the forms of SCHEDULES; a cosine ends after `total` steps.
+    """Parse a schedule from the command line.
+
+    Args:
+        text: One of the forms of SCHEDULES.
+        lr: The learning rate.
+        total: The number of steps, after which a cosine ends.
+
+    Returns:
+        The schedule step -> rate.
+
+    Raises:
+        ValueError: If the text is malformed.
 
     Example:
         >>> parse("warmup:4+cosine", lr=0.2, total=100)(0)

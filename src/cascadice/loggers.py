@@ -1,6 +1,6 @@
-"""Follow training elsewhere: callbacks that hear of every round; TensorBoard, Weights & Biases and MLflow are three.
+"""Callbacks that follow training round by round; TensorBoard, Weights & Biases and MLflow come with it.
 
-Each package is imported when its logger is made, and only then.
+The package of a logger is imported when the logger is made.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from cascadice.files import flock
 from cascadice.names import lookup
 
-NAMED = 64  # participants up to which each has a curve of its own; beyond, only the mean, the least and the most
+NAMED = 64  # up to so many participants, each has a curve; beyond, there are only the mean, minimum and maximum
 MOST_PARAMETERS, MOST_METRICS = 100, 1000  # in one request to MLflow
 
 
@@ -28,10 +28,10 @@ class Callback(Protocol):
         """Training begins; `about` are the settings."""
 
     def round(self, t: int, metrics: Mapping[str, float]) -> None:
-        """Round t is done; or, later, its influence is known, and `metrics` holds only that."""
+        """Round t is done. If influence is computed too, a later call for the same t has only its influence."""
 
     def end(self, status: str) -> None:
-        """Training is over: "finished", "stopped" (nobody wants more rounds), "interrupted" or "failed"."""
+        """Training is over: "finished", "stopped" (no more rounds were taken), "interrupted" or "failed"."""
 
 
 Report = Callable[[int, Callable[[], Mapping[str, float]]], None]
@@ -45,16 +45,18 @@ def _warn(text: str) -> None:
 def telling(
     callbacks: Sequence[Callback], about: Mapping[str, Any], say: Callable[[str], None] = _warn
 ) -> Iterator[Report]:
-    """Tell callbacks that training starts, and how it ended; call what it gives after each round.
+    """Tell callbacks when training starts and how it ends; the function it yields is to be called after each round.
 
-    It takes the round's number and a function that gives its metrics, called only if somebody listens. `say` says that
-    a callback raised.
+    That function takes the round's number and a function that returns its metrics, which is called only if a callback
+    is left. `say` reports a callback that raised.
     """
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks must be a list; found {type(callbacks).__name__}. Use callbacks=[…].")
     for callback in callbacks:
         if not isinstance(callback, Callback):
-            raise TypeError(f"a callback must have the methods start, round and end; {callback!r} does not.")
+            raise TypeError(
+                f"a callback must have the methods start, round and end; {callback!r} does not. See loggers.Callback."
+            )
     listening = list(callbacks)
 
     def tell(event: str, *what: Any) -> None:
@@ -79,7 +81,7 @@ def telling(
 
 
 def of_participants(name: str, values: Sequence[float], members: Sequence[int] = ()) -> dict[str, float]:
-    """One metric of everybody: `name/mean`, and `name/k` of each participant k, or of many `name/min` and `name/max`.
+    """A metric of all participants: `name/mean` and `name/k` for each k; for many, `name/min` and `name/max`.
 
     >>> of_participants("train_loss", [0.5, 1.5])
     {'train_loss/mean': 1.0, 'train_loss/0': 0.5, 'train_loss/1': 1.5}
@@ -215,7 +217,7 @@ class MLflow:
 
 @contextmanager
 def _taking_turns(folder: Path | None) -> Iterator[None]:
-    """Of several processes, one creates what is missing in a folder, and the others find it; servers see to it."""
+    """Let one process at a time create what is missing in a folder; a server needs no such lock."""
     if folder is None:
         yield
         return
@@ -227,7 +229,7 @@ def _taking_turns(folder: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _local_folders() -> Iterator[None]:
-    """MLflow opens a plain folder only for those who say that they want one."""
+    """Set the variable without which MLflow refuses to use a plain folder."""
     name = "MLFLOW_ALLOW_FILE_STORE"
     before = os.environ.get(name)
     os.environ[name] = "true" if before is None else before

@@ -15,7 +15,15 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
     """Mean of −log softmax(logits)[target]: over samples, or over samples and positions for next-token prediction.
 
-    Targets of −100 do not count.
+    Args:
+        logits: Outputs, with the classes last.
+        targets: The classes; −100 is ignored.
+
+    Returns:
+        The mean.
+
+    Raises:
+        ValueError: If the shapes do not match.
 
     Example:
         >>> round(float(cross_entropy(torch.zeros(5, 10), torch.arange(5))), 4)  # log 10
@@ -27,7 +35,17 @@ def cross_entropy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, 
 def mse(
     outputs: Float[Tensor, "*batch d"], targets: Float[Tensor, "*batch d"] | Int[Tensor, "..."]
 ) -> Float[Tensor, ""]:
-    """Mean of (output − target)² over all entries; integer targets are classes, and stand for their one-hot vectors.
+    """Mean of (output − target)² over all entries.
+
+    Args:
+        outputs: The outputs.
+        targets: Values of the same shape, or classes, which stand for one-hot vectors.
+
+    Returns:
+        The mean.
+
+    Raises:
+        ValueError: If the shapes do not match.
 
     Example:
         >>> mse(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
@@ -45,7 +63,17 @@ def mse(
 
 
 def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."]) -> Float[Tensor, ""]:
-    """The fraction of targets that have the largest logit; −100 is no target.
+    """The fraction of targets that have the largest logit.
+
+    Args:
+        logits: Outputs, with the classes last.
+        targets: The classes; −100 is ignored.
+
+    Returns:
+        The fraction.
+
+    Raises:
+        ValueError: If the shapes do not match.
 
     Example:
         >>> accuracy(torch.tensor([[0.2, 0.8], [0.9, 0.1]]), torch.tensor([1, 1]))
@@ -56,9 +84,19 @@ def accuracy(logits: Float[Tensor, "*batch classes"], targets: Int[Tensor, "..."
 
 
 def class_targets(logits: Float[Tensor, "*batch classes"], targets: Tensor) -> Int[Tensor, "*batch"]:
-    """The targets, one class for each row of logits; of a column of classes, as [samples, 1], the last axis is dropped.
+    """The targets, one class for each row of logits; a column of classes [samples, 1] loses its last axis.
 
-    Any other shape is refused: torch would broadcast it against the logits, and the result would be wrong.
+    Any other shape is an error, because torch would broadcast it against the logits to a wrong result.
+
+    Args:
+        logits: Outputs, with the classes last.
+        targets: The classes.
+
+    Returns:
+        One class for each row of logits.
+
+    Raises:
+        ValueError: If the shapes do not match.
 
     Example:
         >>> class_targets(torch.zeros(5, 10), torch.zeros(5, 1, dtype=torch.int64)).shape
@@ -75,11 +113,11 @@ def class_targets(logits: Float[Tensor, "*batch classes"], targets: Tensor) -> I
 
 
 def _precise(outputs: Tensor) -> Tensor:
-    """In float32 or better: influences are small differences of losses, which bfloat16 would round away."""
+    """In float32 or better: influence is a small difference of losses, which bfloat16 would round away."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 LOSSES: dict[str, tuple[Loss, str]] = {
     "cross-entropy": (cross_entropy, "mean −log softmax of the target, for classes and next tokens"),
-    "mse": (mse, "mean squared error, to the one-hot vector where targets are classes"),
+    "mse": (mse, "mean squared error, to the one-hot vector if targets are classes"),
 }

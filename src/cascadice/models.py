@@ -25,13 +25,13 @@ Activation = Callable[[], nn.Module]
 ACTIVATIONS: dict[str, Activation] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
 POOLS: Mapping[str, Callable[[tuple[int, int]], nn.Module]] = {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 
-MADE = "cascadice_made"  # the attribute of a module that says what makes it again
+MADE = "cascadice_made"  # the attribute of a module that holds its `Made`
 Options = ParamSpec("Options")
 Module = TypeVar("Module", bound=nn.Module)
 
 
 class Made(NamedTuple):
-    """What makes a model again: its name, a reference to a function of the user's if it has a colon, and arguments."""
+    """How to make a model again: its name in MODELS, or a reference `module:function` to the user's, and arguments."""
 
     name: str
     shape: tuple[int, ...] = ()
@@ -40,12 +40,12 @@ class Made(NamedTuple):
 
 
 def made_by(model: nn.Module) -> Made | None:
-    """What makes this model again, if it is known."""
+    """How to make this model again, if that is known."""
     return getattr(model, MADE, None)
 
 
 def make(function: Callable[[], nn.Module]) -> nn.Module:
-    """The model that a function of the user's makes; it knows which one did, if that can be found again."""
+    """Call the user's function that makes a model, and store a reference to it in the model if there is one."""
     if not callable(function):
         kind = repr(function) if isinstance(function, str) else type(function).__name__
         raise TypeError(
@@ -61,15 +61,15 @@ def make(function: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _named(function: Callable[Options, Module]) -> Callable[Options, Module]:
-    """Let models know what makes them again."""
+    """Store in the models that a function returns how to make them again."""
 
     @wraps(function)
     def named(*given: Options.args, **options: Options.kwargs) -> Module:
-        told = dict(signature(function).bind(*given, **options).arguments)
+        used = dict(signature(function).bind(*given, **options).arguments)
         model = function(*given, **options)
-        shape = told.pop("shape") if "shape" in told else (told.pop("context"),)
-        classes = told.pop("classes") if "classes" in told else told.pop("vocabulary")
-        setattr(model, MADE, Made(function.__name__, tuple(shape), classes, tuple(told.items())))
+        shape = used.pop("shape") if "shape" in used else (used.pop("context"),)
+        classes = used.pop("classes") if "classes" in used else used.pop("vocabulary")
+        setattr(model, MADE, Made(function.__name__, tuple(shape), classes, tuple(used.items())))
         return model
 
     return named
@@ -78,6 +78,18 @@ def _named(function: Callable[Options, Module]) -> Callable[Options, Module]:
 @_named
 def mlp(shape: Sizes, classes: int, hidden: Sizes = (256, 256), activation: str = "relu") -> nn.Sequential:
     """A multilayer perceptron on the flattened input, by default with three linear layers.
+
+    Args:
+        shape: The shape of one input.
+        classes: The number of outputs.
+        hidden: The widths of the hidden layers.
+        activation: One of ACTIVATIONS.
+
+    Returns:
+        The model, with logits `[batch, classes]`.
+
+    Raises:
+        ValueError: If a size is less than 1, or a name is unknown.
 
     Example:
         >>> mlp((1, 8, 8), 10, hidden=(32,))(torch.zeros(5, 1, 8, 8)).shape
@@ -96,7 +108,20 @@ def cnn(
     """3×3 convolutions, each followed by the activation and a 2×2 pool, then one linear layer.
 
     With a smooth activation and `pool="average"` the model is smooth; a max pool has kinks, like ReLU. Sides of one
-    pixel are not pooled any further, so that any image size works. `shape` is (channels, height, width).
+    pixel are not pooled any further, so that any image size works.
+
+    Args:
+        shape: The shape of one input: (channels, height, width).
+        classes: The number of outputs.
+        channels: The output channels of each convolution.
+        activation: One of ACTIVATIONS.
+        pool: "max" or "average".
+
+    Returns:
+        The model, with logits `[batch, classes]`.
+
+    Raises:
+        ValueError: If a size is less than 1, or a name is unknown.
 
     Example:
         >>> cnn((1, 28, 28), 10, channels=(4, 8))(torch.zeros(2, 1, 28, 28)).shape
@@ -131,8 +156,19 @@ def resnet18(shape: Sizes, classes: int, width: int = 64, activation: str = "rel
     """ResNet-18 for small images: 3×3 stem, no max pool, GroupNorm in place of BatchNorm.
 
     He et al. 2016 (two basic blocks in each of four stages, channels doubling from `width`) with the normalisation of
-    Wu & He 2018, because batch statistics would couple samples and cannot be averaged over participants. `shape` is
-    (channels, height, width).
+    Wu & He 2018, because batch statistics would couple samples and cannot be averaged over participants.
+
+    Args:
+        shape: The shape of one input: (channels, height, width).
+        classes: The number of outputs.
+        width: The channels of the first stage.
+        activation: One of ACTIVATIONS.
+
+    Returns:
+        The model, with logits `[batch, classes]`.
+
+    Raises:
+        ValueError: If a size is less than 1, or a name is unknown.
 
     Example:
         >>> resnet18((3, 8, 8), 10, width=4)(torch.zeros(2, 3, 8, 8)).shape
@@ -140,7 +176,7 @@ def resnet18(shape: Sizes, classes: int, width: int = 64, activation: str = "rel
     """
     _require_image(shape, classes=classes, width=[width])
     act = lookup(ACTIVATIONS, activation, "activation")
-    # 32 groups at the usual width of 64; when narrow, at least two channels a group, or maps of one pixel become zero
+    # 32 groups at the usual width of 64; if narrow, at least two channels per group, or maps of one pixel become zero
     groups = gcd(32, width // 2, width)
     stem = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), nn.GroupNorm(groups, width), act()]
     blocks: list[nn.Module] = []
@@ -202,8 +238,22 @@ def transformer(
 ) -> nn.Sequential:  # fmt: skip
     """Decoder-only transformer: tokens `[batch, time ≤ context]` to next-token logits `[batch, time, vocabulary]`.
 
-    Pre-norm blocks, learned positions, no dropout. `width`, of the residual stream, is a multiple of `heads`; `tied`
-    shares the token embedding with the output layer.
+    Pre-norm blocks, learned positions, no dropout.
+
+    Args:
+        vocabulary: The number of tokens.
+        context: The longest sequence.
+        width: The width of the residual stream, a multiple of `heads`.
+        depth: The number of blocks.
+        heads: The number of attention heads.
+        activation: One of ACTIVATIONS.
+        tied: Whether the output layer shares the token embedding.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If a size is less than 1, or a name is unknown.
 
     Example:
         >>> transformer(50, context=8, width=16, depth=1)(torch.zeros(2, 8, dtype=torch.long)).shape
@@ -241,16 +291,23 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
 
 
 def build(name: str, data_shape: Sizes, classes: int, *, seed: int = 0, **options: Any) -> nn.Module:
-    """The model called `name`, with weights drawn as torch does by default, from `seed` alone.
+    """Make a model by name, with torch's default initialisation, drawn from `seed` alone.
 
-    The weights are float32 on the CPU, so that they do not depend on the device or on torch's default dtype; the global
-    generators are left as they were.
+    The weights are float32 on the CPU, so they depend neither on the device nor on torch's default dtype. The global
+    generators are left unchanged.
 
     Args:
         name: One of MODELS.
         data_shape: The shape of one input; `(context,)` for the transformer.
         classes: The number of outputs; the vocabulary for the transformer.
+        seed: Seed of the initialisation.
         **options: Keyword arguments of the model, e.g. `hidden`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the name or an option is unknown, or does not suit the data.
 
     Example:
         >>> model = build("mlp", (1, 8, 8), 10, hidden=(64,), activation="gelu")
@@ -261,7 +318,19 @@ def build(name: str, data_shape: Sizes, classes: int, *, seed: int = 0, **option
 
 
 def count_parameters(name: str, data_shape: Sizes, classes: int, **options: Any) -> int:
-    """How many parameters `build` would make; none are made.
+    """The number of parameters that `build` would make, without making them.
+
+    Args:
+        name: One of MODELS.
+        data_shape: The shape of one input.
+        classes: The number of outputs.
+        **options: Keyword arguments of the model.
+
+    Returns:
+        The number of parameters.
+
+    Raises:
+        ValueError: If the name or an option is unknown, or the model would not fit in any memory.
 
     Example:
         >>> count_parameters("mlp", (1, 8, 8), 10, hidden=(10_000, 10_000))

@@ -23,7 +23,7 @@ Options = ParamSpec("Options")
 
 
 class Optimizer(NamedTuple):
-    """One optimizer: two pure functions, and two optional hints that make it faster.
+    """An optimizer: two pure functions, and optional hints that make it faster.
 
     Example:
         >>> def update(gradient, state, theta, lr):
@@ -42,28 +42,27 @@ class Optimizer(NamedTuple):
     linear: bool = False
     """Whether `update` is linear in the gradient: its derivative is then the same at every gradient."""
     size: int | None = None
-    """The number of parameters, where these are not treated alike."""
+    """The number of parameters, if they are not all treated alike."""
     settings: tuple[tuple[str, Any], ...] = ()
+    """What builds it again: its name as "optimizer", its options, and "clip"; empty for one of your own."""
 
     @property
     def name(self) -> str:
-        """What it is called: how it was made, or where its step is written."""
-        made = dict(self.settings).get("optimizer")
-        return str(made or getattr(self.update, "__qualname__", self.update)).split(".")[0]
-
-    """What builds it again: its name as "optimizer", its options, and "clip"; none for one of your own."""
+        """Its name in `OPTIMIZERS`, or that of the function that defines its update."""
+        built = dict(self.settings).get("optimizer")
+        return str(built or getattr(self.update, "__qualname__", self.update)).split(".")[0]
 
 
 def _named(make: Callable[Options, Optimizer]) -> Callable[Options, Optimizer]:
-    """Let what `make` makes say how it was made."""
+    """Store in the optimizers that `make` returns how they were made."""
 
     @wraps(make)
     def named(*given: Options.args, **options: Options.kwargs) -> Optimizer:
-        told = signature(make).bind(*given, **options)
-        told.apply_defaults()
-        # hashable: what is known of an optimizer is kept
-        how = ((name, tuple(value) if isinstance(value, list) else value) for name, value in told.arguments.items())
-        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *how))
+        bound = signature(make).bind(*given, **options)
+        bound.apply_defaults()
+        # hashable, because optimizers are keys of caches
+        used = ((name, tuple(value) if isinstance(value, list) else value) for name, value in bound.arguments.items())
+        return make(*given, **options)._replace(settings=(("optimizer", make.__name__), *used))
 
     return named
 
@@ -71,6 +70,15 @@ def _named(make: Callable[Options, Optimizer]) -> Callable[Options, Optimizer]:
 @_named
 def sgd(weight_decay: float = 0.0) -> Optimizer:
     """Stochastic gradient descent: delta = −lr (g + weight_decay θ). It keeps no state.
+
+    Args:
+        weight_decay: Added to the gradient, times θ.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an option is out of range.
 
     Example:
         >>> theta, gradient = torch.tensor([1.0]), torch.tensor([2.0])
@@ -93,7 +101,16 @@ def sgd(weight_decay: float = 0.0) -> Optimizer:
 def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
     """Heavy-ball momentum: delta = −lr b with b ← beta b + g + weight_decay θ, as torch.optim.SGD without dampening.
 
-    With `nesterov` it looks ahead: delta = −lr (g + beta b).
+    Args:
+        beta: Decay of the momentum b.
+        weight_decay: Added to the gradient, times θ.
+        nesterov: Whether to look ahead: delta = −lr (g + beta b).
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an option is out of range.
 
     Example:
         >>> sorted(momentum(0.9).init(torch.zeros(2)))
@@ -118,6 +135,16 @@ def momentum(beta: float = 0.9, weight_decay: float = 0.0, nesterov: bool = Fals
 def nesterov(beta: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
     """Nesterov momentum: delta = −lr (g + beta b) with b ← beta b + g.
 
+    Args:
+        beta: Decay of the momentum b.
+        weight_decay: Added to the gradient, times θ.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an option is out of range.
+
     Example:
         >>> sorted(nesterov(0.9).init(torch.zeros(2)))
         ['momentum']
@@ -133,6 +160,17 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
 
     The step count is a float, one for each participant, so that states can be interpolated and differentiated.
 
+    Args:
+        betas: Decay of m and of v.
+        eps: Added to √v̂.
+        weight_decay: Added to the gradient, times θ.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an option is out of range.
+
     Example:
         >>> sorted(adam(betas=(0.9, 0.99)).init(torch.zeros(2)))
         ['count', 'm', 'v']
@@ -141,7 +179,7 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
 
 
 def amsgrad(betas: tuple[float, float], eps: float, weight_decay: float) -> Optimizer:
-    """Adam whose v never falls (Reddi et al. 2018), as torch.optim.Adam with amsgrad: its greatest value is used."""
+    """Adam with the largest v so far (Reddi et al. 2018), as torch.optim.Adam with amsgrad."""
     return _adam_step(betas, eps, weight_decay, amsgrad=True)
 
 
@@ -163,7 +201,7 @@ def _adam_step(betas: tuple[float, float], eps: float, weight_decay: float, amsg
         v = torch.addcmul(beta2 * state["v"], gradient, gradient, value=1 - beta2)
         greatest = {"v_max": torch.maximum(state["v_max"], v)} if amsgrad else {}
         unbias = _bias(beta2, count).sqrt()
-        # √ has no derivative at 0, where coordinates that never had a gradient lie: 0 · ∞ would make tangents NaN
+        # √ has no derivative at 0, the v of coordinates that never had a gradient: 0 · ∞ would make tangents NaN
         root = (greatest.get("v_max", v) + torch.finfo(v.dtype).tiny).sqrt()
         delta = _scale(m / (root + (eps * _column(unbias, unbias)).to(root.dtype)), -lr * unbias / _bias(beta1, count))
         return delta, {"m": m, "v": v, **greatest, "count": count}
@@ -175,6 +213,17 @@ def _adam_step(betas: tuple[float, float], eps: float, weight_decay: float, amsg
 def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019): Adam's delta − lr weight_decay θ.
 
+    Args:
+        betas: Decay of m and of v.
+        eps: Added to √v̂.
+        weight_decay: Subtracted from θ directly, times lr and θ.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an option is out of range.
+
     Example:
         >>> sorted(adamw(weight_decay=0.1).init(torch.zeros(2)))
         ['count', 'm', 'v']
@@ -183,7 +232,7 @@ def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_d
 
 
 def decoupled(undecayed: Optimizer, weight_decay: float) -> Optimizer:
-    """The optimizer with weight decay that its own step does not see: delta − lr weight_decay θ."""
+    """Add decoupled weight decay to an optimizer: delta − lr weight_decay θ."""
     _require_at_least_zero(weight_decay=weight_decay)
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
@@ -194,7 +243,7 @@ def decoupled(undecayed: Optimizer, weight_decay: float) -> Optimizer:
 
 
 def ascending(optimizer: Optimizer) -> Optimizer:
-    """The step up the gradient, as torch.optim with maximize; weight decay still pulls towards 0."""
+    """Step up the gradient, as torch.optim with maximize; weight decay still pulls towards 0."""
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         return optimizer.update(-gradient, state, theta, lr)
@@ -203,9 +252,19 @@ def ascending(optimizer: Optimizer) -> Optimizer:
 
 
 def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:
-    """The optimizer with every participant's gradient scaled to a norm of at most `max_norm`.
+    """Scale every participant's gradient to a norm of at most `max_norm` before the optimizer's step.
 
         g ← g · min(1, max_norm / (‖g‖ + 1e-6))      as torch.nn.utils.clip_grad_norm_
+
+    Args:
+        optimizer: The optimizer.
+        max_norm: The largest norm of a gradient.
+
+    Returns:
+        The optimizer with clipping.
+
+    Raises:
+        ValueError: If `max_norm` is not positive.
 
     Example:
         >>> clipped = clip(build("adam"), max_norm=1.0)
@@ -218,10 +277,10 @@ def clip(optimizer: Optimizer, max_norm: float) -> Optimizer:
         factor = (max_norm / (norm + 1e-6)).clamp(max=1)
         return optimizer.update(gradient * factor, state, theta, lr)
 
-    again = dict(optimizer.settings)
-    known = again and "clip" not in again
-    made = (*again.items(), ("clip", float(max_norm))) if known else ()
-    return Optimizer(optimizer.init, update, size=optimizer.size, settings=made)
+    settings = dict(optimizer.settings)
+    known = settings and "clip" not in settings
+    clipped = (*settings.items(), ("clip", float(max_norm))) if known else ()
+    return Optimizer(optimizer.init, update, size=optimizer.size, settings=clipped)
 
 
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
@@ -234,7 +293,17 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
 
 
 def build(name: str, **options: Any) -> Optimizer:
-    """The optimizer called `name`, one of OPTIMIZERS, with options of the function named there.
+    """Make an optimizer by name.
+
+    Args:
+        name: One of OPTIMIZERS.
+        **options: Keyword arguments of the function listed there.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If the name or an option is unknown, or out of range.
 
     Example:
         >>> optimizer = build("momentum", beta=0.95)
@@ -246,9 +315,16 @@ def build(name: str, **options: Any) -> Optimizer:
 
 
 def resolve(optimizer: Any) -> Optimizer:
-    """The optimizer that a user means: a name is built with its defaults, an Optimizer is returned as it is.
+    """Make an optimizer from anything that `network(optimizer=…)` accepts.
 
-    A class of torch.optim cannot be replayed or differentiated; the TypeError suggests its name.
+    Args:
+        optimizer: A name, which gets its default options, or an Optimizer.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        TypeError: For a class of torch.optim, which cannot be replayed or differentiated; the message says what to use.
 
     Example:
         >>> resolve("sgd").linear
@@ -270,7 +346,7 @@ def resolve(optimizer: Any) -> Optimizer:
 
 def _bias(beta: float, count: Tensor) -> Tensor:
     """1 − beta^count, without the cancellation that costs float32 four digits at beta = 0.999."""
-    # in a column, because forward mode makes float64 of a float32 scalar times a number
+    # as a column, because forward mode turns a float32 scalar times a number into float64
     return -torch.expm1((_column(count, count) * log(max(beta, 1e-300)))[..., 0])
 
 

@@ -1,8 +1,7 @@
-"""Functions of your own, named `package.module:name`: found again in any process, and never pickled.
+"""References `package.module:name` to the user's functions, so that any process can find them without pickling.
 
-A reference may stand in the settings of a run that somebody else wrote, so it can only name code that is installed here
-or in the current folder, outside Python itself and outside any run's folder, and nothing from the settings is passed to
-what it names.
+A reference may come from the settings of somebody else's run. So it can only name code that is installed here or is in
+the current folder, not in Python itself or in a run's folder, and nothing from the settings is passed to it.
 """
 
 import re
@@ -19,17 +18,22 @@ FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def is_reference(text: str) -> bool:
-    """Whether a name is a reference, not an entry of a table."""
+    """Whether a name is a reference, rather than an entry of a table."""
     return ":" in text
 
 
 def resolve(reference: str, what: str) -> Callable[..., Any]:
-    """The function that a reference names; `what` it is for, e.g. "model", is said in errors.
+    """Import the function that a reference names; installed modules come before those in the current folder.
 
-    Modules in the current folder are found after those that are installed.
+    Args:
+        reference: `package.module:name`.
+        what: What it is for, e.g. "model", for errors.
+
+    Returns:
+        The function.
 
     Raises:
-        ValueError: If there is no such module or name, the module cannot be imported, or the name is no function.
+        ValueError: If there is no such module or name, the module cannot be imported, or it is not a function.
 
     Example:
         >>> resolve("torch.nn.functional:cross_entropy", "loss").__name__
@@ -38,36 +42,36 @@ def resolve(reference: str, what: str) -> Callable[..., Any]:
     if not FORM.fullmatch(reference):
         raise ValueError(f"a {what} of your own must be written package.module:name; found {reference!r}.")
     module, _, name = reference.partition(":")
-    found: Any = _imported(module, reference, what)
+    target: Any = _imported(module, reference, what)
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), n=1, cutoff=0.5)
+        if not hasattr(target, part):
+            near = get_close_matches(part, dir(target), n=1, cutoff=0.5)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            place = getattr(found, "__file__", None) or getattr(found, "__name__", found)
-            raise ValueError(f"the {what} {reference} must exist; {place} has no {part!r}.{hint}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"the {what} {reference} must be a function; found {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
+            where = getattr(target, "__file__", None) or getattr(target, "__name__", target)
+            raise ValueError(f"the {what} {reference} must exist; {where} has no {part!r}.{hint}")
+        target = getattr(target, part)
+    if not callable(target):
+        raise ValueError(f"the {what} {reference} must be a function; found {type(target).__name__}.")
+    return target  # type: ignore[no-any-return]
 
 
 def reference_to(function: Any) -> str | None:
-    """The reference by which a function is found again; None for one that is in no module, such as a lambda.
+    """The reference to a function; None if no module has it, as for a lambda.
 
     Example:
         >>> reference_to(torch.nn.functional.cross_entropy)
         'torch.nn.functional:cross_entropy'
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if module == "__main__":  # run as `python -m package.module`; a script may not be made to be imported
+    if module == "__main__":  # of `python -m package.module`; a script may not be importable
         module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None)
     reference = f"{module}:{name}"
     if not module or not FORM.fullmatch(reference) or module.partition(".")[0] in sys.stdlib_module_names:
         return None
-    found: Any = sys.modules.get(getattr(function, "__module__", ""))
+    target: Any = sys.modules.get(getattr(function, "__module__", ""))
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return reference if found is function else None
+        target = getattr(target, part, None)
+    return reference if target is function else None
 
 
 def _imported(module: str, reference: str, what: str) -> ModuleType:
@@ -93,15 +97,15 @@ def _imported(module: str, reference: str, what: str) -> ModuleType:
 
 
 def _check_outside_runs(top: str, reference: str, what: str) -> None:
-    """Whoever writes into a run's folder must not have code run."""
+    """Raise ValueError if the module lies in a run's folder: writing there must not be enough to run code."""
     spec = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
-    for place in Path(spec.origin).resolve().parents if spec is not None and spec.origin else ():
-        if (place / "manifest.json").exists() and (place / "config.json").exists():
-            raise ValueError(f"the {what} {reference} must not lie in a run's folder; {place} is one. Move it out.")
+    for folder in Path(spec.origin).resolve().parents if spec is not None and spec.origin else ():
+        if (folder / "manifest.json").exists() and (folder / "config.json").exists():
+            raise ValueError(f"the {what} {reference} must not lie in a run's folder; {folder} is one. Move it out.")
 
 
 def call(reference: str, what: str, *arguments: Any) -> Any:
-    """What the function that a reference names returns; an error in it is a mistake in the request."""
+    """Call the function that a reference names; any error in it becomes a ValueError."""
     function = resolve(reference, what)
     try:
         return function(*arguments)

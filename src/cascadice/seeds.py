@@ -14,7 +14,14 @@ import torch
 
 
 def derive(seed: int, *path: int | str) -> int:
-    """A 63-bit seed for the draw named by `path`, e.g. `derive(seed, "batches", node, epoch)`.
+    """Derive a 63-bit seed for a named draw.
+
+    Args:
+        seed: The seed of the run.
+        *path: The name of the draw, e.g. "batches", node, epoch.
+
+    Returns:
+        The seed.
 
     Example:
         >>> derive(0, "batches", 3, 1) == derive(0, "batches", 3, 1) != derive(0, "batches", 3, 2)
@@ -25,7 +32,14 @@ def derive(seed: int, *path: int | str) -> int:
 
 
 def generator(seed: int, *path: int | str) -> torch.Generator:
-    """A CPU generator for the draw named by `path`; it draws the same numbers whatever device they are moved to.
+    """A CPU generator for a named draw: the same numbers, whatever device they are moved to.
+
+    Args:
+        seed: The seed of the run.
+        *path: The name of the draw, e.g. "batches", node, epoch.
+
+    Returns:
+        The generator.
 
     Example:
         >>> int(torch.randint(100, (), generator=generator(0, "batches", 3))) == int(
@@ -38,9 +52,13 @@ def generator(seed: int, *path: int | str) -> torch.Generator:
 
 @contextmanager
 def initialisation(seed: int, *path: int | str) -> Iterator[None]:
-    """For code that draws from torch's global generator (nn.Module constructors): seeded, on the CPU, in float32.
+    """Seed torch's global generator inside a block, for nn.Module constructors: on the CPU, in float32.
 
     The global generator and the default dtype are restored afterwards.
+
+    Args:
+        seed: The seed of the run.
+        *path: The name of the draw, e.g. "batches", node, epoch.
 
     Example:
         >>> with initialisation(0, "model"):

@@ -13,7 +13,7 @@ from runs.worlds import LOCK, fit_for_threads, together, trained
 from torch.utils._pytree import tree_flatten
 
 from cascadice import files
-from cascadice.applications import in_step, writer
+from cascadice.applications import writer
 from cascadice.applications.choose.charts import charts as choose_charts
 from cascadice.applications.choose.findings import run as choose
 from cascadice.applications.detect.charts import charts as detect_charts
@@ -74,7 +74,7 @@ def runs(tmp_path_factory, fit_for_threads):
     pushed = Operator.push_rows
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Operator, "push_rows", push_rows)
-        patched.setattr(in_step, "joined", joined)
+        patched.setattr(writer, "joined", joined)
         patched.setattr(writer.Writer, "write", fresh)
         patched.setattr("cascadice.pictures.charts.plot", lambda *_: None)  # takes as long as the rest, and no threads
         patched.setattr(writer.Writer, "print", lambda own, *lines: PRINTED.setdefault(own.folder, []).extend(lines))
@@ -217,4 +217,4 @@ def test_commands_that_train_many_networks_are_refused(monkeypatch, runs, capsys
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
     assert main(["validate", str(runs[0] / "two")]) == 2
-    assert "validate trains many networks in one place" in capsys.readouterr().err
+    assert "validate trains many networks, each in one process" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 import numpy as np
 import pytest
 
-from cascadice.applications.choose.saved import with_todays_signs
+from cascadice.applications.choose.charts import with_todays_signs
 from cascadice.applications.writer import SIGN_RULE
 from cascadice.cli import main
 from cascadice.report.page.collecting import collect

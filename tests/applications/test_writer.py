@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cascadice.applications.charts import interval_text, noted_bounds
+from cascadice.applications.charts import interval_text, saved_bounds
 from cascadice.applications.writer import Section, Writer, open_writer, plus_minus
 from cascadice.console import Console
 from cascadice.influence.uncertainty import Bounds
@@ -30,7 +30,7 @@ def test_the_json_is_written_last(writer, monkeypatch):
 
     monkeypatch.setattr("cascadice.pictures.charts.plot", plot)
     section = Section("", "", charts=lambda results: results["findings"])
-    writer.write(writer.header("a title", ["one."], ["participant"], [[3]]), section)
+    writer.write(writer.header("a title", ["participant"], [[3]]) | {"findings": ["one."]}, section)
     results = json.loads((writer.folder / "detect.json").read_text())
     assert list(results) == ["command", "version", "run", "title", "findings", "table", "figure"]
     assert results["table"] == {"columns": ["participant"], "rows": [[3]]}
@@ -75,5 +75,5 @@ def test_intervals_in_words():
     assert interval_text(bounds, 0, digits=2) == "−0.25 to 0.12"
     assert interval_text(bounds, 1) is None
     assert [plus_minus(*pair, 3) for pair in ((-0.0, 0.25), (1.5, float("nan")))] == ["+0.000 ± 0.250", "+1.500"]
-    assert noted_bounds([[-1, 2], [0, 3]]).high.tolist() == [2, 3]
-    assert noted_bounds(None) is noted_bounds([[None, None]]) is None
+    assert saved_bounds([[-1, 2], [0, 3]]).high.tolist() == [2, 3]
+    assert saved_bounds(None) is saved_bounds([[None, None]]) is None

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cascadice import data, models, network, topology
-from cascadice.engine.carrying_on import carry_on
+from cascadice.engine.distributed_training import carry_on
 from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.networks import Network
@@ -129,7 +129,9 @@ def _train(job: Job, mine: Network, exchange: Messages, log: Log, note: Any, joi
         if fault in ("killed at rest", "stopped", "slow"):
             note(round_.t, fault)
             _suffer(fault, log)
-        away = exchange.attendance.late or any(map(exchange.post.gone, range(RANKS)))
+        away = exchange.attendance.late or any(
+            map(exchange.post.gone, (rank for rank in range(RANKS) if rank != job.rank))
+        )
         pause = max(job.pace, AWAY_PACE) if away else job.pace
         began = monotonic() + pause
         waited.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cascadice.data import cifar
+from cascadice.data import cifar_files
 
 DRAW = np.random.default_rng(0)
 
@@ -62,7 +62,7 @@ def python2_pickle(content: object) -> bytes:
     return file.getvalue()
 
 
-def write_cifar(folder: Path, form: cifar.Form, n: int = 4) -> tuple[cifar.Form, dict[str, Any]]:
+def write_cifar(folder: Path, form: cifar_files.Form, n: int = 4) -> tuple[cifar_files.Form, dict[str, Any]]:
     """Official-looking files, and the form with their checksums."""
     folder.mkdir(parents=True)
     coarse = "coarse_labels" in form.labels or "fine_labels" in form.labels
@@ -84,7 +84,7 @@ def write_cifar(folder: Path, form: cifar.Form, n: int = 4) -> tuple[cifar.Form,
     return with_checksums(folder, form), contents
 
 
-def with_checksums(folder: Path, form: cifar.Form) -> cifar.Form:
+def with_checksums(folder: Path, form: cifar_files.Form) -> cifar_files.Form:
     return form._replace(checksums={p.name: hashlib.md5(p.read_bytes()).hexdigest() for p in folder.iterdir()})
 
 

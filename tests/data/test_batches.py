@@ -128,21 +128,19 @@ def test_given_batches_are_handed_out_and_end() -> None:
     assert torch.equal(drawn(1), index[1])
     with pytest.raises(ValueError, match=r"given for rounds 0\.\.1; round 2 was asked for"):
         drawn(2)
-    with pytest.raises(ValueError, match=r"at least 0 and below 23, .* Round 1, participant 2, step 1, place 1 has 23"):
+    with pytest.raises(ValueError, match=r"below 23, .* Round 1, participant 2, step 1, position 1 has 23"):
         batches.given(index, n_samples=23)
-    with pytest.raises(ValueError, match=r"at least 0; -1 may .* Round 0, participant 0, step 0, place 0 has -5"):
+    with pytest.raises(ValueError, match=r"at least 0; -1 may .* Round 0, participant 0, step 0, position 0 has -5"):
         batches.given(index - 5)
 
 
 @pytest.mark.parametrize(
     ("block", "found"),
     [
-        ([[-1, 2], [3, 4]], "step 0, place 0 has -1"),
-        ([[1, -1], [3, 4]], "step 1, place 1 has 4"),
-        ([[1, 2], [3, -1]], "step 1, place 1 has -1"),
-        ([[1, 2], [-1, 4]], "step 1, place 1 has 4"),
-        ([[1, 2], [-2, 4]], "step 1, place 0 has -2"),
-        ([[1, 2], [9, 4]], "step 1, place 0 has 9"),
+        ([[-1, 2], [3, 4]], "step 0, position 0 has -1"),
+        ([[1, 2], [-1, 4]], "step 1, position 1 has 4"),
+        ([[1, 2], [-2, 4]], "step 1, position 0 has -2"),
+        ([[1, 2], [9, 4]], "step 1, position 0 has 9"),
     ],
 )
 def test_padding_only_follows_what_is_there(block: list[list[int]], found: str) -> None:
@@ -154,32 +152,34 @@ def test_padding_only_follows_what_is_there(block: list[list[int]], found: str) 
         batches.check_round(torch.zeros(2, 2).long(), 9, 0)
 
 
-def test_batches_of_one_participant_may_differ_where_the_round_may_be_uneven() -> None:
+def test_batches_of_one_participant_may_differ_in_size_and_be_missing() -> None:
     block = torch.tensor([[[1, 2], [3, -1]], [[4, -1], [5, 6]], [[-1, -1], [-1, -1]]])
-    assert batches.check_round(block, 9, 0, uneven=True) is block
+    assert batches.check_round(block, 9, 0) is block
     for k, hole in ((0, [[1, 2], [-1, 3]]), (1, [[-1, -1], [5, 6]])):
         wrong = block.clone()
         wrong[k] = torch.tensor(hole)
         with pytest.raises(ValueError, match=f"participant {k}, step"):
-            batches.check_round(wrong, 9, 0, uneven=True)
+            batches.check_round(wrong, 9, 0)
 
 
-def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
-        batches.epochs(parts_of([9, 4, 3]), [1, 5, 1])
-    with pytest.raises(ValueError, match="batch_size must have one entry for each of the 3 participants; found 2"):
-        batches.epochs(parts_of([9, 4, 3]), [1, 1])
-    with pytest.raises(ValueError, match="local steps must be at least 1; found 0"):
-        batches.epochs(parts_of([9, 4]), 2, steps=[1, 0])
-    with pytest.raises(TypeError, match=r"local steps must be a whole number, .*; found \[1, 2.5\]"):
-        batches._per_participant([1, 2.5], 2, "local steps")
-    with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
-        batches.epochs(parts_of([9, 4, 3]), 5)
-    with pytest.raises(ValueError, match="participant 1 holds 4 samples, batch_size is 5"):
-        batches.rounds_per_epoch(parts_of([9, 4, 3]), 5)
-    with pytest.raises(ValueError, match="batch_size must be at least 1; found 0"):
-        batches.epochs(parts_of([9]), 0)
-    with pytest.raises(ValueError, match="the partition is empty"):
-        batches.epochs([], 1)
-    with pytest.raises(ValueError, match="numbered from 0; found -1"):
-        batches.epochs(parts_of([9]), 3)(-1)
+def test_a_list_of_indices_is_padded_to_one_block() -> None:
+    rows = [torch.tensor([[1, 2], [3, 4]]), [[5, 6], torch.tensor([7])], (8,), [], torch.arange(0)]
+    gone = [[-1, -1], [-1, -1]]
+    expected = [[[1, 2], [3, 4]], [[5, 6], [7, -1]], [[8, -1], [-1, -1]], gone, gone]
+    assert batches.padded(rows).tolist() == expected
+    for wrong in (3, [0.5], [[[1]]], ["a"]):
+        with pytest.raises(TypeError, match="or a list of indices for each of them; participant 1 has"):
+            batches.padded([[1], wrong])
+    with pytest.raises(TypeError, match=r"must be indices \[participants, steps, batch\].*; found NoneType"):
+        batches.padded(None)  # type: ignore[arg-type]
+
+
+def test_rounds_are_even_if_everybody_keeps_its_steps_and_batch_size() -> None:
+    even = torch.arange(24).view(2, 2, 2, 3)
+    even[:, 1, 1] = -1
+    even[:, 1, 0, 2] = -1
+    assert batches.is_even(even)
+    for place in ((1, 0, 1, 2), (slice(None), 0, 0, 2), (1, 1, 0)):
+        uneven = even.clone()
+        uneven[place] = -1
+        assert not batches.is_even(uneven)

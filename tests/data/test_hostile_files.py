@@ -37,7 +37,7 @@ def test_labels_of_every_width_are_read_and_a_column_is_one_label_a_sample(
 )
 def test_labels_that_are_none_are_refused(tmp_path: Path, labels: np.ndarray) -> None:
     write_pack(tmp_path / "cifar10.npz", 10, y_train=labels)
-    with pytest.raises(ValueError, match=r"damaged: y_train must be integers, one a sample and at least one; found "):
+    with pytest.raises(ValueError, match=r"damaged: y_train must be integers, one per sample and at least one; found "):
         data.cifar10(tmp_path)
 
 
@@ -56,14 +56,14 @@ def test_test_images_may_be_told_by_zeros_and_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"is_val": np.array([0, 2, 1])}, "is_val must say of each image"),
-        ({"is_val": np.array([0.0, 1.0, 0.0])}, "is_val must say of each image"),
-        ({"is_val": np.zeros(3, bool)}, "is_val must say of each image"),
+        ({"is_val": np.array([0, 2, 1])}, "is_val must be 0 or 1 for each image"),
+        ({"is_val": np.array([0.0, 1.0, 0.0])}, "is_val must be 0 or 1 for each image"),
+        ({"is_val": np.zeros(3, bool)}, "is_val must be 0 or 1 for each image"),
         ({"is_val": np.array([[False, True, False]])}, r"is_val to have the shape \(3,\), found \(1, 3\)"),
         ({"is_val": np.array([True, False])}, r"is_val to have the shape \(3,\), found \(2,\)"),
         ({"label": np.array([0, 1.7, 1])}, "label must be integers"),
-        ({"wnids": np.array(["n1", "n1"])}, "wnids must be a row of different names"),
-        ({"wnids": np.array([["n1", "n2"]])}, "wnids must be a row of different names"),
+        ({"wnids": np.array(["n1", "n1"])}, "wnids must be a row of distinct names"),
+        ({"wnids": np.array([["n1", "n2"]])}, "wnids must be a row of distinct names"),
     ],
 )
 def test_fields_of_a_pack_mean_one_thing_or_are_refused(
@@ -135,7 +135,7 @@ def test_links_in_a_circle_are_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"symbolic links.*cifar10\.npz"):
         data.cifar10(tmp_path)
     (tmp_path / "mnist").symlink_to("mnist")
-    with pytest.raises(FileNotFoundError, match="MNIST is not here"):
+    with pytest.raises(FileNotFoundError, match="MNIST was not found"):
         data.mnist(tmp_path)
 
 

@@ -140,9 +140,7 @@ def test_what_is_no_partition_is_refused() -> None:
         ValueError, match=r"must hold indices in 0\.\.599, the training samples; participant 1 has others"
     ):
         partition.resolve([[0], [600]], LABELS, 2)
-    with pytest.raises(
-        ValueError, match="per_node must be left out where the partition is given as index lists; found 1"
-    ):
+    with pytest.raises(ValueError, match="per_node must be left out if the partition is given as index lists; found 1"):
         partition.resolve([[0], [1]], LABELS, 2, per_node=1)
 
 

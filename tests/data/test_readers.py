@@ -25,7 +25,7 @@ from data.small_files import (
 )
 
 from cascadice import data
-from cascadice.data import cifar, idx, places, tiny
+from cascadice.data import cifar_files, mnist_files, source_files, tiny_imagenet_files
 
 REAL = Path(os.environ.get("CASCADICE_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data").resolve()
 
@@ -99,7 +99,7 @@ def test_mnist_is_read_and_not_the_fashion_mnist_beside_it(tmp_path: Path, folde
 
 def test_fashion_mnist_in_a_bare_folder_is_not_taken_for_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path / "raw", labels=FASHION)
-    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/raw has these files, but .* into {tmp_path}/raw/mnist\."):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/raw has such files, but .* into {tmp_path}/raw/mnist\."):
         data.mnist(tmp_path / "raw")
     monkeypatch.setenv("CASCADICE_DATA", str(tmp_path / "other"))
     write_mnist(tmp_path / "other")
@@ -110,8 +110,8 @@ def test_fashion_mnist_in_a_bare_folder_is_not_taken_for_mnist(tmp_path: Path, m
 
 
 def test_official_cifar10_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    form, contents = write_cifar(tmp_path / "cifar10" / "cifar-10-batches-py", cifar.TEN)
-    monkeypatch.setattr(cifar, "TEN", form)
+    form, contents = write_cifar(tmp_path / "cifar10" / "cifar-10-batches-py", cifar_files.TEN)
+    monkeypatch.setattr(cifar_files, "TEN", form)
     found = data.cifar10(tmp_path)
     assert found.classes[:2] == ("c0", "c1")
     assert (len(found.train), len(found.test)) == (20, 4)
@@ -125,8 +125,8 @@ def test_official_cifar10_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("coarse", [False, True])
 def test_official_cifar100_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coarse: bool) -> None:
-    form, contents = write_cifar(tmp_path / "cifar-100-python", cifar.HUNDRED)
-    monkeypatch.setattr(cifar, "HUNDRED", form)
+    form, contents = write_cifar(tmp_path / "cifar-100-python", cifar_files.HUNDRED)
+    monkeypatch.setattr(cifar_files, "HUNDRED", form)
     found = data.cifar100(tmp_path, coarse=coarse)
     assert found.train.y.tolist() == contents["train"]["coarse_labels" if coarse else "fine_labels"]
     assert found.classes[-1] == ("g19" if coarse else "f99")
@@ -136,7 +136,7 @@ def test_pickles_of_newer_numpy_are_read_too(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps({"data": array}, protocol=3))
-    assert np.array_equal(cifar.read_pickle(path, hashlib.md5(path.read_bytes()).hexdigest())["data"], array)
+    assert np.array_equal(cifar_files.read_pickle(path, hashlib.md5(path.read_bytes()).hexdigest())["data"], array)
 
 
 class Malice:
@@ -151,15 +151,15 @@ def test_a_malicious_pickle_is_refused_even_with_the_right_checksum(tmp_path: Pa
     path.write_bytes(pickle.dumps(evil, protocol))
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match=r"data_batch_1 is damaged: it asks for \S+, which image data never needs"):
-        cifar.read_pickle(path, md5)
+        cifar_files.read_pickle(path, md5)
     assert not Path("/tmp/cascadice-was-here").exists()
 
 
 def test_nothing_is_unpickled_with_the_wrong_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    form, _ = write_cifar(tmp_path / "cifar-10-batches-py", cifar.TEN)
+    form, _ = write_cifar(tmp_path / "cifar-10-batches-py", cifar_files.TEN)
     path = tmp_path / "cifar-10-batches-py" / "data_batch_3"
     path.write_bytes(path.read_bytes()[:-100])
-    monkeypatch.setattr(cifar, "TEN", form)
+    monkeypatch.setattr(cifar_files, "TEN", form)
     expected = rf"data_batch_3 is damaged: expected md5 \(of {path.stat().st_size} bytes\) \w+, found \w+\. Delete"
     with pytest.raises(ValueError, match=expected):
         data.cifar10(tmp_path)
@@ -167,7 +167,7 @@ def test_nothing_is_unpickled_with_the_wrong_checksum(tmp_path: Path, monkeypatc
 
 def test_official_files_with_impossible_contents_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
-    form, contents = write_cifar(folder, cifar.TEN)
+    form, contents = write_cifar(folder, cifar_files.TEN)
     batch = contents["test_batch"]
     cases = [
         (batch | {"labels": [0, 1, 2, 10]}, r"labels\[3\] is 10"),
@@ -178,10 +178,10 @@ def test_official_files_with_impossible_contents_are_named(tmp_path: Path) -> No
     for content, complaint in cases:
         (folder / "test_batch").write_bytes(python2_pickle(content))
         with pytest.raises(ValueError, match=f"test_batch is damaged: .*{complaint}"):
-            cifar.read_official("cifar10", folder, with_checksums(folder, form))
+            cifar_files.read_official("cifar10", folder, with_checksums(folder, form))
     (folder / "test_batch").unlink()
     with pytest.raises(FileNotFoundError, match="test_batch"):
-        cifar.read_official("cifar10", folder, form)
+        cifar_files.read_official("cifar10", folder, form)
 
 
 def test_cifar_packs_are_read(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_cifar_packs_are_read(tmp_path: Path) -> None:
 def test_a_pack_of_cifar100_is_not_taken_for_cifar10(tmp_path: Path) -> None:
     write_pack(tmp_path / "cifar100_subset.npz", 100)
     write_pack(tmp_path / "cifar100.npz", 100)
-    with pytest.raises(FileNotFoundError, match="CIFAR-10 is not here"):
+    with pytest.raises(FileNotFoundError, match="CIFAR-10 was not found"):
         data.cifar10(tmp_path)
     write_pack(tmp_path / "cifar10.npz", 10)
     assert len(data.cifar10(tmp_path).classes) == 10
@@ -291,14 +291,14 @@ def test_damaged_tiny_imagenet_pack_is_named(tmp_path: Path) -> None:
     for changed, complaint in cases:
         write_tiny_pack(path, **changed)
         with pytest.raises(ValueError, match=rf"tiny_pack\.npz is damaged: .*{complaint}"):
-            tiny.read_pack(path)
+            tiny_imagenet_files.read_pack(path)
     write_tiny_pack(path)
     with np.load(path) as arrays:
         blob = arrays["blob"].copy()
     blob[:40] = 0
     write_tiny_pack(path, blob=blob)
     with pytest.raises(ValueError, match=r"tiny_pack\.npz is damaged: cannot identify image file"):
-        tiny.read_pack(path)
+        tiny_imagenet_files.read_pack(path)
 
 
 # ---------------------------------------------------------------- looking for files
@@ -317,7 +317,7 @@ def test_root_comes_before_environment_before_cache(tmp_path: Path, monkeypatch:
 
 def test_the_home_folder_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert places.places("~/mine") == [Path.home() / "mine", Path.home() / ".cache" / "cascadice"]
+    assert source_files.search_path("~/mine") == [Path.home() / "mine", Path.home() / ".cache" / "cascadice"]
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tiny-imagenet"])
@@ -337,8 +337,8 @@ def test_absent_data_names_every_place_and_the_remedy(
 
 def test_an_incomplete_folder_does_not_count_as_found(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
-    (tmp_path / "mnist" / idx.FILES[3]).unlink()
-    with pytest.raises(FileNotFoundError, match="MNIST is not here"):
+    (tmp_path / "mnist" / mnist_files.FILES[3]).unlink()
+    with pytest.raises(FileNotFoundError, match="MNIST was not found"):
         data.mnist(tmp_path)
 
 
@@ -377,4 +377,4 @@ def test_real_tiny_imagenet_decodes() -> None:
     with np.load(packs[0]) as arrays:  # all of it takes many seconds; the first JPEGs show that the form is right
         blob, offsets = arrays["blob"], arrays["offsets"]
     for i in range(50):
-        assert tiny._decode(blob[offsets[i] : offsets[i + 1]].tobytes()).shape == (3, 64, 64)
+        assert tiny_imagenet_files._decode(blob[offsets[i] : offsets[i + 1]].tobytes()).shape == (3, 64, 64)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from cascadice.engine.fast.convolution import TwiceDifferentiated, _Convolution
+from cascadice.engine.fast.convolution import FastConvDoubleBackward, _Convolution
 
 FORMS = {
     "padded": {"padding": 1},
@@ -36,13 +36,15 @@ def bent(layer, x, mode):
 def test_second_derivatives_are_torchs(form):
     layer = nn.Conv2d(4, 6, (3, 1), dtype=torch.float64, **FORMS[form])
     x = torch.arange(2 * 3 * 11 * 10, dtype=torch.float64).view(2, 3, 11, 10).mul(0.3).cos()
-    for found, expected in zip(bent(layer, x, TwiceDifferentiated()), bent(layer, x, torch.enable_grad()), strict=True):
+    for found, expected in zip(
+        bent(layer, x, FastConvDoubleBackward()), bent(layer, x, torch.enable_grad()), strict=True
+    ):
         assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_it_is_used_where_slopes_are_differentiated_and_only_there():
     layer, x = nn.Conv2d(1, 1, 3), torch.ones(1, 1, 4, 4)
-    with TwiceDifferentiated():
+    with FastConvDoubleBackward():
         assert type(layer(x).grad_fn).__name__ == f"{_Convolution.__name__}Backward"
         with torch.no_grad():
             assert layer(x).grad_fn is None

@@ -17,7 +17,7 @@ from cascadice import network as assemble
 from cascadice import optimizers
 from cascadice.data import from_tensors
 from cascadice.engine.evaluation import evaluate_on
-from cascadice.engine.fast.rows import local_work
+from cascadice.engine.fast.strategies import local_work
 from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
 from cascadice.influence.whole_run import whole_run

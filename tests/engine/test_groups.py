@@ -218,17 +218,6 @@ def test_state_of_one_name_starts_as_each_optimizer_says():
     torch.testing.assert_close(mixed.half.theta[2:], alone.half.theta[2:], **CLOSE)
 
 
-def test_batches_must_keep_their_sizes():
-    def shrinking(t):
-        batch = torch.arange(NODES * 4).view(NODES, 1, 4).clone()
-        if t > 1:
-            batch[1, 0, 3:] = -1
-        return batch
-
-    with pytest.raises(ValueError, match=r"1 has \(1, 3\) in round 2, \(1, 4\) in round 0"):
-        list(simulate(small(batches=shrinking), 3))
-
-
 def test_forgetting_samples_of_several_steps_is_training_without_them():
     network = different(optimizer="sgd", lr=[0.3, 0.2, 0.1, 0.05], batch_size=[3, 2, 3, 3], local_steps=[1, 2, 3, 1])
     rounds = list(simulate(network, 3))
@@ -259,7 +248,7 @@ def descend(network, module, index, removed, lr):
 def test_padding_is_no_sample_to_forget_and_none_to_pay():
     from cascadice.applications.forget.removals import forgotten_samples
     from cascadice.applications.reward.contributions import by_shares
-    from cascadice.applications.reward.ledger_parts import columns_of
+    from cascadice.applications.reward.ledger import columns_of
 
     network = different()
     rounds = window(network, 2)

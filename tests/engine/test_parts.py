@@ -1,14 +1,21 @@
-"""A part of a network, made as such, is what is cut out of the whole one; no other participant's model is made."""
+"""A part of a network, made as such, is what is cut out of the whole one; it has nobody else's model or samples."""
+
+import gc
+import weakref
 
 import pytest
 import torch
 
 from cascadice import data, models, network
 from cascadice.data.corruption import Corruption
+from cascadice.data.samples import content_digest
 from cascadice.engine.assembly import Network
 from cascadice.engine.behaviours import Behaviour
-from cascadice.engine.networks import draw
+from cascadice.engine.networks import draw, load
 from cascadice.engine.parts import part_of, split
+from cascadice.runs import sources
+from cascadice.runs.config import Config, build, length_of
+from cascadice.runs.sources import load_data
 
 DIGITS, NODES = data.digits(), 6
 CASES = {
@@ -71,3 +78,50 @@ def test_members_are_participants_in_order():
         made((5, 4))
     with pytest.raises(ValueError, match=r"found 7 processes for 6\. Start at most 6"):
         split(6, 7)
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_a_part_keeps_the_samples_of_its_own_participants_alone(partition):
+    whole = made(partition=partition)
+    for cut in (False, True):
+        for members in split(NODES, 3):
+            part = part_of(whole, members) if cut else made(members, partition=partition)
+            held, train = torch.cat([whole.partition[k] for k in members]), part.data.train
+            assert len(train.x) == len(train.y) == len(held) < len(train) == len(DIGITS.train)
+            assert torch.equal(train.numbers, held.sort().values)
+            assert train.x.untyped_storage().nbytes() == len(held) * DIGITS.train.x[0].nbytes  # a copy, not a view
+            assert all(map(torch.equal, train.take(held), DIGITS.train.take(held)))
+            assert all(map(torch.equal, part.partition, [whole.partition[k] for k in members]))
+            for t in (0, 7):
+                own, everybody = load(part, draw(part, t)), load(whole, draw(whole, t))
+                assert torch.equal(own.x, everybody.x[list(members)])
+            foreign = next(i for i in range(len(DIGITS.train)) if i not in set(held.tolist()))
+            with pytest.raises(IndexError, match=f"sample {foreign} is not in this process: it keeps {len(held)} of"):
+                train.take(torch.tensor([int(held[0]), foreign]))
+            assert content_digest(part.data) == content_digest(DIGITS)
+
+
+def test_nothing_in_a_process_holds_the_samples_or_labels_of_others(monkeypatch):
+    config = Config(data="digits", nodes=4, epochs=3, lr_schedule="cosine", participants=("1:local_steps=2",))
+    expected, read = length_of(config, build(config)), []
+
+    def watched(*args):
+        found = load_data(*args)
+        read.extend(map(weakref.ref, (found.train.x, found.train.y)))
+        return found
+
+    monkeypatch.setattr(sources, "load_data", watched)
+    part = build(config, processes=4, rank=1)
+    gc.collect()
+    assert [each() for each in read] == [None, None]
+    assert part.batches.partition[0].tolist() == part.partition[0].tolist()
+    assert len(part.batches.partition) == 1
+    assert length_of(config, part) == expected  # an epoch is everybody's
+    assert repr(part.data.train) == "Samples(1,442 of 1 × 8 × 8, 361 of them here, float32, on cpu)"
+
+
+def test_without_a_partition_a_part_keeps_everything():
+    indices = torch.arange(NODES * 8).view(1, NODES, 1, 8)
+    part = network(lambda: models.mlp((64,), 10), DIGITS, nodes=NODES, batches=indices, members=(4, 5))
+    assert part.data.train.numbers is None
+    assert len(part.data.train.x) == len(DIGITS.train)

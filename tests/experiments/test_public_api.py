@@ -25,7 +25,7 @@ PLAIN = {
         "engine.exchange.geometry engine.exchange.cosine_trust engine.exchange.robust",
         "influence.cascade influence.measures influence.proximity influence.readings influence.retraining",
         "influence.estimators influence.reverse_gossip influence.tables influence.uncertainty influence.whole_run",
-        "influence.by_class influence.whole_run_shares",
+        "influence.agreement influence.by_class influence.whole_run_shares",
         "engine.backwards influence.trust",
         "runs.config runs.folder runs.recipes runs.train",
         "applications.neighbours applications.detect.evidence applications.detect.signals applications.choose.groups",

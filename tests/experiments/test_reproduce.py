@@ -298,7 +298,7 @@ def test_exit_codes(program):
     assert "page in out/reproduce/report.html" in out
     code, out, _ = program({"steps": figure(count), "absent": figure(count, ["cifar10"])}, "all", "--data-root", "here")
     assert code == 3
-    assert "skipped: CIFAR-10 is not here" in out
+    assert "skipped: CIFAR-10 was not found" in out
     assert "skipped, data missing: absent" in out
     code, out, _ = program({"bad": figure(fail), "absent": figure(count, ["cifar10"])}, "all")
     assert code == 1

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cascadice.applications.reward.payouts import shapley
+from cascadice.influence.agreement import agreement
 from cascadice.influence.by_class import ByClass
-from cascadice.influence.readings import agreement
 from cascadice.influence.retraining import random_subsets, without_each
 from cascadice_experiments.retraining import __main__ as command
 from cascadice_experiments.retraining import contest, roughness, sums

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Operator, Participants, module_of, simulate
 from cascadice.influence import evaluate_on
-from cascadice.influence.readings import agreement
+from cascadice.influence.agreement import agreement
 from cascadice.influence.whole_run_shares import measured_at
 from cascadice_experiments import rivals
 from cascadice_experiments.rivals.coalitions import RoundGame, every_coalition, local_shapley, prefixes

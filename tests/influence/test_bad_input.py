@@ -186,7 +186,7 @@ class Restless(nn.Module):
 @pytest.mark.parametrize("way", [truth, of_one(truth_of_samples), first_order])
 def test_a_model_that_draws_out_of_our_sight(way):
     network = small(smooth(Restless()), strategy="loop")
-    refused("The model draws at random, and not from torch's generator", way, network, window(network, 1))
+    refused("The model uses random numbers that are not from torch's generator", way, network, window(network, 1))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -214,7 +214,7 @@ def test_nobody_did_anything():
 def test_rounds_that_are_not_numbers(way):
     network = small()
     first, second = window(network, 2)
-    reason = "parameters of participant 3 are NaN or infinite in round 3.*lower learning rate"
+    reason = "those of participant 3 are not, in round 3.*lower learning rate"
     for place in ("before", "half", "after"):
         refused(reason, way, network, [first, broken(second, place)])
 

@@ -68,7 +68,7 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"with one class for each sample"):
         whole_run_by_class(make("transformer"), ROUNDS, evaluate_on(make("transformer")))
     summed = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y, reduction="sum"))
-    with pytest.raises(ValueError, match=r"a measure that is a mean over samples; its classes give"):
+    with pytest.raises(ValueError, match=r"a measure that is a mean over samples; its classes add up"):
         whole_run_by_class(network, ROUNDS, summed)
     below = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y) - 9)
     with pytest.raises(ValueError, match=r"a measure above 0 on every class; found -"):

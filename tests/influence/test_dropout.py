@@ -7,7 +7,7 @@ from torch import nn
 
 from cascadice.engine import Operator
 from cascadice.engine.dropout import Masks
-from cascadice.engine.networks import draw, starts
+from cascadice.engine.networks import draw, dropout_starts
 from cascadice.engine.rounds import Adjoint, Perturbation
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, shares, truth
 from cascadice.influence.truth import truth_of_samples
@@ -92,9 +92,9 @@ def test_whole_run_shares_add_up_to_what_training_changed():
 
 def test_everybody_draws_other_masks_in_every_round():
     network = dropping()
-    seeds = [starts(network, draw(network, t)) for t in range(2)]
+    seeds = [dropout_starts(network, draw(network, t)) for t in range(2)]
     assert len({*seeds[0], *seeds[1]}) == 2 * NODES
-    assert starts(network, draw(network, 1), [2, 0]) == (seeds[1][2], seeds[1][0])
+    assert dropout_starts(network, draw(network, 1), [2, 0]) == (seeds[1][2], seeds[1][0])
 
 
 def test_each_local_step_draws_on_and_draws_the_same_when_it_is_passed_again():

@@ -22,7 +22,7 @@ from cascadice.influence import (
 )
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.quadrature import weighted_points, with_error
-from cascadice.influence.reverse_gossip import swept
+from cascadice.influence.reverse_gossip import reverse_sweep
 from cascadice.influence.shares import scaled_rounds
 
 ROUNDING, POINTS = 1e-14, (1, 2, 3, 4, 5)
@@ -177,7 +177,7 @@ def test_what_old_momentum_does_belongs_to_no_sample():
     without_data, left = first._replace(half=carried_on), 0.0
     for alpha, weight in weighted_points(2):
         steps = scaled_rounds(Operator(network), rounds, alpha)
-        worth = swept(network, steps, judged, direct=steps[0].half.theta)  # scaled, so they do not replay
+        worth = reverse_sweep(network, steps, judged, direct=steps[0].half.theta)  # scaled, so they do not replay
         left = left + weight * by_participant(without_data, worth)
     assert left.abs().min() > 1e-6
     parts = shares_of_samples(network, rounds, judged).sum(1)

@@ -54,7 +54,7 @@ def test_measures_by_hand():
 
 
 def test_a_group_must_speak_of_every_sample():
-    with pytest.raises(ValueError, match=r"each of 7 evaluation samples whether it belongs; found shape \[9\]"):
+    with pytest.raises(ValueError, match=r"one entry for each of 7 evaluation samples; found shape \[9\]"):
         evaluate_on(small(), measure=measures.gap(INSIDE))
 
 
@@ -107,7 +107,7 @@ ROUNDS = [truth, first_order, path_integrated, reverse_gossip, shares]
 def test_rounds_must_follow_one_another(way):
     network = small()
     rounds = window(network, 3)
-    with pytest.raises(ValueError, match=r"rounds must follow one another; found \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"rounds must be consecutive; found \[2, 4\]"):
         way(network, [rounds[0], rounds[2]], evaluate_on(network))
 
 

@@ -90,5 +90,5 @@ def test_the_full_horizon_of_participants_needs_no_separate_samples():
 
 def test_the_full_horizon_refuses_running_statistics():
     network = small(smooth(nn.BatchNorm1d(4)))
-    with pytest.raises(ValueError, match="running_mean' has moved"):
+    with pytest.raises(ValueError, match="running_mean' has changed"):
         next(influence.full_horizon(network, reversed(list(simulate(network, 2))), influence.evaluate_on(network)))

@@ -11,9 +11,9 @@ from influence import cases
 
 from cascadice.engine import simulate
 from cascadice.influence import agreement, by_sample, evaluate_on, first_order, reverse_gossip, truth
+from cascadice.influence.agreement import Agreement, resampled_rank_correlations
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import (
-    Agreement,
     accumulate,
     by_hop,
     by_receiver,
@@ -23,7 +23,6 @@ from cascadice.influence.readings import (
     proximal,
     r_hop,
     reciprocity,
-    resampled_rank_correlations,
     sample_contributions,
     summed,
 )

@@ -56,7 +56,7 @@ def recording(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda call, **options: call)
     monkeypatch.setattr(execution, "_on_cuda", lambda learner: True)
-    monkeypatch.setattr(captured_rounds, "captures", lambda network: network.strategy == "compile")
+    monkeypatch.setattr(captured_rounds, "should_capture", lambda network: network.strategy == "compile")
     return made
 
 
@@ -92,7 +92,7 @@ def test_tensors_that_come_again_are_read_where_they_are(recording):
     for turn in range(30):
         there = (torch.full((3,), float(turn)), torch.ones(3))
         assert run(there).tolist() == [turn + 1.0] * 3
-    assert len(recording) <= 1 + graphs.MOST
+    assert len(recording) <= 1 + graphs.MAX_GRAPHS
 
 
 def test_what_is_recorded_inside_another_recording_is_part_of_it(recording):
@@ -134,10 +134,10 @@ def in_place(work, pool=None):
 def test_rounds_that_are_kept_need_three_graphs_however_many_they_are(optimizer, recording, monkeypatch):
     """The first round reads the initial parameters, later ones the two places of the ring in turn."""
     network = small(optimizer=optimizer, lr=0.05)
-    expected = list(simulate(network, 2 * captured_rounds.MOST))
+    expected = list(simulate(network, 2 * captured_rounds.MAX_GRAPHS))
     made = []
     monkeypatch.setattr(captured_rounds, "capture", lambda *a: made.append(in_place(*a)) or made[-1])
-    rounds = list(simulate(replace(network, strategy="compile"), 2 * captured_rounds.MOST))
+    rounds = list(simulate(replace(network, strategy="compile"), 2 * captured_rounds.MAX_GRAPHS))
     assert len(made) == 3
     for here, there in zip(rounds, expected, strict=True):
         for name in ("before", "half", "after", "loss"):

@@ -12,7 +12,7 @@ from cascadice import Recorder
 from cascadice.engine import Operator, simulate
 from cascadice.engine.torch_optim import OTHERS
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, truth, whole_run
-from cascadice.influence.run_at import RunAt
+from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import sweep
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs.forecast import state_of
@@ -84,7 +84,7 @@ def test_participants_may_work_as_much_as_they_like_or_sit_a_round_out(tmp_path)
     assert (whole.drawn >= 0).sum(2).tolist() == [[sum(own) for own in sizes] for sizes in WORK]
     torch.testing.assert_close(whole.samples.sum((0, 2)), whole.participants)
     scores = SavedSweep(tmp_path / "at-1.0.safetensors", torch.device("cpu"))
-    for each in sweep(RunAt(network, rounds, judged)):
+    for each in sweep(WeightedRun(network, rounds, judged)):
         scores.add(each)
     scores.save()
     again = open_sweep(tmp_path, 1.0, torch.device("cpu")).result()

@@ -179,7 +179,7 @@ def test_a_measure_that_cannot_be_vectorised_says_what_to_do():
 
 def test_many_convolutional_participants_are_evaluated_in_parts(monkeypatch):
     """768 participants of 512 samples each died in avg_pool: their product is too large for one sweep."""
-    from cascadice.engine.fast import measure
+    from cascadice.engine.fast import evaluation_passes
 
     draw = torch.Generator().manual_seed(0)
     images = from_tensors(
@@ -197,11 +197,13 @@ def test_many_convolutional_participants_are_evaluated_in_parts(monkeypatch):
     )
     whole = evaluate(net, net.initial)
     calls = []
-    plain = measure.over_rows
+    plain = evaluation_passes.over_rows
     monkeypatch.setattr(
-        measure, "over_rows", lambda *a, **k: lambda rows: calls.append(len(rows.theta)) or plain(*a, **k)(rows)
+        evaluation_passes,
+        "over_rows",
+        lambda *a, **k: lambda rows: calls.append(len(rows.theta)) or plain(*a, **k)(rows),
     )
-    monkeypatch.setattr(measure, "MOST_AT_ONCE", 12 * 3)
+    monkeypatch.setattr(evaluation_passes, "MOST_AT_ONCE", 12 * 3)
     parts = evaluate(net, net.initial)
     assert calls == [3, 3, 3, 1]
     torch.testing.assert_close(parts.loss, whole.loss)

@@ -145,7 +145,7 @@ def test_bad_input(unchecked):
         with pytest.raises(ValueError, match=message):
             retrain(network, 2, evaluation, **options)
     for rounds, found in ((0, "0"), (simulate(network, 2), "generator")):
-        with pytest.raises(ValueError, match=f"how many rounds to train, at least 1; found {found}"):
+        with pytest.raises(ValueError, match=f"the number of rounds to train, at least 1; found {found}"):
             retrain(network, rounds, evaluation, updates=torch.ones(1, NODES))
 
 
@@ -170,5 +170,5 @@ def test_a_network_that_diverges_is_named():
     network = small(lr=0.1, dtype="float32", optimizer=build("sgd", weight_decay=0.1))
     weights = torch.ones(3, NODES, dtype=torch.float64)
     weights[2] = 1e30
-    with pytest.raises(DivergedError, match="network 2 of those trained again"):
+    with pytest.raises(DivergedError, match="retrained network 2"):
         retrain(network, 30, evaluate_on(network), updates=weights)

@@ -194,5 +194,5 @@ def test_of_several_local_steps_one_lacks_the_term(options):
 @pytest.mark.parametrize("place", [-1, 4])
 def test_samples_must_be_in_the_batch(place):
     network = small()
-    with pytest.raises(ValueError, match=f"places in a batch of 4, from 0 to 3; found {place}"):
+    with pytest.raises(ValueError, match=f"positions in a batch of 4, from 0 to 3; found {place}"):
         truth_of_samples(network, window(network, 1), evaluate_on(network), 0, [0, place])

@@ -40,7 +40,7 @@ SEPARATE = {
 @pytest.mark.parametrize("loss", SEPARATE.values(), ids=SEPARATE)
 def test_samples_sum_to_their_participant(loss, strategy, by_layers, monkeypatch):
     if not by_layers:
-        monkeypatch.setattr(pull, "_along", lambda strategy, layers: pull.generic_along)
+        monkeypatch.setattr(pull, "_directional", lambda strategy, layers: pull.generic_directional)
     network = small(loss=loss, data=sorted_data(), strategy=strategy, batch_size=6)
     rounds, evaluation = window(network, 2), influence.evaluate_on(network, measure=losses.cross_entropy)
     adjoint = influence.reverse_gossip(network, rounds, evaluation)

@@ -143,11 +143,11 @@ def test_rows_share_their_kind():
 
 
 def test_columns_must_fit():
-    with pytest.raises(ValueError, match=r"column 'round' has room for int32; found 2147483648"):
+    with pytest.raises(ValueError, match=r"column 'round' must fit in int32; found 2147483648"):
         scores(2**31, [1.0])
     value = torch.zeros(2**15 + 1, 1, 1)
     value[-1] = 1
-    with pytest.raises(ValueError, match=r"column 'hop' has room for int16; found 32768"):
+    with pytest.raises(ValueError, match=r"column 'hop' must fit in int16; found 32768"):
         table_of(cascade(value, (0,)))
     good = scores(0, [1.0, 2.0]).columns
     with pytest.raises(ValueError, match=r"column 'source' must be int32 of shape \(2,\); found int32 of shape \(1,\)"):
@@ -293,7 +293,7 @@ def test_what_is_not_there_is_said(tmp_path):
         read_table(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"found none"):
         read_table(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"influence.json is not there"):
+    with pytest.raises(FileNotFoundError, match=r"influence.json does not exist"):
         read_note(tmp_path)
     with pytest.raises(ValueError, match=r"parts are numbered from 0, by round; found -1"):
         write_part(tmp_path, scores(0, [1.0]), -1, NOTE)
@@ -325,7 +325,7 @@ def test_arrays_that_cannot_be(tmp_path):
         load_array(tmp_path, "scores")
     save_array(tmp_path, "scores", torch.zeros(3), {})
     (tmp_path / "scores.safetensors").rename(tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match=r"other.safetensors must hold an array kept under 'other'; found scores"):
+    with pytest.raises(ValueError, match=r"other.safetensors must hold an array saved as 'other'; found scores"):
         load_array(tmp_path, "other")
     (tmp_path / "bad.safetensors").write_bytes(b"not an array")
     with pytest.raises(ValueError, match=r"bad.safetensors is damaged"):

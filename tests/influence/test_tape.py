@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from cascadice import optimizers
 from cascadice.engine import Behaviour, Operator, draw, load, simulate
 from cascadice.engine.fast.eager import eager_step
-from cascadice.engine.fast.tape import eager_along, generic_along, pure_along
+from cascadice.engine.fast.tape import eager_directional, generic_directional, pure_directional
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, full_horizon, reverse_gossip
 
 
@@ -65,9 +65,9 @@ def along(network, hvp=True):
     arguments = (theta, {}, inputs.x[0, 0], inputs.y[0, 0], (), direction, True, hvp)
     with torch.no_grad():
         return (
-            eager_along(layers, layers.learner.twin(), *arguments),
-            pure_along(layers, layers.learner, *arguments),
-            generic_along(network.learner, *arguments),
+            eager_directional(layers, layers.learner.twin(), *arguments),
+            pure_directional(layers, layers.learner, *arguments),
+            generic_directional(network.learner, *arguments),
         )
 
 
@@ -118,7 +118,7 @@ def test_training_goes_on_after_a_pass_that_was_interrupted():
     x, y, *_ = load(network, draw(network, 0), [0])
     mine, own = network.initial.theta[0], layers.learner.twin()
     with pytest.raises(RuntimeError):
-        eager_along(layers, own, mine, {}, x[0, 0, :, 1:], y[0, 0], (), mine, True, False)
+        eager_directional(layers, own, mine, {}, x[0, 0, :, 1:], y[0, 0], (), mine, True, False)
     with torch.no_grad():
         tapes = []
         eager_step(own, tapes)(mine, {}, {}, x[0, 0], y[0, 0], torch.tensor(0.1, dtype=torch.float64), (), None)

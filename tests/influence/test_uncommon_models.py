@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from cascadice import losses, optimizers
 from cascadice.data.corruption import Corruption
 from cascadice.engine import draw, load
-from cascadice.engine.fast.rows import choose
+from cascadice.engine.fast.strategies import choose
 from cascadice.influence import by_participant, by_sample, evaluate_on, first_order, reverse_gossip, score_rounds, truth
 
 BOTH = pytest.mark.parametrize("strategy", ["loop", "vmap"])

@@ -88,7 +88,7 @@ def test_some_sources_only():
 BAD = {
     "hops below 0": ({"hops": -1}, r"hops must be at least 0 and every at least 1; found -1 and 1"),
     "samples at home": ({"hops": 0, "samples": True}, r"samples and shares need at least 1 hop; found 0"),
-    "too many hops": ({"hops": 4}, r"4 hops need 4 rounds to look at; found 3\. Record more"),
+    "too many hops": ({"hops": 4}, r"4 hops need at least 4 rounds; found 3\. Record more"),
     "no such kind": ({"kinds": ["thruth"]}, r"unknown kind 'thruth'. Did you mean 'truth'"),
     "no such source": ({"sources": [9]}, r"sources must be from 0 to 3; found 9"),
 }
@@ -125,5 +125,5 @@ def test_rounds_of_another_network(samples):
         list(influence.score_rounds(other, rounds, yardstick, samples=samples))
     with pytest.raises(ValueError, match=r"must be of this network"):
         list(influence.full_horizon(other, reversed(rounds), yardstick))
-    with pytest.raises(ValueError, match=r"follow one another"):
+    with pytest.raises(ValueError, match=r"must be consecutive"):
         list(influence.score_rounds(network, rounds[::-1], influence.evaluate_on(network)))

@@ -15,8 +15,8 @@ from cascadice.engine.parts import part_of
 from cascadice.engine.rounds import Adjoint
 from cascadice.engine.weighting import with_weights
 from cascadice.influence import evaluate_on, full_horizon
-from cascadice.influence.run_at import RunAt, focused
-from cascadice.influence.whole_run import gathered, sweep, whole_run
+from cascadice.influence.weighted_run import WeightedRun, focus
+from cascadice.influence.whole_run import collect, sweep, whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 from cascadice.optimizers import Optimizer, build, clip
 
@@ -151,7 +151,7 @@ def test_on_other_final_models(on):
 
 def test_a_part_finds_participants_by_their_numbers():
     part = part_of(small(), (2, 3))
-    assert [focused(part, on)[0].q.tolist() for on in (3, 0)] == [[0, 1], [0, 0]]
+    assert [focus(part, on)[0].q.tolist() for on in (3, 0)] == [[0, 1], [0, 0]]
 
 
 def test_during_some_rounds_only():
@@ -236,7 +236,7 @@ def test_untrained_participants_still_gossip():
 def test_a_sweep_can_be_resumed():
     network = small(optimizer="momentum", lr=0.05)
     evaluation, saved = evaluate_on(network), {}
-    run = RunAt(network, ROUNDS, evaluation, at=0.5, length=3)
+    run = WeightedRun(network, ROUNDS, evaluation, at=0.5, length=3)
     whole = list(sweep(run))
     some = []
     for scored in sweep(run, saved=saved):
@@ -247,7 +247,7 @@ def test_a_sweep_can_be_resumed():
             break
     rest = list(sweep(run, kept, saved))
     assert [s.t for s in rest] == [5, 4, 3, 2, 1, 0]
-    assert torch.equal(gathered([*some, *rest]).by_round, gathered(whole).by_round)
+    assert torch.equal(collect([*some, *rest]).by_round, collect(whole).by_round)
 
 
 def test_every_round_that_is_played_or_scored_is_told():
@@ -294,11 +294,11 @@ def test_only_the_latest_adjoint_is_held():
     network, held = small(), []
 
     def watched():
-        for scored in sweep(RunAt(network, ROUNDS, evaluate_on(network))):
+        for scored in sweep(WeightedRun(network, ROUNDS, evaluate_on(network))):
             held.append(weakref.ref(scored.sweep.adjoint.theta))
             yield scored
             del scored
             assert sum(one() is not None for one in held) <= 2
 
-    gathered(watched())
+    collect(watched())
     assert len(held) == ROUNDS

@@ -8,7 +8,7 @@ from influence.cases import small
 
 from cascadice.engine import backwards as engine_backwards
 from cascadice.influence import evaluate_on
-from cascadice.influence.run_at import RunAt
+from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import sweep
 
 
@@ -30,7 +30,7 @@ def test_without_a_recording_it_holds_about_two_roots_of_the_rounds(rounds, monk
     monkeypatch.setattr(engine_backwards, "segment", lambda network, rounds: segment(network, rounds, memory=0))
     monkeypatch.setattr(engine_backwards, "simulate", watched)
     network = small(batch_size=2)
-    run = RunAt(network, rounds, evaluate_on(network), samples=False, played=count)
+    run = WeightedRun(network, rounds, evaluate_on(network), samples=False, played=count)
     assert len(list(sweep(run, saved=checkpoints))) == rounds
     root = math.isqrt(rounds)
     assert 2 * root - 2 <= max(held) <= 2 * root + 2  # √T − 2 checkpoints, √T rounds, and what is being computed

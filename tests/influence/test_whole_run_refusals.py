@@ -63,5 +63,5 @@ def test_rounds_that_can_be_read_only_once_are_named(call, unchecked):
     network = small()
     evaluation = evaluate_on(network)
     for rounds, name in ((simulate(network, 2), "generator"), (next(simulate(network, 1)), "Round"), (2.0, "float")):
-        with pytest.raises(TypeError, match=rf"or a list of rounds that were kept; found {name}\. Use list\(rounds\)"):
+        with pytest.raises(TypeError, match=rf"or a list of recorded rounds; found {name}\. Use list\(rounds\)"):
             call(network, rounds, evaluation)

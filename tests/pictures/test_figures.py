@@ -29,6 +29,8 @@ def test_contributions_have_intervals_and_noise_is_grey(ax):
     ends = np.array([line[:, 0] for line in lines.get_segments()])
     np.testing.assert_allclose(ends.T, bounds_of_totals(UPDATES))
     assert ax.get_yticklabels()[2].get_text() == "flip-labels  2"
+    alone = pictures.contributions(UPDATES[:1], kind="truth", ax=Figure().subplots())
+    assert alone.get_title() == "who helped, who harmed (truth)\none round has no intervals"
 
 
 def test_a_matrix_has_receivers_as_rows(ax):
@@ -53,7 +55,12 @@ def test_a_network_shows_influence_by_size_and_colour(ax):
     assert np.argsort(circles.get_sizes()).tolist() == [2, 1, 3, 0]
     pictures.network(topology.build("ring", 3)(0), UPDATES, ax=ax)
     assert [to_hex(colour).upper() for colour in ax.collections[-1].get_facecolors()] == [HELPED, UNCLEAR, HARMED]
-    assert ax.get_title() == "who sends to whom (blue helped, orange harmed, grey within noise)"
+    title = "who sends to whom (blue helped, orange harmed, grey within noise)"
+    assert ax.get_title() == f"{title}\ninfluence summed over rounds, with its 95 % interval"
+    low, high = bounds_of_totals(UPDATES)
+    assert f"{UPDATES.sum(0)[2]:+.4f} ± {(high - low)[2] / 2:.4f}" in [text.get_text() for text in ax.texts]
+    pictures.network(topology.build("ring", 3)(0), UPDATES[:1], ax=ax)
+    assert ax.get_title() == "who sends to whom (blue helped, orange harmed; one round has no intervals)"
     with pytest.raises(ValueError, match="influence must have a value for each of 4 participants; found 3"):
         pictures.network(topology.build("ring", 4)(0), [1.0, 2.0, 3.0], ax=ax)
 

@@ -38,7 +38,9 @@ def test_of_tokens_it_says_the_loss_and_the_perplexity(tmp_path):
     said, test = first_finding(tmp_path, lambda x: (x + 1) % 5, nn.Embedding(5, 5))
     loss, right = float(test.loss.mean()), float(test.accuracy.mean())
     assert f"Their test loss is {loss:.3f} on average, from " in said
-    assert said.endswith(f" (perplexity {math.exp(loss):.3g}, e to the mean loss); {right:.1%} of tokens are right.")
+    assert said.endswith(
+        f" (perplexity {math.exp(loss):.3g}, e to the mean loss); {100 * right:.1f} % of tokens are right."
+    )
 
 
 def test_of_classes_it_says_the_accuracy(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cascadice import files
-from cascadice.applications.reward.sentences import everybody
+from cascadice.applications.reward.findings import merge
 from cascadice.report.page import collect
 from cascadice.report.page.sections import SECTIONS, build_section, read_sections
 
@@ -139,4 +139,4 @@ def test_results_that_do_not_fit_together_are_not_shown(tmp_path, other, why):
 
 def test_ledgers_of_different_rounds_are_not_paid_together():
     with pytest.raises(ValueError, match="hold different rounds"):
-        everybody([{"rounds": [0, 1]}, {"rounds": [0, 2]}])
+        merge([{"rounds": [0, 1]}, {"rounds": [0, 2]}])

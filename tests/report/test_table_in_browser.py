@@ -33,7 +33,8 @@ def test_the_table_is_searched_sorted_and_downloaded(tab):
 @pytest.mark.parametrize(
     ("words", "same"),
     [("source: 2", "source:2"), ("round:>3", "round:6"), ("ROUND: < 3 hop 1", "round:0 hop:1"),
-     ("Participant 3 as source", "source:3"), ("hop 1 participant 2 as a receiver", "hop:1 receiver:2")],
+     ("Participant 3 as source", "source:3"), ("hop 1 participant 2 as a receiver", "hop:1 receiver:2"),
+     ("participant 1 as source, hop 1", "source:1 hop:1")],
 )  # fmt: skip
 def test_the_table_is_searched_by_column(tab, words, same):
     said = []
@@ -62,6 +63,9 @@ def test_a_search_for_a_participant_says_what_it_found(tab):
     pairs = tab.js("[...document.querySelectorAll('#rows tbody tr')].map(r => [3, 6].map(i => r.cells[i].textContent))")
     assert all("3" in pair for pair in pairs)
     assert {pair.index("3") for pair in pairs} == {0, 1}
+    tab.js("document.getElementById('search').value = ''")
+    tab.write("participant 3 as source, hop 1")
+    assert re.fullmatch(r"\d+ rows of 642 with participant 3 as source, hop 1", tab.text("#table-count"))
     tab.write(" nonsense")
     assert tab.text("#table-count").endswith(
         "Search for a word, participant 3, or a column and its value, such as round > 0."

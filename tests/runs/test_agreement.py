@@ -12,7 +12,7 @@ import torch
 from runs.worlds import CONFIG, fit_for_threads, one_by_one, together, trained
 
 import cascadice
-from cascadice import files
+from cascadice import data, files
 from cascadice.cli import main
 from cascadice.report.page import collect
 from cascadice.runs import processes, train
@@ -132,9 +132,9 @@ def test_runs_of_versions_without_an_id_are_read_and_get_one_when_resumed(tmp_pa
     assert one == other
 
 
-def with_other_labels(network):
-    train = network.data.train
-    return replace(network, data=replace(network.data, train=replace(train, y=train.y.flip(0))))
+def with_other_labels():
+    digits = data.digits()
+    return replace(digits, train=replace(digits.train, y=digits.train.y.flip(0)))
 
 
 def with_other_parameters(network):
@@ -175,7 +175,7 @@ def test_a_process_with_another_activation_is_refused():
 @pytest.mark.parametrize(
     ("changed", "settings", "why"),
     [
-        (with_other_labels, {}, "all processes must agree; the digest of the data is"),
+        (None, {"data": f"{__name__}:with_other_labels"}, "all processes must agree; the digest of the data is"),
         (with_other_parameters, {}, "must begin with the same parameters, as --init is shared; process 1 has others"),
         (None, {"model_options": ("hidden=[9]",)}, r"the shape of .*weight is [9, 64] in process 1, [8, 64] in"),
         (None, {"model_options": ("hidden=[8]", "activation=tanh")}, "printed model is '(2): Tanh()' in process 1"),

@@ -200,7 +200,11 @@ def test_influence_between_processes_is_that_in_one(runs, kind):
 def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch):
     question = Question(("whole-run", "whole-run-shares"), points=2, samples=True, eval_samples=100)
     printed = []
-    monkeypatch.setattr(asking, "print_summary", lambda console, summary, *more: printed.append(summary))
+    labels = []
+    monkeypatch.setattr(
+        asking, "print_summary",
+        lambda console, summary, classes, known, *more: (printed.append(summary), labels.append(known)),
+    )  # fmt: skip
     whole, parts, results = asked(runs, question, ask, "whole-run", tells_samples=True)
     one, *of_all = printed
     for each in of_all:  # each process could print what one would
@@ -209,6 +213,7 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch)
             np.testing.assert_allclose(each.bounds[kind], one.bounds[kind], rtol=0, atol=1e-10)
             for ends in ((0, MOST), (-MOST, None)):
                 strongest = [[score[:3] for score in some.samples[kind][slice(*ends)]] for some in (each, one)]
+                assert all(labels[1][sample] == labels[0][sample] for _, sample, _ in strongest[0])
                 assert strongest[0] == strongest[1]
             assert each.verdicts[kind] == one.verdicts[kind]
         assert [result[:2] for result in each.test_results] == [result[:2] for result in one.test_results]
@@ -271,15 +276,15 @@ def test_several_processes_say_what_kind_of_folder_they_were_given(runs):
 def test_questions_that_need_everybody_are_refused_by_name(runs):
     for question, why in (
         (Question(("truth",)), "truth needs every participant's model, and no single process has them all"),
-        (Question(hops=0), "from 1 on; found 0 hops"),
-        (Question(sources=(1,)), "everybody is scored at once"),
+        (Question(hops=0), "needs at least 1 hop; found 0"),
+        (Question(sources=(1,)), "all participants are scored at once"),
     ):
         _, errors = together(2, lambda world, asked=question: ask(runs / "two", asked, quiet=True, world=world))
         assert all(why in str(error) for error in errors)
     _, errors = together(
         2, lambda world: ask(runs / "two", Question(("whole-run-shares",), on="average"), quiet=True, world=world)
     )
-    assert all("no process has the average model" in str(error) for error in errors)
+    assert all("no single process has the average model" in str(error) for error in errors)
     with pytest.raises(ValueError, match="Use: torchrun --nproc-per-node 2 -m cascadice"):
         ask(runs / "two" / "rank-000", Question(), quiet=True)
     with pytest.raises(ValueError, match=r"two holds the run of 2 processes, which compute together. Use: torchrun"):

@@ -301,7 +301,7 @@ def test_rounds_that_are_missing_are_named(data, tmp_path, capsys):
 def test_what_cannot_be_saved_is_refused(data, tmp_path):
     network = own(data)
     rounds = list(cd.simulate(network, 3))
-    for wrong, reason in ((rounds[::2], "must follow one another"), ([], "at least one round")):
+    for wrong, reason in ((rounds[::2], "must be consecutive"), ([], "at least one round")):
         with pytest.raises(ValueError, match=reason):
             cd.save(network, wrong, tmp_path / reason[:4])
     with pytest.raises(ValueError, match="must be of this network"):

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import cascadice as cd
 from cascadice.runs.score_table import ScoreTable
@@ -138,8 +139,9 @@ def test_samples_are_not_to_be_chosen_by_scores_where_the_optimizer_hides_the_si
 def test_they_say_which_rounds_were_scored(network, rounds):
     later = cd.score(network, rounds[2:6])
     assert later.rounds == (2, 3, 4, 5)
-    assert " over 4 rounds from 2 to 5: " in repr(later)
-    assert "whole-run over 4 rounds from 2 to 5; negative helped" in later._repr_html_()
+    assert " over rounds 2 to 5 (4 rounds): " in repr(later)
+    assert "whole-run over rounds 2 to 5 (4 rounds); negative helped" in later._repr_html_()
+    assert later.plot(ax=Figure().subplots()).get_title().endswith("(whole-run, rounds 2 to 5 (4 rounds))")
     assert " over round 3: " in repr(cd.score(network, rounds[3:4]))
 
 
@@ -170,7 +172,7 @@ def test_progress_is_shown(network, capsys):
         ({"kind": "truth"}, "kind 'truth' is about rounds: give hops"),
         ({"kind": "whole-run", "hops": 2}, "kind 'whole-run' is about the final models: leave out hops"),
         ({"kind": "trut", "hops": 1}, "Did you mean 'truth'"),
-        ({"hops": 99}, "99 hops need 99 rounds"),
+        ({"hops": 99}, "99 hops need at least 99 rounds"),
     ],
 )
 def test_questions_that_make_no_sense_are_refused(network, rounds, asked, reason):

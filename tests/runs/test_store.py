@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from cascadice import data, files, models, topology
 from cascadice.engine import Behaviour, Metrics, Participants, mix, network, simulate
-from cascadice.files.tensors import content_of, read_tensors, write_tensors
+from cascadice.files.tensors import DTYPES, content_of, read_tensors, write_tensors
 from cascadice.influence import tables
 from cascadice.optimizers import OPTIMIZERS
 from cascadice.runs import round_metrics, store
@@ -410,11 +411,32 @@ def test_a_file_is_not_called_damaged_where_memory_or_threads_run_out(tmp_path):
         raise pa.ArrowInvalid("not a Parquet file")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_called_that(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    real, full = Path.open, Path("/dev/full")
+    monkeypatch.setattr(Path, "open", lambda path, mode="r", **how: real(full if mode == "wb" else path, mode, **how))
     with pytest.raises(OSError, match=r"No space left on device: '.*checkpoint\.safetensors'"):
         store.save_checkpoint(tmp_path, 1, next(simulate(small_network(), 1)).after)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensor_files_are_those_that_safetensors_writes(tmp_path):
+    """Byte for byte: every type, in the order of the library; empty, spaced and scalar tensors; any name."""
+    path, twin = tmp_path / "own.safetensors", tmp_path / "twin.safetensors"
+    tensors = {f"é {name}\n": torch.randn(3, 2).to(dtype) for dtype, name in DTYPES.items()}
+    tensors |= {"empty": torch.zeros(0, 3), "one": torch.tensor(3.0), "spaced": torch.randn(4, 4).t()[:, ::2]}
+    write_tensors(path, {**tensors, "again": tensors["one"]}, {"lr": 'é"', "t": "1"})
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file({**plain, "again": plain["one"].clone()}, twin, metadata=metadata)
+    assert path.read_bytes() == twin.read_bytes()
+    read, _ = read_tensors(path, None)
+    assert list(read) == [*tensors, "again"]
+    assert all(bytes(content_of(read[name])) == bytes(content_of(tensor)) for name, tensor in tensors.items())
+
+
+def test_a_type_that_tensor_files_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"cannot hold theta: safetensors has no torch.complex128. Convert it"):
+        write_tensors(tmp_path / "a.safetensors", {"theta": torch.zeros(2, dtype=torch.complex128)}, {})
     assert list(tmp_path.iterdir()) == []

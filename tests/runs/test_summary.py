@@ -302,7 +302,7 @@ def test_under_adam_samples_are_not_ranked_as_if_it_meant_something(kind, sees_s
 
 def test_samples_in_words_with_their_labels():
     found = summarise(sampled("first order"), 2)
-    text = told(found, classes=["cat", "dog"], labels=torch.tensor([0] * 7 + [1, 0, 1]))
+    text = told(found, classes=["cat", "dog"], labels=dict(enumerate([0] * 7 + [1, 0, 1])))
     helped, harmed = (line.split() for line in text.splitlines() if "ed  participant " in line)
     assert helped[:7] == ["helped", "participant", "0", "7", "dog", "2", "-2.0000"]
     assert harmed[:7] == ["harmed", "participant", "1", "9", "dog", "2", "+1.0000"]

@@ -12,7 +12,7 @@ import numpy as np
 from data import small_files
 from hypothesis import strategies as st
 
-from cascadice.data import cifar
+from cascadice.data import cifar_files
 from torture.children import call, judged
 from torture.mutations import BYTES, INSTEAD, PLACE, drawn, mutate
 from torture.outcomes import Attempt
@@ -40,7 +40,9 @@ def _pack(folder: Path, name: str, classes: int, compressed: bool) -> None:
 
 
 def _official(folder: Path) -> None:
-    cifar.TEN, _ = small_files.write_cifar(folder / "cifar10" / "cifar-10-batches-py", cifar.TEN)  # their checksums
+    cifar_files.TEN, _ = small_files.write_cifar(
+        folder / "cifar10" / "cifar-10-batches-py", cifar_files.TEN
+    )  # their checksums
 
 
 def _tiny_folder(folder: Path) -> None:

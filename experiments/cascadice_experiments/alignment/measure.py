@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cascadice.engine import Metrics, Network, Round, evaluate, simulate
 from cascadice.influence import Evaluation, evaluate_on, first_order, path_integrated, truth
+from cascadice.influence.agreement import agreement
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.readings import agreement
 from cascadice.runs.config import build, length
 from cascadice_experiments.alignment.settings import Setting, check, config_of
 from cascadice_experiments.data_sets import first

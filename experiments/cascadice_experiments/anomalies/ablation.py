@@ -23,7 +23,7 @@ GROUPS = ("the paper's nine", "other attacks", "one batch", "nobody attacks")
 
 
 def ablate(per_seed: Sequence[Mapping[str, Tensor]], rate: float) -> dict[str, dict[str, Any]]:
-    """By each subset of the scores: AUROC of each seed, and the shares of attackers' and honest links flagged."""
+    """For each subset of the scores: AUROC of each seed, and the shares of attackers' and honest links flagged."""
     return {name: _flags(per_seed, scores, rate) for name, scores in SUBSETS.items()}
 
 
@@ -63,7 +63,7 @@ def _cell(each: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _group(name: str) -> str:
-    """To which group of settings this one belongs."""
+    """The group that this setting belongs to."""
     setting = SETTINGS.get(name)
     if setting is None or not setting.kind:
         return GROUPS[3]

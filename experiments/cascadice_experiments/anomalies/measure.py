@@ -1,4 +1,4 @@
-"""Train networks with an attacker, and record what every score says about every link."""
+"""Train networks with an attacker, and record every score of every link."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ DETECTOR = "detector"
 
 
 def own_evaluation(networks: Sequence[Network], together: Network) -> Evaluation:
-    """Evaluate each participant on its own data, as many samples as the one that holds fewest has, 512 at most."""
+    """Evaluate each participant on its own data: as many samples as the smallest holding has, at most 512."""
     most = min(512, *(len(part) for part in together.partition or ()))
     samples = {id(net): own_data(net, most) for net in networks}
     return evaluate_on(together, [own for net in networks for own in samples[id(net)]])
@@ -92,7 +92,7 @@ def watch(
 
 
 def _strengths(evidence: Evidence, networks: int, allowance: float | None, unlike: bool) -> Float[Tensor, "n n"]:
-    """The strengths of a fleet; an allowance that is measured is that of each network by itself."""
+    """The strengths of a fleet; a measured allowance is measured in each network separately."""
     size, strength = len(evidence.weight) // networks, torch.zeros_like(evidence.weight)
     for rows in (slice(i * size, (i + 1) * size) for i in range(networks)):
         one = Evidence(*(part[..., rows, rows] for part in evidence))

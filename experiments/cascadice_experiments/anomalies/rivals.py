@@ -1,4 +1,4 @@
-"""Scores that people use instead of the detector's signals, to compare with."""
+"""Scores from the literature, to compare with the detector's signals."""
 
 from collections.abc import Mapping
 

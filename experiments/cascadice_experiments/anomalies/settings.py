@@ -34,7 +34,7 @@ QUICK: Mapping[str, Any] = {"hidden": (32,), "epochs": 2.5, "seeds": 1, "places"
 
 
 def check(plan: Plan) -> Plan:
-    """The plan, or a ValueError that names the flag to change."""
+    """The plan; ValueError names the flag to change if it is not feasible."""
     for name, least, most in (("first_seed", 0, math.inf), ("places", 1, plan.nodes)):
         if not least <= (value := getattr(plan, name)) <= most:
             allowed = f"at least {least}" if most == math.inf else f"in {least}..{most}, the number of participants"
@@ -82,7 +82,7 @@ FEW = ("flip-128-0.1", "noise-128-0.1", "flip-128-0.1-once", "honest-128-0.1")
 
 
 def on_digits(plan: Plan, settings: Mapping[str, Setting]) -> tuple[Plan, dict[str, Setting]]:
-    """Plan and settings scaled to digits, of which each of 32 holds 44: small models, batches an eighth as large."""
+    """Plan and settings scaled to digits, where each of 32 participants holds 44 samples: small models and batches."""
     smaller = {name: one._replace(batch_size=max(1, one.batch_size // 8)) for name, one in settings.items()}
     return replace(plan, per_node=None, hidden=(32,), epochs=4 * plan.epochs), smaller
 

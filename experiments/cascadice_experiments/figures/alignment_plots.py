@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.influence.readings import agreement
+from cascadice.influence.agreement import agreement
 from cascadice.runs.config import Config, build, length
 from cascadice.runs.recipes import paper, paper_long
 from cascadice_experiments.alignment.measure import ESTIMATORS, FIRST_ORDER, TRUTH, Points, follow

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.influence.readings import Agreement, agreement
+from cascadice.influence.agreement import Agreement, agreement
 
 DRAWS = 300
 ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)

@@ -12,7 +12,8 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.engine import Network, Participants, Round, mix, simulate
 from cascadice.influence import Evaluation, evaluate_on, first_order, truth
-from cascadice.influence.readings import agreement, one_hop
+from cascadice.influence.agreement import agreement
+from cascadice.influence.readings import one_hop
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper
 from cascadice_experiments.alignment.measure import exact

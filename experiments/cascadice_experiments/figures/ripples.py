@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cascadice.engine import simulate
 from cascadice.influence import evaluate_on, first_order
-from cascadice.influence.readings import accumulate, agreement
+from cascadice.influence.agreement import agreement
+from cascadice.influence.readings import accumulate
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper
 from cascadice_experiments.alignment.measure import exact

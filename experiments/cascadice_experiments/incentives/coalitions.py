@@ -1,4 +1,4 @@
-"""The truth that ledgers are compared with: networks trained again with each coalition of participants."""
+"""The ground truth for ledgers: networks retrained with each coalition of participants."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def coalitions(nodes: int) -> Tensor:
 
 
 def exact_shapley(network: Network, rounds: int, evaluation: Evaluation) -> Tensor:
-    """Shapley values of the participants, from a training of every coalition. Negative helped."""
+    """Shapley values of the participants, by training every coalition. Negative helped."""
     *_, untrained = simulate(with_weights(network, 0.0), rounds, window=0)
     nobody = Operator(network).losses(evaluation, untrained.after, range(network.nodes)).mean(0, keepdim=True)
     others = retrain(network, rounds, evaluation, updates=coalitions(network.nodes)[1:])

@@ -13,7 +13,8 @@ from cascadice.applications.reward.payouts import pay
 from cascadice.data import DataSet, Samples
 from cascadice.engine import Evaluation, Network, Round, by_network, evaluate, fleet, simulate
 from cascadice.influence import evaluate_on, leave_one_out, shares, whole_run, whole_run_shares
-from cascadice.influence.readings import agreement, summed
+from cascadice.influence.agreement import agreement
+from cascadice.influence.readings import summed
 from cascadice_experiments.data_sets import first
 from cascadice_experiments.incentives.coalitions import exact_shapley
 from cascadice_experiments.incentives.settings import (
@@ -38,12 +39,12 @@ def measure(setting: Setting, source: str, root: str | None) -> Iterator[dict[st
 
 
 def judge(network: Network, setting: Setting) -> Evaluation:
-    """The loss on the test samples by which everyone is paid."""
+    """The loss on the test samples that decide payments."""
     return evaluate_on(network, first(network.data.test, setting.judged))
 
 
 def ledgers(networks: Sequence[Network], setting: Setting) -> dict[str, Tensor]:
-    """Everyone's contribution by each ledger and by what people would pay by instead, `[networks, n]`."""
+    """Everyone's contribution by each ledger and by simpler baselines, `[networks, n]`."""
     together = fleet(networks)
     evaluation, rounds = judge(together, setting), list(simulate(together, setting.rounds))
     contributed = {
@@ -65,7 +66,7 @@ def _over_hops(network: Network, rounds: Sequence[Round], evaluation: Evaluation
 
 
 def accuracies(networks: Sequence[Network], setting: Setting) -> Tensor:
-    """The mean test accuracy of each network, as everyone takes part."""
+    """The mean test accuracy of each network when everyone takes part."""
     together = fleet(networks)
     *_, last = simulate(together, setting.rounds, window=0)
     accuracy = evaluate(together, last.after, first(together.data.test, setting.judged)).accuracy
@@ -107,7 +108,7 @@ def _agreements(truth: Tensor, contributed: Tensor) -> dict[str, Any]:
 
 
 def misplaced(truth: Tensor, contributed: Tensor) -> Tensor:
-    """The share of each network's budget that goes to others than those whom the truth would pay."""
+    """The share of each network's budget that goes to participants whom the ground truth would not pay."""
     right, paid = (torch.stack([_pay(row) for row in value]) for value in (truth, contributed))
     return (paid - right).abs().sum(1) / 2
 
@@ -123,7 +124,7 @@ def pay_by_role(roles: Sequence[Sequence[str]], contributed: Tensor) -> dict[str
 
 
 def _spread(values: Tensor) -> dict[str, Any]:
-    """Mean and standard deviation of the finite values, and how many of all these are: NaN where no one was paid."""
+    """Mean and standard deviation of the finite values, and their number; values are NaN where no one was paid."""
     finite = values.double()[values.isfinite()]
     count = {"count": len(finite), "of": values.numel()}
     if not len(finite):
@@ -165,7 +166,7 @@ def _by_case_and_seed(contributed: Tensor) -> dict[str, Any]:
 
 
 def _equals(payment: Tensor) -> dict[str, Any]:
-    """What the least and the best paid of equals get, as multiples of an equal share."""
+    """The lowest and highest payment among equal participants, as multiples of an equal share."""
     multiples = payment * payment.shape[1]
     return {"least": _spread(multiples.amin(1)), "most": _spread(multiples.amax(1))}
 

@@ -86,7 +86,7 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _column(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """Numbers to draw; None, where there is none, is NaN."""
+    """Numbers to draw; None becomes NaN."""
     return np.array(values, dtype=np.float64)
 
 

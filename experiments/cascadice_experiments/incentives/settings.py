@@ -1,4 +1,4 @@
-"""Networks whose participants differ in the quality of their data, or of which one plays a role."""
+"""Networks whose participants differ in data quality, or in which one participant plays a role."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Network, by_network, evaluate, evaluate_on, fleet, simulate
-from cascadice.influence.readings import agreement
+from cascadice.influence.agreement import agreement
 from cascadice.influence.retraining import retrain
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import measured_at, whole_run_shares
@@ -39,11 +39,11 @@ RIVALS: tuple[tuple[str, Callable[..., rivals.Estimate], int], ...] = (
 
 
 def measure(case: Case, source: str, root: str | None, device: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """Retrain all coalitions of each seed, then ask every estimate."""
+    """Retrain all coalitions of each seed, then compute every estimate."""
     whole, held = load(case, source, root)
     networks = make_networks(case, whole, held, device)
     together = fleet(networks) if len(networks) > 1 else networks[0]
-    *_, last = simulate(together, 3, window=0)  # what is compiled and allocated once is no part of the cost
+    *_, last = simulate(together, 3, window=0)  # warm up: one-time compilation and allocation do not count as cost
     start = clock(device)
     *_, last = simulate(together, case.rounds, window=0)
     training = clock(device) - start
@@ -72,7 +72,7 @@ def _values(case: Case, network: Network) -> Tensor:
 
 def _ours(case: Case, together: Network, count: int, device: str) -> Iterator[tuple[str, Scores]]:
     evaluation = evaluate_on(together)
-    whole_run(together, 3, evaluation)  # what is compiled and allocated once is no part of the cost
+    whole_run(together, 3, evaluation)  # warm up: one-time compilation and allocation do not count as cost
     for alpha in (1.0, 0.75, 0.5):
         start = clock(device)
         run = whole_run(together, case.rounds, evaluation, at=alpha, samples=False)
@@ -112,7 +112,7 @@ def _named(name: str, every: int) -> str:
 
 
 def _compared(case: Case, name: str, scores: Tensor, games: Tensor) -> Iterator[dict[str, Any]]:
-    """A row for each seed and condition: how well the estimate agrees with what retraining found."""
+    """A row for each seed and condition: how well the estimate agrees with retraining."""
     coalitions = every_coalition(case.nodes)
     sizes = coalitions.sum(1)
     for seed, own, game in zip(case.seeds, scores, games, strict=True):
@@ -130,7 +130,7 @@ def _compared(case: Case, name: str, scores: Tensor, games: Tensor) -> Iterator[
 
 
 def joining(game: Tensor, nodes: int) -> Iterator[Tensor]:
-    """What each participant changes as it joins so many others, averaged over all of them: Shapley's parts.
+    """What each participant changes when it joins a coalition of each size, on average: the terms of Shapley values.
 
     The mean over all numbers of others, from none to all, is the Shapley value.
     """

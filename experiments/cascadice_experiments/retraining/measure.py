@@ -21,9 +21,9 @@ from cascadice.engine import (
     with_weights,
 )
 from cascadice.engine.backwards import MEMORY, segment
+from cascadice.influence.agreement import Agreement, agreement
 from cascadice.influence.by_class import ByClass, whole_run_by_class
 from cascadice.influence.estimators import score_rounds
-from cascadice.influence.readings import Agreement, agreement
 from cascadice.influence.retraining import random_subsets, retrain, without_each
 from cascadice.influence.whole_run import WholeRun, whole_run
 from cascadice.influence.whole_run_shares import whole_run_shares
@@ -37,7 +37,7 @@ KEPT = 24 * 2**30  # bytes of rounds to keep on a GPU
 
 
 class Scores(NamedTuple):
-    """What an estimate says of each seed's participants [seeds, n], of all its samples, and what it cost.
+    """The scores of an estimate for each seed's participants [seeds, n] and for all samples, and their cost.
 
     One that has classes predicts subsets of the participants by them; others by the sum of their scores.
     """
@@ -48,7 +48,7 @@ class Scores(NamedTuple):
     by_class: list[ByClass] | None = None
 
     def predicts(self, place: int, subsets: Tensor) -> Tensor:
-        """f of networks that keep these participants, but for a constant."""
+        """Predicted f of networks that keep these participants, up to a constant."""
         if self.by_class is not None:
             return self.by_class[place].predicted(subsets)
         return subsets.double() @ self.participants[place].double().cpu()
@@ -63,7 +63,7 @@ class Scores(NamedTuple):
 
 
 class Retrained(NamedTuple):
-    """What was left out of one seed's network, and what the final models measured then."""
+    """What was left out of one seed's network, and the loss of the final models then."""
 
     subsets: Tensor
     found: Tensor
@@ -75,7 +75,7 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
     networks = make_networks(case, whole, held, device)
     together = fleet(networks) if len(networks) > 1 else networks[0]
     evaluation = evaluate_on(together)
-    *_, last = simulate(together, 3, window=0)  # what is compiled and allocated once is no part of the cost
+    *_, last = simulate(together, 3, window=0)  # warm up: one-time compilation and allocation do not count as cost
     start = clock(device)
     *_, last = simulate(together, case.rounds, window=0)
     training = clock(device) - start
@@ -104,7 +104,7 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
 
 
 def made_by(case: Case, device: str) -> dict[str, Any]:
-    """With which settings, versions and device a case was measured."""
+    """The settings, versions and device with which a case was measured."""
     gpu = torch.device(device).type == "cuda"
     versions = {"cascadice": cascadice.__version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
@@ -180,7 +180,7 @@ def _estimates(
 ) -> Iterator[tuple[str, Scores]]:
     size = len(together.data.train)
     length = segment(together, case.rounds, KEPT if device != "cpu" else MEMORY)
-    whole_run(together, 3, evaluation)  # what is compiled and allocated once is no part of the cost
+    whole_run(together, 3, evaluation)  # warm up: one-time compilation and allocation do not count as cost
     alphas = case.alphas or sorted({1.0, *case.participants, *case.samples}, reverse=True)
 
     def timed(run: WholeRun, seconds: float) -> Scores:
@@ -241,7 +241,7 @@ def _own(run: WholeRun, place: int, count: int) -> WholeRun:
 
 
 def few_hops(case: Case, together: Network, evaluation: Evaluation, count: int, options: dict[str, Any]) -> Scores:
-    """Influence one or a few hops ahead, summed over every so many rounds."""
+    """Influence one or a few hops ahead, summed over every N-th round."""
     hops, size = options["hops"], len(together.data.train)
     rounds: Iterator[Round] = simulate(together, case.rounds, window=hops)
     total = torch.zeros(together.nodes, dtype=torch.float64)
@@ -260,7 +260,7 @@ def few_hops(case: Case, together: Network, evaluation: Evaluation, count: int, 
 
 
 def _compared(case: Case, name: str, found: list[Retrained], estimates: dict[str, Scores]) -> Iterator[dict[str, Any]]:
-    """A row for each estimate and seed: how well it predicts what retraining found."""
+    """A row for each estimate and seed: how well it predicts retraining."""
     for estimate, scores in estimates.items():
         if name.startswith("samples") and scores.samples is None:
             continue

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice.influence.readings import Agreement, agreement
+from cascadice.influence.agreement import Agreement, agreement
 from cascadice.influence.retraining import random_subsets
 
 EXACT, BEST = "exact leave-one-out, summed", "best sum in hindsight"
@@ -34,7 +34,7 @@ def sums(retrained: Sequence[dict[str, Any]], nodes: int) -> Iterator[tuple[str,
 
 
 def _fitted(subsets: Tensor, found: Tensor) -> Tensor:
-    """What the least-squares sum of scores says of the networks that it was fitted to."""
+    """What the least-squares sum of scores predicts for the networks that it was fitted to."""
     inputs = torch.cat([subsets, torch.ones(len(subsets), 1, dtype=torch.float64)], 1)
     scores: Tensor = torch.linalg.lstsq(
         inputs, found[:, None], driver="gelsd"

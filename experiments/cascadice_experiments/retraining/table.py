@@ -12,7 +12,7 @@ from cascadice.influence.uncertainty import half_width
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The results in a folder, one for each case: seeds that were measured apart are put together."""
+    """The results in a folder, one for each case; seeds that were measured separately are merged."""
     found = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda result: result["case"])
     return [_together(list(parts)) for _, parts in groupby(found, lambda result: result["case"])]
 

@@ -1,4 +1,4 @@
-"""The game of a round: what everyone would have after the exchange, had only a coalition worked.
+"""The game of a round: everyone's model after the exchange if only a coalition had worked.
 
 θ_k^{t+1}(S) = Σ_j W[k, j] (θ_j^t + 1[j ∈ S] Δ_j)        f_t(S) = Σ_k q_k L(θ_k^{t+1}(S))
 """
@@ -12,10 +12,10 @@ from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Evaluation, Operator, Participants, Round, mix
 
 TOGETHER = 256
-"""Models that are evaluated at a time."""
+"""How many models are evaluated at a time."""
 
 LARGEST = 12
-"""Players of whom every coalition is evaluated, at most."""
+"""The most players for which every coalition is evaluated."""
 
 
 class RoundGame:

@@ -1,4 +1,4 @@
-"""What a rival says and what that cost; and which rounds it looks at."""
+"""The scores and cost of a rival estimator, and the rounds that it uses."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 from cascadice.engine import Network, Round, simulate
 
 GRADIENT = 3
-"""What a gradient counts in evaluations: a forward pass, and a backward pass that takes twice as long."""
+"""The cost of a gradient in evaluations: a forward pass, and a backward pass that takes twice as long."""
 
 
 class Estimate(NamedTuple):

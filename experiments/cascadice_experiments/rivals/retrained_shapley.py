@@ -15,7 +15,7 @@ from cascadice_experiments.rivals.coalitions import every_coalition, marginals, 
 from cascadice_experiments.rivals.estimate import Estimate
 
 LARGEST = 8
-"""Participants of whom every coalition is trained, at most: 255 trainings."""
+"""The most participants for which every coalition is trained: 255 trainings."""
 
 
 def retrained_shapley(

@@ -1,1 +1,1 @@
-"""Watch other frameworks train."""
+"""Measure influence in runs of other frameworks."""

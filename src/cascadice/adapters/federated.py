@@ -1,6 +1,6 @@
-"""Watch a server train with clients: whose updates helped the global model and, if clients tell, who contributed what.
+"""Influence in federated learning: whose updates helped the global model and, if clients report their steps, more.
 
-A round of federated averaging is a round of gossip in which everybody gives client j the same weight:
+A round of federated averaging is a round of gossip in which everyone gives client j the same weight:
 
     θ_k^{t+½} = O_k(θ^t, z_k^t)        θ^{t+1} = Σ_j W[k, j] θ_j^{t+½}        W[k, j] = n_j / Σ_i n_i
 
@@ -27,7 +27,7 @@ from cascadice.influence.shares import mean_adjoint
 from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
-PROBE = 8  # samples of the batch that replayed work must have, although updates that are held fixed ignore it
+PROBE = 8  # samples of the batch that a replay needs, although fixed updates ignore it
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Step = tuple[float, Tensor, Tensor]
@@ -35,7 +35,7 @@ Step = tuple[float, Tensor, Tensor]
 
 
 class Reply(NamedTuple):
-    """What a client sent: its number and weight, its model's state, and its steps, if it tells of them."""
+    """What a client sent: its number and weight, its model's state, and its steps, if it reports them."""
 
     client: int
     weight: float
@@ -44,18 +44,18 @@ class Reply(NamedTuple):
 
 
 class Watch:
-    """The rounds of a server and its clients, and who helped in them.
+    """Watches the rounds of a server and its clients, and measures who helped.
 
-    Without an optimizer, nothing is asked of clients, and there are `one_hop` and `shares`. With one, every reply must
-    hold the client's steps, and there are `network` and `rounds`, for `cd.score` and every estimator.
+    Without an optimizer, clients need not report anything, and `one_hop` and `shares` work. With one, every reply must
+    contain the client's steps, and `network` and `rounds` work too, for `cd.score` and every estimator.
 
     Args:
-        model: A model like theirs.
-        loss: What clients train on, a function of (outputs, targets).
-        test: What influence is measured on.
-        optimizer: Makes a client's optimizer from its parameters: SGD without momentum, as a client's state does not
-            outlast a round.
-        verify: How many rounds are computed again from the steps told, and must come out the same.
+        model: A model like the clients'.
+        loss: The clients' training loss, a function of (outputs, targets).
+        test: The samples to measure influence on.
+        optimizer: Makes a client's optimizer from its parameters: SGD without momentum, because a client's state does
+            not outlast a round.
+        verify: How many rounds to recompute from the reported steps, to check that they match.
     """
 
     def __init__(
@@ -66,42 +66,48 @@ class Watch:
         self._models: list[nn.Module] = []
         self._optimizers: list[torch.optim.Optimizer] = []
         self._recorder: Recorder | None = None
-        self._held: list[Round] = []
+        self._fixed: list[Round] = []
 
     @property
     def network(self) -> Network:
-        """The clients as a network, whose data are the batches they told of."""
-        return self._told.network
+        """The clients as a network, whose data is the batches that they reported."""
+        return self._reported.network
 
     @property
     def rounds(self) -> list[Round]:
         """The rounds of that network."""
-        return self._told.rounds
+        return self._reported.rounds
 
     def one_hop(self, evaluation: Evaluation | None = None) -> Float[Tensor, "rounds n"]:
         """L(θ^{t+1}) − L(θ^{t+1} without the update of j), by round and client; negative helped.
 
         Args:
-            evaluation: What is measured; the loss on the test data unless given. Cost: once for each client and round.
+            evaluation: What to measure; defaults to the loss on the test data.
+
+        Returns:
+            `[round, client]`. Cost: one evaluation each.
         """
-        network, rounds = self._seen
+        network, rounds = self._watched
         measured = evaluate_on(network) if evaluation is None else evaluation
         return torch.stack([truth(network, [round_], measured).value[1].sum(-1) for round_ in rounds])
 
     def shares(self, evaluation: Evaluation | None = None, points: int = 2) -> Float[Tensor, "rounds n"]:
-        """Each client's Aumann–Shapley part of L(θ^{t+1}) − L(θ^t), by round and client; negative helped.
+        """Each client's Aumann–Shapley share of L(θ^{t+1}) − L(θ^t), by round and client; negative helped.
 
         Args:
-            evaluation: What is measured; the loss on the test data unless given.
-            points: Points of the quadrature; parts sum to the change but for its error.
+            evaluation: What to measure; defaults to the loss on the test data.
+            points: Quadrature points; shares sum to the change up to the quadrature's error.
+
+        Returns:
+            `[round, client]`.
         """
-        network, rounds = self._seen
+        network, rounds = self._watched
         measured = evaluate_on(network) if evaluation is None else evaluation
         adjoints = [mean_adjoint(network, [round_], measured, points, direct=False) for round_ in rounds]
         return torch.stack([by_participant(*pair) for pair in zip(rounds, adjoints, strict=True)])
 
     def begin(self, clients: int, model: dict[str, Tensor]) -> None:
-        """A round begins: all clients have the global model."""
+        """Call when a round begins, with the global model that all clients start from."""
         if not self._models:
             self._models = [deepcopy(self._model) for _ in range(clients)]
             self._load(model)
@@ -118,7 +124,7 @@ class Watch:
         self._load(model)
 
     def end(self, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
-        """A round is over: these clients replied, and this is the new global model."""
+        """Call when a round is over, with the clients' replies and the new global model."""
         weights = torch.zeros(len(self._models), dtype=torch.float64)
         for reply in replies:
             if not 0 <= reply.client < len(weights) or weights[reply.client]:
@@ -127,12 +133,12 @@ class Watch:
             weights[reply.client] = reply.weight
         W = (weights / weights.sum()).expand(len(weights), -1).clone()
         if self._recorder is None:
-            self._hold(W, replies, model)
+            self._keep_fixed(W, replies, model)
         else:
-            self._tell(self._recorder, W, replies, model)
+            self._record(self._recorder, W, replies, model)
 
-    def _tell(self, recorder: Recorder, W: Tensor, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
-        """Let the recorder see the round as if clients had trained here."""
+    def _record(self, recorder: Recorder, W: Tensor, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
+        """Show the round to the recorder as if the clients had trained here."""
         with recorder.round(W) as note:
             for client, _, trained, steps in replies:
                 if not steps:
@@ -146,8 +152,8 @@ class Watch:
                     note(client, x, y)
             self._load(model)
 
-    def _hold(self, W: Tensor, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
-        """Keep the round with everybody's update as it was, whatever model it was computed from."""
+    def _keep_fixed(self, W: Tensor, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
+        """Keep the round with fixed updates, which do not depend on the model."""
         before = self._carried()
         for reply in replies:
             self._load(reply.model, [reply.client])
@@ -157,12 +163,12 @@ class Watch:
         updates: State = {"update": half.theta - before.theta}
         before, half, after = (stage._replace(state=updates) for stage in (before, half, self._carried()))
         losses = half.theta.new_full((len(W),), torch.nan)
-        round_ = Round(Draw(len(self._held), batch, W, 1.0), before, half, after, losses)
+        round_ = Round(Draw(len(self._fixed), batch, W, 1.0), before, half, after, losses)
         check_gossip(round_)
-        self._held.append(round_)
+        self._fixed.append(round_)
 
     @property
-    def _told(self) -> Recorder:
+    def _reported(self) -> Recorder:
         if self._recorder is None:
             raise ValueError(
                 "beyond one hop, influence depends on what clients would have made of another model: let clients "
@@ -171,18 +177,20 @@ class Watch:
         return self._recorder
 
     @property
-    def _seen(self) -> tuple[Network, list[Round]]:
-        """The rounds, and a network that makes them: the clients as they told, or updates that are held fixed."""
+    def _watched(self) -> tuple[Network, list[Round]]:
+        """The rounds, and a network that makes them: from reported steps, or with fixed updates."""
         if self._recorder is not None:
             return self._recorder.network, self._recorder.rounds
-        if not self._held:
+        if not self._fixed:
             raise ValueError("no round has been watched yet.")
-        probe, first = self._test.subset(torch.arange(min(PROBE, len(self._test)))), self._held[0]
-        work = learner(self._model, self._loss, Optimizer(lambda theta: {"update": torch.zeros_like(theta)}, _as_held))
+        probe, first = self._test.subset(torch.arange(min(PROBE, len(self._test)))), self._fixed[0]
+        work = learner(
+            self._model, self._loss, Optimizer(lambda theta: {"update": torch.zeros_like(theta)}, _fixed_update)
+        )
         schedules = (lambda t: first.draw.batch, lambda t: first.W, lambda t: 1.0)
         q = torch.full((len(first.W),), 1 / len(first.W), dtype=torch.float64)
         data = DataSet(WATCHED, probe, self._test, ())
-        return Network(work, first.before, data, *schedules, q, 0, "loop"), self._held
+        return Network(work, first.before, data, *schedules, q, 0, "loop"), self._fixed
 
     def _load(self, model: dict[str, Tensor], clients: Sequence[int] | None = None) -> None:
         for k in range(len(self._models)) if clients is None else clients:
@@ -196,13 +204,13 @@ class Watch:
 
 
 def _check_stateless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    kept = pure_version(settings(optimizer), group_places(model, optimizer)).init(flatten(model))
-    if kept:
+    state = pure_version(settings(optimizer), group_places(model, optimizer)).init(flatten(model))
+    if state:
         raise ValueError(
-            f"a client's optimizer must have no state: it does not outlast a round; this one keeps {', '.join(kept)}. "
+            f"a client's optimizer must have no state: it does not outlast a round; this one keeps {', '.join(state)}. "
             "Use SGD without momentum, or leave out the optimizer, for one_hop and shares."
         )
 
 
-def _as_held(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
+def _fixed_update(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
     return state["update"], state

@@ -1,4 +1,4 @@
-"""Watch a run of Flower: a strategy around FedAvg, and what clients may tell so that they can be followed further."""
+"""Measure influence in Flower: a strategy that wraps FedAvg, and the steps that clients may report."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,13 +19,13 @@ try:
 except ImportError as error:
     raise ImportError(f"Flower is not installed ({error}). Use: pip install flwr.") from None
 
-RECORD = "cascadice"  # the name of what clients tell, among the records of a reply
+RECORD = "cascadice"  # the name of the clients' report among the records of a reply
 
 
 class Steps:
-    """What a client tells of its local work: the batches that it stepped on, and the learning rate.
+    """A client's report of its local work: the batch and learning rate of each step.
 
-    Its samples leave the client: this is for simulations, and for clients that agree to it.
+    It contains the client's samples: use it in simulations, or if clients agree.
 
     Example:
         >>> steps = Steps()
@@ -40,9 +40,9 @@ class Steps:
         self._rates: list[float] = []
 
     def add(self, x: Tensor, y: Tensor, lr: float) -> None:
-        """The optimizer has just stepped on this batch, at this learning rate."""
-        place = len(self._rates)
-        self._batches |= {f"x{place}": x.detach().cpu().clone(), f"y{place}": y.detach().cpu().clone()}
+        """Call after each optimizer step, with its batch and learning rate."""
+        step = len(self._rates)
+        self._batches |= {f"x{step}": x.detach().cpu().clone(), f"y{step}": y.detach().cpu().clone()}
         self._rates.append(lr)
 
     def record(self, client: int) -> Any:
@@ -51,19 +51,19 @@ class Steps:
 
 
 class Watched(Strategy):
-    """A strategy that averages, watched: it does what the strategy does, and `watch` sees the rounds.
+    """Wraps an averaging strategy and shows its rounds to `watch`.
 
     Args:
-        strategy: Flower's `FedAvg`, or another whose new model is the weighted mean of those it received.
+        strategy: Flower's `FedAvg`, or another whose new model is the weighted mean of those received.
         model: A model like the clients'.
-        loss: What they train on, a function of (outputs, targets).
-        test: What influence is measured on.
-        optimizer: Makes a client's optimizer from its parameters, if clients tell their `Steps`: SGD without momentum.
-        clients: How many there will be, if not all of them are there in the first round.
-        verify: How many rounds are computed again from the steps told, and must come out the same.
+        loss: The clients' training loss, a function of (outputs, targets).
+        test: The samples to measure influence on.
+        optimizer: Makes a client's optimizer from its parameters, if clients report `Steps`: SGD without momentum.
+        clients: How many clients there will be, if not all of them are there in the first round.
+        verify: How many rounds to recompute from the reported steps, to check that they match.
 
     Raises:
-        ValueError: In a round that is not a weighted mean, or does not come out the same.
+        ValueError: If a round is not a weighted mean, or does not match its recomputation.
 
     Example:
         >>> strategy = Watched(FedAvg(), model, F.cross_entropy, test)
@@ -82,7 +82,7 @@ class Watched(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """What the strategy sends to clients, all of which begin with the global model."""
+        """The strategy's messages to the clients, which all begin with the global model."""
         messages = list(self._strategy.configure_train(server_round, arrays, config, grid))
         self._nodes += sorted(set(grid.get_node_ids()) - set(self._nodes))  # after: the strategy waits for clients
         self.watch.begin(max(self._clients, len(self._nodes)), arrays.to_torch_state_dict())
@@ -91,22 +91,22 @@ class Watched(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the strategy makes of the replies."""
+        """The strategy's result from the replies."""
         received = list(replies)
         arrays, metrics = self._strategy.aggregate_train(server_round, received)
         if arrays is not None:
-            told = [self._read(reply) for reply in received if not reply.has_error()]
-            self.watch.end(told, arrays.to_torch_state_dict())
+            read = [self._read(reply) for reply in received if not reply.has_error()]
+            self.watch.end(read, arrays.to_torch_state_dict())
         return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """What the strategy sends."""
+        """The strategy's messages."""
         return list(self._strategy.configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What the strategy makes of the replies."""
+        """The strategy's result from the replies."""
         return self._strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
@@ -114,15 +114,15 @@ class Watched(Strategy):
         self._strategy.summary()
 
     def _read(self, reply: Message) -> Reply:
-        """A client's reply; its number is what it tells, or its place among the nodes."""
+        """Read a client's reply; its number is the reported one, or its index among the nodes."""
         (arrays,), (metrics,) = reply.content.array_records.values(), reply.content.metric_records.values()
         weight, model = float(metrics[self._strategy.weighted_by_key]), arrays.to_torch_state_dict()
-        told = reply.content.config_records.get(RECORD)
-        if told is None:
+        report = reply.content.config_records.get(RECORD)
+        if report is None:
             return Reply(self._nodes.index(reply.metadata.src_node_id), weight, model)
-        batches, rates = safetensors.torch.load(told["batches"]), told["rates"]
-        steps = [(rate, batches[f"x{place}"], batches[f"y{place}"]) for place, rate in enumerate(rates)]
-        return Reply(told["client"], weight, model, steps)
+        batches, rates = safetensors.torch.load(report["batches"]), report["rates"]
+        steps = [(rate, batches[f"x{step}"], batches[f"y{step}"]) for step, rate in enumerate(rates)]
+        return Reply(report["client"], weight, model, steps)
 
 
 class InProcess(Grid):
@@ -183,8 +183,8 @@ class InProcess(Grid):
 
 
 def _identify() -> None:
-    """Say who sends, as Flower does when it starts a server: without, it makes no messages."""
-    with suppress(ImportError):  # earlier versions do not ask
+    """Set the identity of the sender, as Flower does when it starts a server; messages need one."""
+    with suppress(ImportError):  # earlier versions do not need one
         from flwr.supercore.task_identity import TaskIdentity
 
         for name in ("task_id", "run_id", "node_id"):

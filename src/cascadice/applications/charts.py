@@ -1,4 +1,4 @@
-"""Charts of the report page as plain data: Plotly traces, whose colours are names that the page's theme gives a value.
+"""Charts of the report page as plain data: Plotly traces whose colours are names that the page's theme resolves.
 
 "--helped", "--harmed", "--grey", "--one" … "--four", "--card", "--line", "--faint" and "--ink" are the variables of
 `page.css`; the colour scale "signed" goes from helped over nothing to harmed.
@@ -19,7 +19,7 @@ LOSS = "loss: − helped, + harmed"  # the sign rule of every chart of influence
 
 
 def chart(title: str, traces: Iterable[Json], label: str, note: str = "", **layout: Any) -> Json:
-    """A chart: `label` says in words what it shows; `layout` is Plotly's, with axes as `axis` makes them."""
+    """A chart. `label` describes it for screen readers; `layout` is Plotly's, with axes from `axis`."""
     return {"title": title, "note": note, "traces": plain(list(traces)), "layout": plain(layout), "label": label}
 
 
@@ -31,7 +31,7 @@ def axis(text: str, **more: Any) -> Json:
 def participants(
     nodes: int, injected: Mapping[int, Any], text: str = "participant", numbers: Sequence[int] = (), **more: Any
 ) -> Json:
-    """An axis of participants, all or those with these numbers; faults stand beside them if there are few enough."""
+    """An axis of all participants or those with these numbers; named with injected faults if there are few."""
     if nodes > NAMED_UP_TO:
         return axis(text, **more)
     each = list(numbers or range(nodes))
@@ -43,7 +43,7 @@ def bars(
     values: Sequence[float], colours: Sequence[str] | str, hover: str, bounds: Bounds | None = None,
     numbers: Sequence[int] = (),
 ) -> Json:  # fmt: skip
-    """Horizontal bars, one a participant, of all or of those with these numbers; with intervals if they have any."""
+    """A horizontal bar for each participant, or for those with these numbers; with intervals if there are any."""
     trace: Json = {"type": "bar", "orientation": "h", "x": short(values), "y": list(numbers or range(len(values)))}
     if bounds is not None and np.isfinite(bounds.low).any():
         above, below = bounds.high - np.asarray(values), np.asarray(values) - bounds.low
@@ -53,7 +53,7 @@ def bars(
 
 
 def line(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, strong: bool = True) -> Json:
-    """A line over rounds; those that are not `strong` are thin, and not in the legend."""
+    """A line over rounds; unless `strong`, it is thin and not in the legend."""
     style = {"color": colour, "width": 2.2 if strong else 0.9}
     trace = {"x": list(x), "y": short(y), "mode": "lines", "line": style, "name": name, "showlegend": strong}
     return {
@@ -82,7 +82,7 @@ def injected_in(table: Json) -> dict[int, str]:
 
 
 def across(value: float, upright: bool = False, colour: str = "--grey", dash: str = "dot") -> Json:
-    """A line over the whole chart at this value of y, or of x if it is upright."""
+    """A straight line across the chart at this value of y, or of x if it is upright."""
     along, at = ("y", "x") if upright else ("x", "y")
     ends = {f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1, f"{at}0": value, f"{at}1": value}
     return {"type": "line", **ends, "line": {"color": colour, "dash": dash, "width": 1}}
@@ -105,9 +105,9 @@ def matrix_axes() -> Json:
 def contributions(
     total: Any, bounds: Bounds | None, injected: Mapping[int, Any], title: str, kind: str, numbers: Sequence[int] = ()
 ) -> Json:
-    """Bars of everybody's influence with 95 % intervals, if there are any; grey is within noise.
+    """Bars of everybody's influence, with 95 % intervals if there are any; grey: within noise.
 
-    `numbers` are those of the participants, if it is not everybody's.
+    `numbers` are those of the participants, if not all are shown.
     """
     total = np.asarray(total, dtype=float)
     bounds = bounds or Bounds(*np.full((2, len(total)), np.nan))
@@ -124,8 +124,8 @@ def contributions(
     )  # fmt: skip
 
 
-def noted_bounds(intervals: Any) -> Bounds | None:
-    """Intervals as results have them, a pair of ends each; None if there are none, as in results of older versions."""
+def saved_bounds(intervals: Any) -> Bounds | None:
+    """Bounds from saved intervals, a pair of ends each; None if there are none, as in results of older versions."""
     ends = np.array([] if intervals is None else intervals, dtype=float)
     return Bounds(*ends.T) if np.isfinite(ends).any() else None
 

@@ -1,4 +1,4 @@
-"""What participants hear of one another, and their own samples to judge it by: shared by `detect` and `choose`."""
+"""The updates that participants receive, and the own samples by which they judge them; for `detect` and `choose`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from cascadice.engine.operator import Exchange
 from cascadice.influence.proximity import Proximity, own_data, placed, proximity_of
 from cascadice.runs.processes import ONE_PROCESS, World
 
-SAMPLES = 128  # to evaluate on in a round, where participants hold as many
-LEAST = 3  # neighbours: of two that differ, nobody knows which is the odd one out
+SAMPLES = 128  # to evaluate on in a round, if participants hold as many
+LEAST = 3  # neighbours; of two that differ, nobody can tell which is the odd one out
 
 
 def own_samples(network: Network, asked: int | None = None, world: World = ONE_PROCESS) -> tuple[Evaluation, int]:
-    """An evaluation on samples of each participant's own, and how many of these to use in a round, in turn."""
+    """An evaluation on each participant's own samples, and how many of them to use in a round, in turn."""
     least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # without one, own_data refuses
     least = min(world.tell(least))
     if asked is not None and not 1 <= asked <= least:
@@ -31,11 +31,11 @@ def own_samples(network: Network, asked: int | None = None, world: World = ONE_P
 def updates_of_neighbours(
     network: Network, round_: Round, exchange: Exchange, hears: Bool[Tensor, "n n"] | None = None
 ) -> dict[int, Tensor]:
-    """Δ_j of own participants, and of everybody they hear, by number; `hears[k, j]` unless it is by W.
+    """Δ_j of this process's participants and of everybody they hear, by number. By default W says who hears whom.
 
-    A mixing matrix that gives weight 1 to one neighbour each is an exchange of plain messages.
+    Mixing with weight 1 for one neighbour each delivers that neighbour's update unchanged.
     """
-    found = dict(zip(network.members, round_.update, strict=True))
+    updates = dict(zip(network.members, round_.update, strict=True))
     sent = Participants(round_.update, {}, round_.half.buffers)
     heard = neighbours(round_.W) if hears is None else hears
     lists = [row.nonzero().flatten().tolist() for row in heard.cpu()]
@@ -44,16 +44,17 @@ def updates_of_neighbours(
         for k, sources in enumerate(lists):
             W[k, sources[turn : turn + 1]] = 1
         one = round_._replace(draw=round_.draw._replace(W=W))
-        came = exchange.apply(one, sent).theta
-        found |= {lists[k][turn]: row for k, row in zip(network.members, came, strict=True) if turn < len(lists[k])}
-    return found
+        delivered = exchange.apply(one, sent).theta
+        arrived = zip(network.members, delivered, strict=True)
+        updates |= {lists[k][turn]: row for k, row in arrived if turn < len(lists[k])}
+    return updates
 
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What the receivers in one process see of a round: the updates of these sources, and data of their own.
+    """What the receivers in one process see of a round: the updates of these sources, and their own data.
 
-    In all matrices, `[j, k]` is about what k received from j. What belongs to receivers in other processes is 0.
+    In all matrices, `[j, k]` is about what k received from j; 0 for receivers in other processes.
     """
 
     network: Network
@@ -64,7 +65,7 @@ class Received:
 
     @cached_property
     def heard(self) -> Bool[Tensor, "n n"]:
-        """Whether k hears j, another; on CPU, where W is drawn."""
+        """Whether k hears j ≠ k; on CPU, where W is drawn."""
         here = torch.zeros(self.network.whole, dtype=torch.bool)
         here[list(self.network.members or range(self.network.nodes))] = True
         return neighbours(self.round_.W).T.cpu() & here
@@ -76,7 +77,7 @@ class Received:
 
     @cached_property
     def proximity(self) -> Proximity:
-        """Influence over each link, and cos(∇L_k, Δ_j). Cost: an evaluation gradient each, one product of [n, d]."""
+        """Influence over each link, and cos(∇L_k, Δ_j). Cost: a gradient per receiver, one product of [n, d]."""
         return proximity_of(self.network, self.round_, self.evaluation, self.sources, self.updates)
 
 
@@ -84,10 +85,10 @@ def receive(
     network: Network, round_: Round, evaluation: Evaluation, exchange: Exchange | None = None,
     hears: Bool[Tensor, "n n"] | None = None,
 ) -> Received:  # fmt: skip
-    """What own participants see of a round: everything, or with an `exchange` between processes, what came to them.
+    """What this process's participants see of a round: everything, or what an `exchange` between processes delivers.
 
-    Beside its model, everybody then sends its update to those that hear it, by W or by `hears[k, j]`: as many bytes
-    again.
+    With an exchange, everybody sends its update beside its model to those that hear it, by W or by `hears[k, j]`, which
+    doubles the bytes sent.
     """
     if exchange is None:
         return Received(network, round_, evaluation, range(network.nodes), round_.update)

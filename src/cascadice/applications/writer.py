@@ -1,50 +1,91 @@
-"""What all applications share: the writer of JSON, picture and console lines, and their section of the report page."""
+"""What every application shares: running in one or several processes, writing and printing results, page sections."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import cascadice
 from cascadice import files
-from cascadice.applications.plain import Json
+from cascadice.applications.plain import Json, plain
 from cascadice.console import Console, say
 from cascadice.pictures import charts
-from cascadice.runs.processes import ONE_PROCESS, World
-from cascadice.runs.recording import results_folder
-
-if TYPE_CHECKING:
-    from cascadice.runs.recording import Recording
+from cascadice.runs import together
+from cascadice.runs.folder import read_run_config, writing
+from cascadice.runs.processes import ONE_PROCESS, World, joined
+from cascadice.runs.recording import Recording, results_folder
 
 SIGN_RULE = "Negative = the loss went down = it helped; positive = it harmed."  # of influence, wherever it is shown
+MAY_DIFFER = (
+    "run", "out", "overwrite", "quiet", "device", "data_root", "interface", "timeout", "parser", "command", "seal",
+    "ledger",
+)  # fmt: skip
+"""Flags that may differ between processes, or that are compared elsewhere."""
 
 
-def agreed(parts: Sequence[Json], *names: str) -> None:
-    """Check that the results of several processes have the same entries under these names."""
+def run_in_processes(args: argparse.Namespace, name: str, command: Callable[[argparse.Namespace, World], None]) -> None:
+    """Run a command on a recorded run: in this process, or under torchrun in all processes that trained the run.
+
+    Each process reads and writes its own folder of the run. All must have been given the same flags.
+    """
+    with joined(args.interface, args.timeout) as world:
+        folder, out = together.places(world, args.run, args.out, name)
+        flags: dict[str, Any] = {flag: value for flag, value in vars(args).items() if flag not in MAY_DIFFER}
+        together.agree(world, name, flags, args.overwrite)
+        given, args.out, args.quiet = args.out, out, args.quiet or world.rank > 0
+        read_run_config(folder)
+        with writing(out):
+            command(args, world)
+        together.point_to_all(world, args.run, given, args.quiet)
+
+
+@contextmanager
+def resumable(
+    message: str = "stopped. What was computed so far is kept; the same command continues.",
+) -> Iterator[None]:
+    """Tell a user who stops this block how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(message) from None
+
+
+def check_same(parts: Sequence[Json], *names: str) -> None:
+    """Raise ValueError unless the results of all processes have the same entries under these names."""
     for name in names:
         if any(part.get(name) != parts[0].get(name) for part in parts):
             raise ValueError(f"{name!r} differs between processes. Ask all of them again, with --overwrite.")
 
 
-def alike(parts: Sequence[Json]) -> Json:
-    """The results of several processes that all wrote the same."""
-    agreed(parts, "title", "findings")
+def merge_same(parts: Sequence[Json]) -> Json:
+    """Merge results of several processes that all wrote the same."""
+    check_same(parts, "title", "findings")
     return parts[0]
 
 
-class Section(NamedTuple):
-    """A part of the report page.
+def concatenate(parts: Sequence[Json], *names: str) -> Json:
+    """The lists of all processes under each of these names, one after the other."""
+    return {name: [value for part in parts for value in part[name]] for name in names}
 
-    `question` and `command` are offered while its results are missing; "{run}" in the command is the run's folder.
-    `lead` says what the numbers mean: their units, their signs, and the terms used. `audit` compares the results in a
-    folder with what they were made from: it returns what it checked, in words, and raises ValueError if they disagree.
-    `charts` draws the results, as `applications.charts` says, for the page and for the picture; of results that lack
-    what it needs, the page shows the picture.
-    `everybody` puts together the results of several processes, in their order. `kept` names what it needs for charts
-    alone: processes do not tell one another as much. `table` gives the table as the page shows it. `length` says, of
-    results about the final models, how many rounds the run had then; None of others. `again` is what the command needs
-    to replace results of a run that went on.
+
+class Section(NamedTuple):
+    """An application's section of the report page.
+
+    Attributes:
+        question: What the section answers; offered with `command` while there are no results.
+        command: The command that answers it; "{run}" stands for the run's folder.
+        lead: What the numbers mean: their units, their signs and the terms used.
+        audit: Compares the results in a folder with what they were computed from. Returns sentences about what it
+            checked; raises ValueError if they disagree.
+        charts: Draws the results, for the page and for the picture, as data that `applications.charts` describes. If
+            results lack what it needs, the page shows the picture.
+        merge: Merges the results of several processes, in the order of their ranks.
+        charts_only: Entries that only charts use; processes do not send them to one another.
+        table: The table as the page shows it.
+        run_length: For results about the final models, how many rounds the run had then; None for others.
+        redo: The flags that replace results after the run was continued.
     """
 
     question: str
@@ -52,11 +93,11 @@ class Section(NamedTuple):
     lead: str = ""
     audit: Callable[[Json, Path], list[str]] = lambda results, folder: []
     charts: Callable[[Json], list[Json]] = lambda results: []
-    everybody: Callable[[Sequence[Json]], Json] = alike
-    kept: tuple[str, ...] = ()
+    merge: Callable[[Sequence[Json]], Json] = merge_same
+    charts_only: tuple[str, ...] = ()
     table: Callable[[Json], Json] = lambda table: table
-    length: Callable[[Json], int | None] = lambda results: None
-    again: str = "--overwrite"
+    run_length: Callable[[Json], int | None] = lambda results: None
+    redo: str = "--overwrite"
 
 
 @dataclass(frozen=True)
@@ -64,38 +105,44 @@ class Writer:
     """Writes the results of one command on one run as `files` into `folder`, and prints them."""
 
     command: str
-    recording: "Recording"
+    recording: Recording
     folder: Path
     files: Sequence[str]
     console: Console
 
-    def header(self, title: str, findings: Sequence[str], columns: Sequence[str], rows: Sequence[Any]) -> Json:
-        """The part of the JSON that every command has and the report reads; `findings` are sentences."""
+    def header(self, title: str, columns: Sequence[str], rows: Sequence[Any]) -> Json:
+        """The entries that every command writes and the report reads; the command adds `findings`, in sentences."""
         return {
             "command": self.command,
             "version": cascadice.__version__,
             "run": self.recording.fingerprint,
             "title": title,
-            "findings": list(findings),
+            "findings": [],
             "table": {"columns": list(columns), "rows": list(rows)},
             "figure": f"{self.command}.png",
         }
 
-    def write(self, results: Json, section: Section, world: World = ONE_PROCESS) -> Json:
-        """Write a picture of the section's charts, then the JSON (once it is there, all files are); print the findings.
+    def members(self) -> Json:
+        """The entry that names the participants of this process; empty if it has all of them."""
+        members = self.recording.network.members
+        return {"members": list(members)} if members else {}
 
-        In a `world` of several processes, each writes what it found, and prints and returns what all of them found.
+    def write(self, results: Json, section: Section, world: World = ONE_PROCESS) -> Json:
+        """Write a picture of the section's charts, then the JSON (once it exists, all files do); print the findings.
+
+        Each of several processes writes its own results, then prints and returns the merged results of all.
         """
+        results = plain(results)
         charts.plot(section.charts(results), self.folder / f"{self.command}.png", results["title"])
         files.write_json(self.folder / f"{self.command}.json", results)
         if not world.alone:
-            told = {name: entry for name, entry in results.items() if name not in section.kept}
-            results = section.everybody(world.tell(told))
+            shared = {name: entry for name, entry in results.items() if name not in section.charts_only}
+            results = section.merge(world.tell(shared))
         self.print(*results["findings"])
         return results
 
     def print(self, *lines: str) -> None:
-        """Print lines as they are: no markup, no highlighting, no line breaks of ours."""
+        """Print lines as they are: no markup, no highlighting, no added line breaks."""
         for line in lines:
             say(self.console, line)
 
@@ -112,15 +159,15 @@ class Writer:
         self.print(f"{', '.join(self.files)} in {self.folder}{more}")
 
 
-def open_writer(args: argparse.Namespace, recording: "Recording", command: str, *more: str) -> Writer:
-    """The writer of a command's JSON and PNG and `more` files; ValueError unless its folder is free for them."""
+def open_writer(args: argparse.Namespace, recording: Recording, command: str, *more: str) -> Writer:
+    """The writer of a command's JSON, PNG and `more` files; ValueError if results would be replaced unasked."""
     written = [f"{command}.json", f"{command}.png", *more]
     folder = results_folder(recording.folder, command, args.out, written, args.overwrite)
     return Writer(command, recording, folder, written, Console(quiet=args.quiet))
 
 
 def plus_minus(value: float, half: float | None, digits: int) -> str:
-    """A number with half of its 95 % interval, for the console; without, if there is none."""
+    """A number ± half of its 95 % interval, for the console; without ± if there is no interval."""
     return f"{value + 0.0:+.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None and half == half else "")
 
 

@@ -21,16 +21,16 @@ def run(args: argparse.Namespace) -> int:
     from cascadice.runs.gathering import places_of
 
     console = Console(quiet=args.quiet)
-    places = places_of(args.run) or [Path(args.run)]
+    folders = places_of(args.run) or [Path(args.run)]
     areas = [
-        replace(area, name=area.name if len(places) == 1 else f"{place.name} {area.name}")
-        for place in places
-        for area in check_run(place, read_key(args.seal, place), args.data_root)
+        replace(area, name=area.name if len(folders) == 1 else f"{folder.name} {area.name}")
+        for folder in folders
+        for area in check_run(folder, read_key(args.seal, folder), args.data_root)
     ]
-    areas += [check_processes(places)] if len(places) > 1 else []
+    areas += [check_processes(folders)] if len(folders) > 1 else []
     console.print_table(("part", "files", "checked", "wrong"), summary(areas), wrap="checked")
     problems = list(dict.fromkeys(problem for area in areas for problem in area.problems))
-    if not problems and not all((place / checksums.LIST).exists() for place in places):
+    if not problems and not all((folder / checksums.LIST).exists() for folder in folders):
         say(console, "This run has no checksums: an earlier version recorded it. Resuming it adds them.")
     for problem in problems:
         say(Console(stderr=True), f"wrong: {problem}")

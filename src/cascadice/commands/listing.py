@@ -1,4 +1,4 @@
-"""`cascadice list`: everything that has a name, with a line about it; imported only when it is listed."""
+"""`cascadice list`: every name that commands accept, with a line about it; modules are imported when listed."""
 
 import argparse
 from collections.abc import Callable, Mapping

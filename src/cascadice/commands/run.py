@@ -53,20 +53,20 @@ def run(args: argparse.Namespace) -> None:
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")
     out = Path(args.out or f"runs/{name}")
     with joined(args.interface, args.timeout, args.policy, args.patience, args.tell_samples) as world:
-        place = world.folder(out)
-        config = override(_base(args.recipe, place if args.resume else None), flags.settings_from(args))
+        own = world.folder(out)
+        config = override(_base(args.recipe, own if args.resume else None), flags.settings_from(args))
         options: dict[str, Any] = {name: vars(args)[name] for name in ("resume", "overwrite", "quiet", "download")}
-        options |= {"question": _question(args), "world": world, "callbacks": _loggers(args, out, place)}
+        options |= {"question": _question(args), "world": world, "callbacks": _loggers(args, out, own)}
         try:
             if args.live is None:
                 train.run(config, out, **options)
                 together.point_to_all(world, out, None, args.quiet)
             else:
-                somebody = sys.stdout.isatty() and world.alone  # scripts go on when the run has ended
-                opened = view.browse if somebody and not args.no_browser else None
-                run_live(config, out, args.live, stay=somebody, opened=opened, **options)
+                watched = sys.stdout.isatty() and world.alone  # a script must go on when the run has ended
+                opened = view.browse if watched and not args.no_browser else None
+                run_live(config, out, args.live, stay=watched, opened=opened, **options)
         except KeyboardInterrupt as stop:
-            resumable = (place / "checkpoint.safetensors").exists()
+            resumable = (own / "checkpoint.safetensors").exists()
             how = f" Continue with: {launcher(world.size)} run --resume --out {out}" if resumable else ""
             raise KeyboardInterrupt(f"{str(stop) or 'stopped.'}{how}") from None
 
@@ -114,18 +114,18 @@ def _question(args: argparse.Namespace) -> "Question | None":
     return question
 
 
-def _loggers(args: argparse.Namespace, out: Path, place: Path) -> "list[Callback]":
-    """The loggers that were asked for; the run has the name of its folder, and processes add their own."""
+def _loggers(args: argparse.Namespace, out: Path, own: Path) -> "list[Callback]":
+    """The loggers asked for; they call the run by the name of its folder, to which a process adds its own."""
     if args.log is None:
         if args.log_to is not None:
             raise ValueError(
-                "--log-to says where loggers write; there is none. Add --loggers tensorboard, wandb or mlflow."
+                "--log-to says where loggers write, but no logger is given. Add --loggers tensorboard, wandb or mlflow."
             )
         return []
     from cascadice import loggers
 
     whole = out.absolute()
-    logs, name = args.log_to or whole.parent / "logs", "-".join(dict.fromkeys((whole.name, place.absolute().name)))
+    logs, name = args.log_to or whole.parent / "logs", "-".join(dict.fromkeys((whole.name, own.absolute().name)))
     try:
         return loggers.build([each.strip() for each in args.log.split(",")], Path(logs), name)
     except ImportError as error:
@@ -141,7 +141,7 @@ def _port(text: str) -> int:
 
 
 def _base(recipe: str | None, resumed: Path | None) -> Config:
-    """The configuration that flags change: a recipe's, an earlier run's, or that of the run to be resumed."""
+    """The configuration that flags change: of a recipe, an earlier run, or the run to resume."""
     from cascadice.runs.folder import CONFIG, read_config
 
     if recipe is None:

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop: it stops as on Ctrl-C, and keeps what it has done."""
+"""Signals that stop a command as Ctrl-C does, with its work kept."""
 
 import signal
 from collections.abc import Iterator
@@ -15,22 +15,22 @@ PATIENCE = 5.0  # seconds to write a checkpoint; `timeout` and some supervisors 
 
 @dataclass
 class Stop:
-    """The signal that asked a command to stop, and when; Ctrl-C until there was one."""
+    """The signal that stopped a command, and when; Ctrl-C until one arrives."""
 
     signal: int = signal.SIGINT
     at: float = -inf
 
     @property
     def code(self) -> int:
-        """The exit code that says so: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The exit code: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signal
 
 
 @contextmanager
 def stoppable(stop: Stop) -> Iterator[None]:
-    """Raise KeyboardInterrupt inside this block when asked to stop; signals that are ignored or handled stay so.
+    """Raise KeyboardInterrupt inside this block when a signal asks to stop, and note the signal in `stop`.
 
-    `stop` is told which signal it was.
+    Signals that are already ignored or handled are left alone.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Standard output that may be closed, and errors that nobody foresaw."""
+"""Standard output that may be closed, unexpected errors, and memory that runs out."""
 
 import errno
 import os
@@ -13,9 +13,9 @@ TRACEBACK = "CASCADICE_TRACEBACK"  # set to 1, unexpected errors are shown in fu
 
 
 class _Output:
-    """A stream that may fail: what is written after that goes nowhere, and what is computed goes on.
+    """A stream that may fail: what is written afterwards is discarded, and the command goes on.
 
-    `failure` is why, unless its reader left, as `head` does, or nothing can be written to it at all.
+    `failure` is the error, unless the reader left, as `head` does, or the stream was closed from the start.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -23,19 +23,19 @@ class _Output:
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        with self._patience():
+        with self._discarding_on_failure():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._patience():
+        with self._discarding_on_failure():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @contextmanager
-    def _patience(self) -> Iterator[None]:
+    def _discarding_on_failure(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -48,12 +48,12 @@ class _Output:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Whatever happens to standard output inside, the command goes on; if its reader left, it ends as it would have.
+    """Let the command inside finish even if standard output fails or its reader leaves.
 
     Raises:
         OSError: At the end, if standard output could not be written, as on a full disk.
     """
-    for stream in range(3):  # one that is closed would be the next file that is opened, and be printed into
+    for stream in range(3):  # the next file opened would take the number of a closed stream, and be printed into
         try:
             os.fstat(stream)
         except OSError:
@@ -70,7 +70,7 @@ def standard_output() -> Iterator[None]:
 
 
 def last_resort(error: Exception) -> str:
-    """One line about an error that nobody foresaw; its full text is written into a file.
+    """One line about an unexpected error, whose full text goes into a file.
 
     The file is in the folder for temporary files, because the run's folder may be what is broken.
     """
@@ -88,9 +88,9 @@ def last_resort(error: Exception) -> str:
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """One line about an error that says there is no memory left, or None if it says something else.
+    """One line about an error that means memory ran out; None for other errors.
 
-    Torch raises a RuntimeError where the CPU has none, an OutOfMemoryError, which is one too, where a GPU has none.
+    Torch raises a RuntimeError on a CPU, and its subclass OutOfMemoryError on a GPU.
     """
     words = " ".join(str(error).split())
     if not isinstance(error, MemoryError) and "allocate memory" not in words and "out of memory" not in words:

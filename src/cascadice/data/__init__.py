@@ -2,11 +2,11 @@
 
 from cascadice.data import batches, corruption, partition
 from cascadice.data.catalogue import DATASETS, digits, load, pydoc
-from cascadice.data.cifar import cifar10, cifar100
-from cascadice.data.idx import mnist
+from cascadice.data.cifar_files import cifar10, cifar100
 from cascadice.data.inputs import next_tokens
+from cascadice.data.mnist_files import mnist
 from cascadice.data.samples import DataSet, Samples, from_tensors, from_torch, resolve
-from cascadice.data.tiny import tiny_imagenet
+from cascadice.data.tiny_imagenet_files import tiny_imagenet
 
 __all__ = [
     "DATASETS", "DataSet", "Samples", "batches", "cifar10", "cifar100", "corruption", "digits", "from_tensors",

@@ -1,11 +1,11 @@
-"""Which samples each participant sees in each round: a pure function of the round's number.
+"""Batches: the samples that each participant uses in each round, as a pure function of the round's number.
 
-A round's batches are indices into the training samples, `[participants, steps, batch]`. Where participants differ in
-their number of local steps or their batch size, the rest of a participant's block is filled with -1. In a watched loop
-(see `engine.recorder`), batches of one participant may differ in size, too.
+A round's batches are indices into the training samples, `[participants, steps, batch]`. If participants differ in local
+steps or batch size, the rest of a participant's block is padded with -1. Batches given as indices, or seen in a loop
+that a `Recorder` watches, may differ in number and size from round to round and from step to step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,31 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.data.partition import Partition
 
-Batches = Callable[[int], Tensor]  # t -> indices [participants, steps, batch]; any round can be asked for at any time
+Batches = Callable[[int], Tensor]  # t -> indices [participants, steps, batch], for any round in any order
 PerParticipant = int | Sequence[int]  # one number for everyone, or one for each participant
-Counts = NDArray[np.int64]  # of each participant
+Counts = NDArray[np.int64]  # one per participant
 PADDING = -1
+EXPECTED = "the batches of a round must be indices [participants, steps, batch], or a list of indices for each of them"
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerParticipant = 1, seed: int = 0) -> Batches:
-    """Every participant walks its own data, freshly shuffled each epoch; an incomplete last batch is dropped.
+    """Every participant goes through its own data, reshuffled each epoch; an incomplete last batch is dropped.
 
-    Local step s of round t uses the participant's batch number t·steps + s. Cost: a gather a round; at the start of an
-    epoch, one permutation a participant. Not safe to call from several threads at once.
+    Local step s of round t uses the participant's batch number t·steps + s. Cost: one gather per round; at the start of
+    an epoch, one permutation per participant. Not safe to call from several threads at once.
+
+    Args:
+        partition: The indices of each participant's samples.
+        batch_size: One size for everyone, or one per participant.
+        steps: Local steps per round, one number for everyone, or one per participant.
+        seed: Seed of the shuffles.
 
     Returns:
         The function t -> indices [participants, most steps, largest batch], padded with -1.
+
+    Raises:
+        ValueError: If a participant holds fewer samples than a batch, or a number is less than 1.
 
     Example:
         >>> from cascadice.data import partition
@@ -42,7 +53,14 @@ def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerPartic
 
 
 def of_some(batches: Batches, rows: Int[Tensor, " some"]) -> Batches:
-    """The batches of these participants alone; `epochs` then does not draw those of the others.
+    """The batches of these participants only; those of `epochs` are then not drawn for the others.
+
+    Args:
+        batches: The batches of everyone.
+        rows: The participants to keep.
+
+    Returns:
+        The function t -> indices of these participants' samples.
 
     Example:
         >>> from cascadice.data import partition
@@ -50,57 +68,75 @@ def of_some(batches: Batches, rows: Int[Tensor, " some"]) -> Batches:
         tensor([[[65, 67, 61, 50]]])
     """
     if isinstance(batches, _Epochs):
-        return _Epochs(batches.partition, batches.batch_sizes, batches.steps, batches.seed, batches.some[rows.numpy()])
+        return batches.of_some(rows.tolist())
     return lambda t: batches(t)[rows]
 
 
 class _Epochs:
-    """Holds the orders of two epochs per participant, because a round may straddle their border.
+    """Caches the shuffled orders of two epochs per participant, because a round may straddle two epochs.
 
-    The held orders are only a cache: what is returned depends on `t` alone. `some` are the participants that it draws.
+    What it returns depends on `t` alone. `nodes` are the participants' numbers in the whole network; `shape` has the
+    network's largest number of steps and batch size.
     """
 
     def __init__(
-        self, partition: Sequence[Any], batch_sizes: Counts, steps: Counts, seed: int, some: Counts | None = None
-    ) -> None:
+        self, partition: Sequence[Any], batch_sizes: Counts, steps: Counts, seed: int,
+        nodes: Sequence[int] = (), shape: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.partition = [np.asarray(part) for part in partition]
         self.batch_sizes, self.steps, self.seed = batch_sizes, steps, seed
-        self.some = np.arange(len(partition)) if some is None else some
+        self.nodes, self.shape = nodes or range(len(partition)), shape or (int(steps.max()), int(batch_sizes.max()))
         lengths = np.array([len(part) for part in partition])
         self.per_epoch = lengths // batch_sizes
         self.start = np.cumsum(lengths) - lengths
         self.held = np.full((2, len(partition)), -1)
         self.orders = np.empty((2, int(lengths.sum())), dtype=np.int64)
-        self.within = np.arange(batch_sizes.max())
+        self.within = np.arange(self.shape[1])
         self.absent = self.within >= batch_sizes[:, None]
         self.generator = torch.Generator()  # reseeded for each draw: making one takes longer than shuffling
 
     def __call__(self, t: int) -> Int[Tensor, "nodes steps batch"]:
         if t < 0:
             raise ValueError(f"rounds are numbered from 0; found {t}.")
-        return torch.from_numpy(np.stack([self._batch(t, step) for step in range(self.steps.max())], axis=1))
+        return torch.from_numpy(np.stack([self._batch(t, step) for step in range(self.shape[0])], axis=1))
+
+    def of_some(self, rows: Sequence[int]) -> "_Epochs":
+        own = [self.partition[row] for row in rows]
+        nodes = [self.nodes[row] for row in rows]
+        return _Epochs(own, self.batch_sizes[rows], self.steps[rows], self.seed, nodes, self.shape)
 
     def _batch(self, t: int, step: int) -> NDArray[np.int64]:
         idle = step >= self.steps
         epoch, position = np.divmod(t * self.steps + np.where(idle, 0, step), self.per_epoch)
         slot = epoch % 2
-        for node in self.some[self.held[slot[self.some], self.some] != epoch[self.some]]:
-            self._shuffle(int(node), int(epoch[node]))
-        places = (self.start + position * self.batch_sizes)[:, None] + self.within
-        batch: NDArray[np.int64] = self.orders[slot[:, None], np.minimum(places, self.orders.shape[1] - 1)]
+        for row in np.flatnonzero(self.held[slot, np.arange(len(slot))] != epoch):
+            self._shuffle(int(row), int(epoch[row]))
+        positions = (self.start + position * self.batch_sizes)[:, None] + self.within
+        batch: NDArray[np.int64] = self.orders[slot[:, None], np.minimum(positions, self.orders.shape[1] - 1)]
         batch[self.absent | idle[:, None]] = PADDING
-        return batch[self.some]
+        return batch
 
-    def _shuffle(self, node: int, epoch: int) -> None:
-        own = self.partition[node]
-        self.generator.manual_seed(seeds.derive(self.seed, "batches", node, epoch))
+    def _shuffle(self, row: int, epoch: int) -> None:
+        own = self.partition[row]
+        self.generator.manual_seed(seeds.derive(self.seed, "batches", self.nodes[row], epoch))
         order = torch.randperm(len(own), generator=self.generator).numpy()
-        self.orders[epoch % 2, self.start[node] : self.start[node] + len(own)] = own[order]
-        self.held[epoch % 2, node] = epoch
+        self.orders[epoch % 2, self.start[row] : self.start[row] + len(own)] = own[order]
+        self.held[epoch % 2, row] = epoch
 
 
-def rounds_per_epoch(partition: Partition, batch_size: PerParticipant, steps: PerParticipant = 1) -> int:
-    """Rounds in which the participants together process as many whole batches as they hold.
+def rounds_per_epoch(partition: Sequence[Sized], batch_size: PerParticipant, steps: PerParticipant = 1) -> int:
+    """The number of rounds in which participants together use as many batches as they hold.
+
+    Args:
+        partition: The indices of each participant's samples.
+        batch_size: One size for everyone, or one per participant.
+        steps: Local steps per round, one number for everyone, or one per participant.
+
+    Returns:
+        The rounds of one epoch, rounded up.
+
+    Raises:
+        ValueError: If a participant holds fewer samples than a batch, or a number is less than 1.
 
     Example:
         >>> from cascadice.data import partition
@@ -113,11 +149,18 @@ def rounds_per_epoch(partition: Partition, batch_size: PerParticipant, steps: Pe
 
 
 def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | None = None) -> Batches:
-    """The batches of a finite number of rounds, supplied as indices.
+    """The batches of a fixed number of rounds, given as indices.
 
     Args:
-        index: Indices of training samples; -1 after the last sample or step of a participant that has fewer.
-        n_samples: The number of training samples, if indices are to be checked against it.
+        index: Indices of training samples; -1 pads participants with fewer samples or steps. A participant may have
+            more in one round than in another, and none at all in some.
+        n_samples: The number of training samples, to check the indices against.
+
+    Returns:
+        The function t -> indices; it raises ValueError for rounds beyond the last.
+
+    Raises:
+        ValueError: If an index is out of range, or -1 stands between samples.
 
     Example:
         >>> batches = given(torch.tensor([[[[0, 1]], [[2, 3]]]]), n_samples=4)  # one round of two participants
@@ -137,32 +180,81 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
     return batches
 
 
-def check_round(batch: Tensor, n_samples: int | None, t: int, uneven: bool = False) -> Tensor:
-    """Round t's batch, or a ValueError that names the first index that is out of range or padded in the wrong place.
+def padded(rows: Sequence[Any]) -> Int[Tensor, "nodes steps batch"]:
+    """A round's batches as one block, padded with -1.
 
-    Unless it may be `uneven`, everybody must make a step, and a participant's batches must have one size.
+    Args:
+        rows: An entry for each participant: the indices of its batch, or a sequence with the indices of each local
+            step. A participant whose entry is empty does not train.
+
+    Raises:
+        TypeError: If an entry is not made of whole numbers.
+
+    Example:
+        >>> padded([[0, 1, 2], [[3], [4, 5]], []])
+        tensor([[[ 0,  1,  2],
+                 [-1, -1, -1]],
+        <BLANKLINE>
+                [[ 3, -1, -1],
+                 [ 4,  5, -1]],
+        <BLANKLINE>
+                [[-1, -1, -1],
+                 [-1, -1, -1]]])
     """
+    if not isinstance(rows, Sequence):
+        raise TypeError(f"{EXPECTED}; found {type(rows).__name__}.")
+    each = [_steps_of(k, row) for k, row in enumerate(rows)]
+    most = max([1, *map(len, each)])
+    size = max((len(indices) for steps in each for indices in steps), default=1)
+    block = torch.full((len(each), most, size), PADDING)
+    for k, steps in enumerate(each):
+        for step, indices in enumerate(steps):
+            block[k, step, : len(indices)] = indices
+    return block
+
+
+def _steps_of(k: int, row: Any) -> list[Int[Tensor, " batch"]]:
+    """The batches of participant k, one for each local step; empty ones are left out."""
+    try:
+        several = any(np.ndim(step) for step in row)
+        steps = [torch.as_tensor(step) for step in (row if several else [row])]
+    except (TypeError, ValueError, RuntimeError):
+        steps = []
+    wrong = any(step.dim() != 1 or (len(step) and step.dtype not in WHOLE) for step in steps)
+    if wrong or not steps:
+        raise TypeError(f"{EXPECTED}; participant {k} has {row!r}.")
+    return [step for step in steps if len(step)]
+
+
+def check_round(batch: Tensor, n_samples: int | None, t: int) -> Tensor:
+    """Return round t's batches; raise ValueError naming the first index that is out of range or wrongly padded."""
     if batch.dim() != 3:
         raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {list(batch.shape)}.")
     present = batch != PADDING
     steps, size = present[:, :, 0].sum(1), present.sum(2)
-    if not uneven:
-        steps, size = steps.clamp(min=1), size[:, :1].clamp(min=1)
     block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])
     outside = (batch < 0) | (batch >= (2**63 - 1 if n_samples is None else n_samples))
     bad = (present != block) | (present & outside)
     if bad.any():
-        node, step, place = bad.nonzero()[0].tolist()
+        node, step, position = bad.nonzero()[0].tolist()
         limit = "" if n_samples is None else f" and below {n_samples}, the number of samples"
         raise ValueError(
             f"batch indices must be at least 0{limit}; -1 may only follow a participant's last sample or step. "
-            f"Round {t}, participant {node}, step {step}, place {place} has {int(batch[node, step, place])}."
+            f"Round {t}, participant {node}, step {step}, position {position} has {int(batch[node, step, position])}."
         )
     return batch
 
 
+def is_even(index: Int[Tensor, "rounds nodes steps batch"]) -> bool:
+    """Whether everybody trains in every round, always with its own number of steps and batch size."""
+    present = index != PADDING
+    steps, size = present[..., 0].sum(2), present[:, :, :1].sum(3)
+    regular = _below(steps, index.shape[2])[..., None] & _below(size, index.shape[3])
+    return bool((steps == steps[:1]).all() and steps.all() and (size == size[:1]).all() and (present == regular).all())
+
+
 def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
-    """(local steps, size of the first batch) of each participant in a round's batch, padding left out.
+    """(local steps, size of the first batch) of each participant in a round, without padding.
 
     Example:
         >>> sizes(torch.tensor([[[0, 1], [2, 3]], [[4, -1], [-1, -1]]]))
@@ -176,7 +268,7 @@ def _below(counts: Int[Tensor, "*shape"], length: int) -> Bool[Tensor, "*shape l
     return torch.arange(length, device=counts.device) < counts[..., None]
 
 
-def _checked(partition: Partition, batch_size: PerParticipant, steps: PerParticipant) -> tuple[Counts, Counts]:
+def _checked(partition: Sequence[Sized], batch_size: PerParticipant, steps: PerParticipant) -> tuple[Counts, Counts]:
     if not partition:
         raise ValueError("there must be at least 1 participant; the partition is empty.")
     batch_sizes = _per_participant(batch_size, len(partition), "batch_size")

@@ -1,4 +1,4 @@
-"""All data sets by name; those that come with installed packages: scikit-learn's digits, Python's documentation."""
+"""All data sets by name, and those that come with installed packages: scikit-learn's digits, Python's documentation."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cascadice.data.cifar import cifar10, cifar100
+from cascadice.data.cifar_files import cifar10, cifar100
 from cascadice.data.download import ARCHIVES
 from cascadice.data.download import download as fetch_archives
-from cascadice.data.idx import mnist
-from cascadice.data.places import Root
+from cascadice.data.mnist_files import mnist
 from cascadice.data.samples import DataSet, Samples
-from cascadice.data.tiny import tiny_imagenet
+from cascadice.data.source_files import Root
+from cascadice.data.tiny_imagenet_files import tiny_imagenet
 from cascadice.names import lookup
 
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.3760  # of all pixels / 16
@@ -24,6 +24,9 @@ def digits() -> DataSet:
     """8×8 handwritten digits: 1,442 for training, 355 for testing, float32 [N, 1, 8, 8], standardised.
 
     Every fifth image of each class is a test image, so the test set is balanced and needs no seed.
+
+    Returns:
+        The data set.
 
     Example:
         >>> len(digits().train), len(digits().test)
@@ -42,10 +45,19 @@ def digits() -> DataSet:
 
 
 def pydoc(context: int = 64) -> DataSet:
-    """The documentation that ships with Python, as characters: x [N, context], y the same text, one character later.
+    """The documentation that ships with Python, as characters: x [N, context], y the same text one character later.
 
-    There are 96 symbols (newline and printable ASCII; other characters become "?"), the same in all Python versions,
-    although the text differs. The last tenth of the text is the test set.
+    There are 96 symbols (newline and printable ASCII; other characters become "?") in all Python versions, although the
+    text differs. The last tenth of the text is the test set.
+
+    Args:
+        context: Characters per sample.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ValueError: If the context is less than 1, or longer than the test text.
 
     Example:
         >>> pydoc(context=32).train.shape
@@ -65,7 +77,7 @@ def pydoc(context: int = 64) -> DataSet:
 
 
 def _windows(tokens: Tensor, context: int) -> Samples:
-    """Consecutive windows that do not overlap, each with its next characters."""
+    """Consecutive windows without overlap, with the next characters as targets."""
     used = (len(tokens) - 1) // context * context
     return Samples(tokens[:used].reshape(-1, context), tokens[1 : used + 1].reshape(-1, context))
 
@@ -88,12 +100,20 @@ DATASETS: Mapping[str, Source] = {
 
 
 def load(name: str, root: Root = None, download: bool = False, quiet: bool = False) -> DataSet:
-    """The data set called `name`, searched for in `root`, then $CASCADICE_DATA, then the cache.
+    """Load a data set by name.
 
     Args:
         name: One of DATASETS.
-        download: Whether to download the data set if it is in none of these places.
-        quiet: Show no progress bar.
+        root: The folder to search first; then $CASCADICE_DATA, then the cache.
+        download: Whether to download the data set if it is in none of these folders.
+        quiet: Whether to hide the progress bar.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: If it is not found, and not to be downloaded.
+        ValueError: If the name is unknown, or a file is damaged.
 
     Example:
         >>> load("digits").classes[:3]

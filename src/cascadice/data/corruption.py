@@ -1,4 +1,4 @@
-"""Data corrupted on purpose: chosen participants, chosen rounds, the same draws wherever a batch is computed."""
+"""Deliberate corruption of the data of some participants in some rounds, reproducible on any machine."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def _mirror_labels(x: Inputs, y: Tensor, strength: float, classes: int, generato
 
 
 def _where_target(y: Tensor, corrupted: Tensor) -> Tensor:
-    """The corrupted labels, where there are labels at all."""
+    """The corrupted labels, except where targets are ignored."""
     return torch.where(y == IGNORED, y, corrupted)
 
 
@@ -42,7 +42,7 @@ def _noise(x: Tensor, y: Tensor, strength: float, classes: int, generator: Gener
 
 
 class Kind(NamedTuple):
-    """How to corrupt one participant's batches; what `strength` means and its largest value (0: it has none)."""
+    """How to corrupt one participant's batches, what `strength` means, and its largest value (0 if there is none)."""
 
     apply: Callable[[Any, Tensor, float, int, Generator], Row]
     strength: str
@@ -62,7 +62,13 @@ CORRUPTIONS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Corruption(Interval):
-    """One of CORRUPTIONS, in the batches of `nodes`; `strength` is a probability or a variance, depending on the kind.
+    """A corruption of the batches of some participants.
+
+    Args:
+        kind: One of CORRUPTIONS.
+        nodes: The participants.
+        rounds: The rounds; defaults to all.
+        strength: A probability or a variance, depending on the kind.
 
     Example:
         >>> flipped = Corruption("flip-labels", nodes=(3, 5), rounds=range(10, 20), strength=0.5)
@@ -87,16 +93,27 @@ def corrupt(
     sizes: Sequence[tuple[int, int]] | None = None,
     origins: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[Inputs, Tensor]:
-    """Round t's batches of the participants `nodes`, corrupted where a corruption applies.
+    """Corrupt round t's batches of these participants.
 
-    A participant's draws depend on (seed, t, participant) alone, so that a replay of a few participants, or another
-    machine, sees the same. Inputs are never modified; what is not corrupted is returned as the same object.
+    Random draws depend on (seed, t, participant) alone, so a replay of a few participants, or another machine, gets the
+    same ones. Inputs are never modified; what is not corrupted is returned as the same object.
 
     Args:
-        corruptions: Applied in this order.
-        nodes: Which participant each row of x and y [participants, steps, batch, ...] belongs to.
-        sizes: The (steps, batch size) of each row where these differ, see `batches.sizes`; the rest is padding.
-        origins: The (seed, participant) by which each row draws, where networks stand side by side.
+        corruptions: The corruptions, applied in this order.
+        x: Inputs [participants, steps, batch, ...].
+        y: Targets [participants, steps, batch, ...].
+        t: The round.
+        nodes: The participant that each row belongs to.
+        seed: Seed of the random draws.
+        classes: The number of classes.
+        sizes: The (steps, batch size) of each row if these differ, see `batches.sizes`; the rest is padding.
+        origins: The (seed, participant) that each row draws by, if networks are stacked side by side.
+
+    Returns:
+        The inputs and targets.
+
+    Raises:
+        ValueError: If shapes do not match, or the data cannot be corrupted in this way.
 
     Example:
         >>> x, y = torch.zeros(1, 1, 4, 2), torch.tensor([[[0, 1, 2, 2]]])
@@ -127,18 +144,27 @@ def corrupt(
 
 
 def parse(text: str) -> Corruption:
-    """The corruption written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`.
+    """Parse a corruption from the command line.
+
+    Args:
+        text: `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`.
+
+    Returns:
+        The corruption.
+
+    Raises:
+        ValueError: If the text is malformed.
 
     Example:
         >>> parse("flip-labels:3,5:0.5@10-20")
         Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
-    weak = [name for name, kind in CORRUPTIONS.items() if not kind.most]
-    return parse_interval(text, "corruption", Corruption, weak)
+    without_strength = [name for name, kind in CORRUPTIONS.items() if not kind.most]
+    return parse_interval(text, "corruption", Corruption, without_strength)
 
 
 def _with_block(whole: Any, original: Any, row: int, block: Tensor) -> Tensor:
-    """`whole`, copied if it is still the original, with this block in the corner of its row."""
+    """`whole` (a copy, if it is still the original) with this block at the start of its row."""
     copy: Tensor = whole.clone() if whole is original else whole
     copy[row, : block.shape[0], : block.shape[1]] = block
     return copy

@@ -1,4 +1,4 @@
-"""Download the official archives; they are checked before use, and no partial file is left behind."""
+"""Download the official archives, check their digests, and leave no partial files behind."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from cascadice.data.places import Root, one_line, places
+from cascadice.data.source_files import Root, one_line, search_path
 from cascadice.files import locks, remove, remove_drafts, replacing, sync
 from cascadice.names import lookup
 
@@ -23,7 +23,7 @@ TIMEOUT = 60.0  # seconds without a byte
 
 
 class Archive(NamedTuple):
-    """One published file; `unpacks_to` is the folder inside an archive, empty for a file that is not one."""
+    """One published file; `unpacks_to` is the folder inside it, empty for a file that is not an archive."""
 
     url: str
     md5: str
@@ -64,14 +64,23 @@ def download(
 
     Args:
         name: One of `archives`.
-        root: Where to put them; unless given, into $CASCADICE_DATA or the cache.
-        mirror: The URL of a folder with the same files, in place of the official one; default $CASCADICE_MIRROR.
+        root: The folder to put them into; defaults to $CASCADICE_DATA, or the cache.
+        mirror: The URL of a folder with the same files; defaults to $CASCADICE_MIRROR, or the official one.
+        quiet: Whether to hide the progress bar.
+        archives: The downloadable data sets.
 
     Returns:
-        The folder of the data set, named like it.
+        The data set's own folder.
+
+    Raises:
+        OSError: If the download fails.
+        ValueError: If the name is unknown, or a file is not the published one.
+
+    Example:
+        >>> download("mnist", "data")  # doctest: +SKIP
     """
     wanted = lookup(archives, name, "downloadable data set")
-    folder, base = places(root)[0] / name, mirror or os.environ.get("CASCADICE_MIRROR")
+    folder, base = search_path(root)[0] / name, mirror or os.environ.get("CASCADICE_MIRROR")
     with locks.locked(folder):
         remove_drafts(folder)
         for archive in wanted:
@@ -158,7 +167,7 @@ def unpack(archive: Path, target: Path) -> None:
         if not (temporary / target.name).is_dir():
             raise ValueError(f"expected a folder {target.name} inside, found none")
         if hasattr(os, "sync"):  # not on Windows
-            os.sync()  # waits once; to flush a hundred thousand pictures one by one takes minutes
+            os.sync()  # once for all; flushing a hundred thousand pictures one by one takes minutes
         (temporary / target.name).replace(target)
         sync(target.parent)
     except Exception as cause:

@@ -1,4 +1,4 @@
-"""What a model takes: a tensor, or a tree of tensors (a tokenizer's dictionary) whose leading axes are the same."""
+"""Model inputs: a tensor, or a tree of tensors (such as a tokenizer's dictionary) with one row per sample."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,36 +10,36 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 Inputs = Tensor | dict[str, Any] | tuple[Any, ...]
-"""A model is called with a dictionary as its keyword arguments, with a tuple as its arguments."""
+"""A model gets a dictionary as keyword arguments, and a tuple as positional arguments."""
 
 IGNORED = -100
-"""The target that counts neither in losses nor in accuracies, as in torch's cross entropy."""
+"""The target that losses and accuracies ignore, as in torch's cross entropy."""
 
 
 def as_inputs(given: Any) -> Any:
-    """Inputs as trees that torch knows: a tokenizer's BatchEncoding is a dictionary of its own kind."""
+    """Convert to trees that torch knows: a tokenizer's BatchEncoding is a mapping, but not a dict."""
     if isinstance(given, Mapping):
         return {name: as_inputs(part) for name, part in given.items()}
     return tuple(as_inputs(part) for part in given) if isinstance(given, tuple) else given
 
 
 def at(inputs: Inputs, index: Any) -> Any:
-    """The part of every tensor at this index."""
+    """Index every tensor."""
     return inputs[index] if isinstance(inputs, Tensor) else tree_map(lambda tensor: tensor[index], inputs)
 
 
 def stacked(rows: Any) -> Any:
-    """Equal structures of tensors as one, stacked on a new leading axis."""
+    """Stack trees of the same structure on a new leading axis."""
     return tree_map(lambda *tensors: torch.stack(tensors), *rows)
 
 
 def in_precision(inputs: Inputs, dtype: torch.dtype) -> Any:
-    """The inputs with real numbers in this precision; whole numbers, such as tokens and masks, stay."""
+    """The inputs with floating-point tensors in this dtype; integers, such as tokens and masks, are unchanged."""
     return tree_map(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, inputs)
 
 
 def described(inputs: Inputs) -> str:
-    """Shapes and dtypes, for messages."""
+    """Shapes and dtypes, for error messages."""
     if isinstance(inputs, Tensor):
         return f"{list(inputs.shape)} of {inputs.dtype}"
     named = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
@@ -47,11 +47,11 @@ def described(inputs: Inputs) -> str:
 
 
 def rows_of_inputs(inputs: Inputs) -> int:
-    """The number of samples, which every tensor must have in its first axis."""
+    """The number of samples; raise unless it is the first dimension of every tensor."""
     leaves = tree_leaves(inputs)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         kinds = ", ".join(type(leaf).__name__ for leaf in leaves) or "nothing"
-        raise TypeError(f"inputs must be a tensor, or a dictionary or tuple of tensors, a row a sample; found {kinds}.")
+        raise TypeError(f"inputs must be a tensor, or a dict or tuple of tensors, one row per sample; found {kinds}.")
     lengths = sorted({len(leaf) for leaf in leaves})
     if len(lengths) > 1:
         raise ValueError(f"all tensors of the inputs must have one row per sample; found {lengths} rows.")
@@ -59,16 +59,19 @@ def rows_of_inputs(inputs: Inputs) -> int:
 
 
 def are_tokens(y: Tensor) -> bool:
-    """Whether targets are tokens: several whole numbers for each sample."""
+    """Whether targets are tokens: several integers per sample."""
     return not y.is_floating_point() and y.dim() > 1 and y[:1].numel() > 1
 
 
 def next_tokens(labels: Int[Tensor, "*batch time"]) -> Int[Tensor, "*batch time"]:
-    """Targets of a causal language model: at each place the token of the next one, and none (−100) at the last.
+    """Targets of a causal language model: the next token at each position, and none (−100) at the last.
 
     Args:
-        labels: The tokens themselves, −100 where a token is not to be predicted (padding, a prompt), as
-            Hugging Face's causal models take them.
+        labels: The tokens, with −100 for those that need not be predicted (padding, a prompt), as Hugging Face's causal
+            models take them.
+
+    Returns:
+        The targets, of the same shape.
 
     Example:
         >>> next_tokens(torch.tensor([[5, 6, 7, -100]]))
@@ -78,8 +81,8 @@ def next_tokens(labels: Int[Tensor, "*batch time"]) -> Int[Tensor, "*batch time"
 
 
 def materialise(items: Any, what: str) -> tuple[Any, Tensor]:
-    """The inputs and targets of a data set of pairs, or of dictionaries with `labels`, each stacked."""
-    # A map-style Dataset need not end its iteration with IndexError, so its length decides.
+    """The stacked inputs and targets of a data set of pairs, or of dictionaries with `labels`."""
+    # by length: a map-style Dataset need not raise IndexError at its end
     each = (items[i] for i in range(len(items))) if hasattr(items, "__len__") else iter(items)
     inputs, targets = [], []
     for i, item in enumerate(each):
@@ -110,7 +113,7 @@ def _pair(item: Any, refusal: str) -> tuple[Any, Tensor]:
 
 
 def _repeats(x: Any, y: Tensor) -> bool:
-    """Whether labels are the tokens themselves, which causal models of Hugging Face shift when they take the loss."""
+    """Whether labels are the tokens themselves, which Hugging Face's causal models shift inside their loss."""
     tokens = x.get("input_ids") if isinstance(x, dict) else None
     return tokens is not None and tokens.shape == y.shape and bool(((y == tokens) | (y == IGNORED)).all())
 

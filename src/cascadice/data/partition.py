@@ -1,4 +1,4 @@
-"""Which participant holds which samples: a partition is a list with one int64 tensor of indices per participant."""
+"""Partitions: who holds which samples, as a list with one int64 tensor of indices per participant."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,19 @@ Scheme = Callable[..., Partition]  # (labels, nodes, per_node=None, seed=0) -> p
 
 
 def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
-    """A random disjoint partition: `per_node` samples each, or all samples, as evenly as possible.
+    """A random disjoint partition.
+
+    Args:
+        n_samples: How many samples to divide.
+        nodes: How many participants.
+        per_node: Samples per participant; defaults to all samples, divided as evenly as possible.
+        seed: Seed of the random choice.
+
+    Returns:
+        The indices of each participant's samples.
+
+    Raises:
+        ValueError: If there are too few samples.
 
     Example:
         >>> [len(part) for part in iid(100, 3)]
@@ -30,7 +42,19 @@ def iid(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 
 
 
 def with_replacement(n_samples: int, nodes: int, per_node: int | None = None, *, seed: int = 0) -> Partition:
-    """`per_node` (or n_samples / nodes) independent draws for each participant: they overlap, and samples recur.
+    """Independent draws for each participant, so that participants overlap and samples recur.
+
+    Args:
+        n_samples: How many samples to divide.
+        nodes: How many participants.
+        per_node: Draws per participant; defaults to n_samples / nodes.
+        seed: Seed of the draws.
+
+    Returns:
+        The indices of each participant's samples.
+
+    Raises:
+        ValueError: If a number is less than 1.
 
     Example:
         >>> [len(part) for part in with_replacement(10, 3, per_node=6)]
@@ -50,12 +74,22 @@ def dirichlet(
     """A disjoint partition with skewed classes.
 
     Each class is divided in proportions drawn from Dirichlet(α) over participants, so sizes differ too (Yurochkin
-    et al. 2019). With `per_node`, all have that size: each participant fills its places from its own Dirichlet(α)
-    mix of classes while they last (Hsu et al. 2019).
+    et al. 2019). With `per_node`, all have that size: each participant draws from its own Dirichlet(α) mix of classes
+    while they last (Hsu et al. 2019).
 
     Args:
-        alpha: The smaller, the fewer classes each participant sees.
-        minimum: The fewest samples that a participant may hold; the largest participant gives some of its own.
+        labels: The class of each sample.
+        nodes: How many participants.
+        alpha: The smaller, the fewer classes each participant holds.
+        per_node: Samples per participant; by default all samples are divided.
+        minimum: The fewest samples of a participant; the largest participant gives away some of its own.
+        seed: Seed of the random choice.
+
+    Returns:
+        The indices of each participant's samples.
+
+    Raises:
+        ValueError: If labels are not classes, there are too few samples, or alpha is not positive.
 
     Example:
         >>> labels = torch.arange(100) % 2
@@ -65,7 +99,7 @@ def dirichlet(
     if not alpha > 0 or not np.isfinite(alpha):
         raise ValueError(f"alpha must be positive and finite; found {alpha}. Use iid for no skew at all.")
     if minimum < 1:
-        raise ValueError(f"minimum must be at least 1 sample a participant; found {minimum}.")
+        raise ValueError(f"minimum must be at least 1 sample per participant; found {minimum}.")
     _check_labels(labels)
     _check_sizes(len(labels), nodes, minimum if per_node is None else per_node)
     generator = np.random.default_rng(seeds.derive(seed, "partition", "dirichlet"))
@@ -78,10 +112,22 @@ def dirichlet(
 def by_class(
     labels: Tensor, nodes: int, classes_per_node: int = 2, *, per_node: int | None = None, seed: int = 0
 ) -> Partition:
-    """A disjoint partition in which each participant holds a few classes and shares each evenly with its other holders.
+    """A disjoint partition in which each participant holds a few classes; the holders of a class share it evenly.
 
-    Classes may be held by no one where nodes × classes_per_node is less than their number. With `per_node`, that many
-    random samples are kept of each participant's.
+    If nodes × classes_per_node is less than the number of classes, some classes are held by no one.
+
+    Args:
+        labels: The class of each sample.
+        nodes: How many participants.
+        classes_per_node: How many classes each participant holds.
+        per_node: How many random samples each participant keeps; defaults to all.
+        seed: Seed of the random choice.
+
+    Returns:
+        The indices of each participant's samples.
+
+    Raises:
+        ValueError: If labels are not classes, there are fewer classes, or a participant would get too few samples.
 
     Example:
         >>> labels = torch.arange(12) % 3
@@ -111,7 +157,7 @@ def by_class(
 
 
 def _holders(classes: int, nodes: int, classes_per_node: int, generator: torch.Generator) -> list[list[int]]:
-    """The holders of each class: every participant in turn takes the classes with the fewest holders."""
+    """The holders of each class: participants take turns to choose the classes with the fewest holders."""
     holders: list[list[int]] = [[] for _ in range(classes)]
     for node in range(nodes):
         ties = torch.rand(classes, generator=generator, dtype=torch.float64)
@@ -121,7 +167,7 @@ def _holders(classes: int, nodes: int, classes_per_node: int, generator: torch.G
 
 
 class Kind(NamedTuple):
-    """How to divide: `divide(labels, nodes, per_node=…, seed=…, **options)`."""
+    """A named partition: `divide(labels, nodes, per_node=…, seed=…, **options)`."""
 
     divide: Scheme
     description: str
@@ -141,7 +187,21 @@ PARTITIONS: Mapping[str, Kind] = {
 def build(
     name: str, labels: Tensor, nodes: int, *, per_node: int | None = None, seed: int = 0, **options: Any
 ) -> Partition:
-    """The partition called `name`; options of the other partitions are ignored.
+    """Make a partition by name.
+
+    Args:
+        name: One of PARTITIONS.
+        labels: The targets of the training samples.
+        nodes: How many participants.
+        per_node: Samples per participant.
+        seed: Seed of the random choice.
+        **options: Options of any partition; those of others than `name` are ignored.
+
+    Returns:
+        The indices of each participant's samples.
+
+    Raises:
+        ValueError: If the name or an option is unknown, or the samples cannot be divided in this way.
 
     Example:
         >>> parts = build("dirichlet", torch.arange(100) % 10, nodes=4, alpha=0.1)
@@ -154,10 +214,17 @@ def build(
 
 
 def scheme(name: str, **options: Any) -> Scheme:
-    """A named partition with its options set, for `network(partition=…)`: (labels, nodes, per_node, seed) -> partition.
+    """A named partition with its options set, for `network(partition=…)`.
 
     Args:
+        name: One of PARTITIONS.
         **options: `alpha` and `minimum` of "dirichlet", `classes_per_node` of "by-class".
+
+    Returns:
+        A function (labels, nodes, per_node, seed) -> partition.
+
+    Raises:
+        ValueError: If the name or an option is unknown.
 
     Example:
         >>> skewed = scheme("dirichlet", alpha=0.1)
@@ -172,9 +239,20 @@ def scheme(name: str, **options: Any) -> Scheme:
 def resolve(
     partition: str | Scheme | Sequence[Any], labels: Tensor, nodes: int, *, per_node: int | None = None, seed: int = 0
 ) -> Partition:
-    """The partition that a user means: a name, a scheme such as `scheme("dirichlet", alpha=0.1)`, or index lists.
+    """Make a partition from anything that `network(partition=…)` accepts.
 
-    `labels` are the targets of the training samples; `per_node` does not go with index lists.
+    Args:
+        partition: A name, a scheme such as `scheme("dirichlet", alpha=0.1)`, or index lists.
+        labels: The targets of the training samples.
+        nodes: How many participants.
+        per_node: Samples per participant; not for index lists.
+        seed: Seed of the random choice.
+
+    Returns:
+        The indices of each participant's samples.
+
+    Raises:
+        ValueError: If an index is out of range, or there are not as many parts as participants.
 
     Example:
         >>> resolve([[0, 1], [2, 3]], torch.zeros(4).long(), nodes=2)
@@ -185,7 +263,7 @@ def resolve(
     if callable(partition):
         partition = partition(labels, nodes, per_node=per_node, seed=seed)
     elif per_node is not None:
-        raise ValueError(f"per_node must be left out where the partition is given as index lists; found {per_node}.")
+        raise ValueError(f"per_node must be left out if the partition is given as index lists; found {per_node}.")
     if len(partition) != nodes:
         raise ValueError(f"the partition must have one part per participant; found {len(partition)} parts for {nodes}.")
     parts = [torch.as_tensor(part, dtype=torch.int64) for part in partition]
@@ -198,6 +276,14 @@ def resolve(
 
 def counts(partition: Partition, labels: Int[Tensor, " samples"], classes: int) -> Int[Tensor, "nodes classes"]:
     """The number of samples of each class that each participant holds.
+
+    Args:
+        partition: The indices of each participant's samples.
+        labels: The class of each sample.
+        classes: The number of classes.
+
+    Returns:
+        `[participant, class]`.
 
     Example:
         >>> counts([torch.tensor([0, 1]), torch.tensor([2])], torch.tensor([1, 1, 0]), classes=2)
@@ -219,7 +305,7 @@ def _divide_classes(pools: list[Tensor], nodes: int, alpha: float, generator: np
 
 
 def _level(partition: Partition, minimum: int) -> Partition:
-    """Move samples, one at a time, from the largest participant to the smallest until none is below `minimum`."""
+    """Move samples one by one from the largest participant to the smallest until none has fewer than `minimum`."""
     held = [part.tolist() for part in partition]
     sizes = np.array([len(part) for part in held])
     while sizes[poorest := int(sizes.argmin())] < minimum:
@@ -231,19 +317,19 @@ def _level(partition: Partition, minimum: int) -> Partition:
 
 
 def _fill(pools: list[Tensor], nodes: int, per_node: int, alpha: float, generator: np.random.Generator) -> Partition:
-    """Places are filled in turn, so that no participant is left with only what the others did not want."""
-    # The floor keeps a choice open once the classes a participant prefers are used up.
+    """Participants draw in turn, so that no one is left with only what the others did not choose."""
+    # the floor leaves a choice once a participant's preferred classes are used up
     mix = np.maximum(generator.dirichlet(np.full(len(pools), alpha), size=nodes), 1e-12)
     left = [pool.tolist() for pool in pools]
-    ladders = np.cumsum(mix, axis=1).tolist()
+    cumulative = np.cumsum(mix, axis=1).tolist()
     held: list[list[int]] = [[] for _ in range(nodes)]
-    for place in generator.random((per_node, nodes)):
+    for draw in generator.random((per_node, nodes)):
         for node in range(nodes):
-            c = bisect_right(ladders[node], place[node] * ladders[node][-1])
+            c = bisect_right(cumulative[node], draw[node] * cumulative[node][-1])
             held[node].append(left[c].pop())
             if not left[c]:
                 mix[:, c] = 0
-                ladders = np.cumsum(mix, axis=1).tolist()
+                cumulative = np.cumsum(mix, axis=1).tolist()
     return [torch.tensor(part) for part in held]
 
 

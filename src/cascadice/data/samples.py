@@ -19,15 +19,18 @@ from torch.utils.data import Dataset
 from cascadice.data.inputs import IGNORED, as_inputs, materialise, rows_of_inputs
 from cascadice.files.tensors import content_of
 
-WATCHED = "watched batches"  # the name of what a recorder was shown: the batches of a loop, not its data set
+WATCHED = "watched batches"  # the name of a recorder's data set: it sees the batches of a loop, not its data
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """N inputs x and their targets y, kept as stored: uint8 images stay uint8 (Tiny ImageNet in float32 is 5 GB).
+    """N inputs x and their targets y, as stored: uint8 images stay uint8 (Tiny ImageNet in float32 would be 5 GB).
 
-    `take` turns uint8 into float32 `(x / 255 − mean) / std`, with a mean and std per channel; other dtypes stay. Where
-    the model takes several tensors, x is a dictionary of them (its keyword arguments) or a tuple, and stays as it is.
+    `take` turns uint8 into float32 `(x / 255 − mean) / std`, with a mean and std per channel; other dtypes are kept.
+    If the model takes several tensors, x is a dictionary of them (its keyword arguments) or a tuple.
+
+    Where other processes have the other samples (see `keep`), x and y hold only the rows of this one's samples.
+    `numbers` are their numbers in the whole data set, which has `whole` samples; samples are still asked for by these.
 
     Example:
         >>> x, y = Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])).take(torch.tensor([2, 0]))
@@ -40,6 +43,8 @@ class Samples:
     y: Tensor
     mean: Tensor | None = None
     std: Tensor | None = None
+    numbers: Int[Tensor, " rows"] | None = None
+    whole: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", as_inputs(self.x))
@@ -56,15 +61,16 @@ class Samples:
             raise ValueError(f"std must be positive and finite, one number per channel; found {self.std.tolist()}.")
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.y) if self.numbers is None else self.whole
 
     def __repr__(self) -> str:
         inputs, kind = " × ".join(map(str, self.shape)) or "scalar", str(tree_leaves(self.x)[0].dtype)
-        return f"Samples({len(self):,} of {inputs}, {kind.removeprefix('torch.')}, on {self.y.device})"
+        here = "" if self.numbers is None else f", {len(self.numbers):,} of them here"
+        return f"Samples({len(self):,} of {inputs}{here}, {kind.removeprefix('torch.')}, on {self.y.device})"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input; of several, that of the first."""
+        """The shape of one sample's input; of the first, if the model takes several."""
         return tuple(tree_leaves(self.x)[0].shape[1:])
 
     @property
@@ -81,7 +87,7 @@ class Samples:
 
     def take(self, index: Int[Tensor, "*shape"]) -> tuple[Any, Tensor]:
         """The inputs [*shape, ...] and targets [*shape, ...] of the samples at `index`, normalised."""
-        rows = index.reshape(-1).to(self.y.device)
+        rows = self.rows(index.reshape(-1)).to(self.y.device, non_blocking=True)
 
         def of(values: Tensor) -> Tensor:
             return values.index_select(0, rows)
@@ -97,23 +103,53 @@ class Samples:
     def to(self, device: torch.device | str) -> "Samples":
         """The same samples on `device`."""
         mean, std = (None if s is None else s.to(device) for s in (self.mean, self.std))
-        return Samples(tree_map(lambda values: values.to(device), self.x), self.y.to(device), mean, std)
+        x = tree_map(lambda values: values.to(device), self.x)
+        return replace(self, x=x, y=self.y.to(device), mean=mean, std=std)
 
     def subset(self, index: Int[Tensor, " chosen"]) -> "Samples":
-        """Only the samples at `index`, in that order."""
-        rows = index.to(self.y.device)
+        """Only the samples at `index`, in that order and numbered by it."""
+        rows = self.rows(index).to(self.y.device)
         x, y = tree_map(lambda values: values.index_select(0, rows), (self.x, self.y))
-        return replace(self, x=x, y=y)
+        return replace(self, x=x, y=y, numbers=None, whole=0)
+
+    def keep(self, index: Int[Tensor, " kept"]) -> "Samples":
+        """Only the samples at `index`, under the numbers they have here; `take` refuses any other number.
+
+        Example:
+            >>> kept = Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])).keep(torch.tensor([2]))
+            >>> len(kept), len(kept.x), kept.take(torch.tensor([2]))[0].tolist()
+            (3, 1, [[4.0, 5.0]])
+        """
+        numbers = torch.unique(index.cpu())  # ascending
+        return replace(self.subset(numbers), numbers=numbers, whole=len(self))
+
+    def rows(self, index: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """The rows of x and y that hold these samples.
+
+        Raises:
+            IndexError: Where one of them was not kept.
+        """
+        if self.numbers is None:
+            return index
+        index = index.cpu()
+        rows = torch.searchsorted(self.numbers, index).clamp(max=len(self.numbers) - 1)
+        if len(foreign := index[self.numbers[rows] != index]):
+            raise IndexError(
+                f"sample {int(foreign[0])} is not in this process: it keeps {len(self.numbers)} of {self.whole} "
+                "training samples, those of its own participants. Ask the process whose participant holds it."
+            )
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """The samples to train on, which a partition divides, and those to evaluate on; regression has no classes."""
+    """Training samples, which a partition divides, test samples, and the names of the classes (none for regression)."""
 
     name: str
     train: Samples
     test: Samples
     classes: tuple[str, ...]
+    digest: str = ""
 
     def __repr__(self) -> str:
         return f"DataSet({self.name}, train={self.train!r}, test={self.test!r}, {len(self.classes)} classes)"
@@ -122,22 +158,33 @@ class DataSet:
         """The same data on `device`."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
+    def keep(self, index: Int[Tensor, " kept"]) -> "DataSet":
+        """The data with only these training samples, under their numbers, and all test samples.
+
+        `digest` remembers which data set it is; it takes a look at all samples.
+        """
+        return replace(self, train=self.train.keep(index), digest=content_digest(self))
+
 
 def content_digest(data: DataSet) -> str:
-    """The SHA-256 of everything in a data set: its samples, their targets, how they are normalised, and its classes.
+    """The SHA-256 of everything in a data set: samples, targets, normalisation and classes.
+
+    Where a process keeps only its own training samples, it is the digest of the whole data set all the same.
 
     Example:
         >>> content_digest(digits()) == content_digest(digits())  # doctest: +SKIP
         True
     """
+    if data.digest:
+        return data.digest
     digest = sha256(json.dumps(data.classes).encode())
     for part in (data.train, data.test):
-        for place, tensor in tree_flatten_with_path((part.x, part.y, part.mean, part.std))[0]:
+        for path, tensor in tree_flatten_with_path((part.x, part.y, part.mean, part.std))[0]:
             if tensor is None:
                 digest.update(b"none")
                 continue
-            if len(place) > 1:  # one of several inputs
-                digest.update(str(place).encode())
+            if len(path) > 1:  # one of several inputs
+                digest.update(str(path).encode())
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(content_of(tensor))
     return digest.hexdigest()
@@ -147,21 +194,21 @@ WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch cannot index
 
 
 def labels_of(array: NDArray[Any], classes: int, what: str) -> Int[Tensor, " samples"]:
-    """The labels in an array of a file: integers of any width, one a sample; of a column [samples, 1], its entries."""
+    """The labels in a file's array: integers of any width, one per sample, or a column [samples, 1]."""
     column = array[:, 0] if array.shape[1:] == (1,) else array
     if column.ndim != 1 or len(column) == 0 or column.dtype.kind not in "iu":
         found = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(f"{what} must be integers, one a sample and at least one; found {found}")
-    labels = torch.from_numpy(column.astype(np.int64))  # beyond 2^63 it is negative, and refused
+        raise ValueError(f"{what} must be integers, one per sample and at least one; found {found}")
+    labels = torch.from_numpy(column.astype(np.int64))  # numbers from 2^63 on become negative, which is an error
     check_labels(labels, classes, what)
     return labels
 
 
 def names_of(array: NDArray[Any], what: str) -> tuple[str, ...]:
-    """The names of classes in an array of a file: a row of different strings."""
+    """The class names in a file's array: a row of distinct strings."""
     names = tuple(np.char.decode(array, "utf-8").tolist() if array.dtype.kind == "S" else map(str, array.tolist()))
     if array.ndim != 1 or array.dtype.kind not in "US" or len(set(names)) != len(names):
-        raise ValueError(f"{what} must be a row of different names; found {array.dtype} of shape {array.shape}")
+        raise ValueError(f"{what} must be a row of distinct names; found {array.dtype} of shape {array.shape}")
     return names
 
 
@@ -169,12 +216,12 @@ def check_labels(y: Tensor, classes: int, what: str) -> None:
     """Raise an error that names the first label that is not an integer in 0 … classes − 1."""
     if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
         raise TypeError(f"{what} must be integers, one of {classes} classes; found {y.dtype}.")
-    ignored = (y == IGNORED) & (y.dim() > 1)  # a place of a sequence may have no target, a sample must have one
+    ignored = (y == IGNORED) & (y.dim() > 1)  # a position of a sequence may have no target; a sample must have one
     bad = (((y < 0) & ~ignored) | (y >= classes)).nonzero()
     if len(bad):
-        place = ", ".join(str(int(i)) for i in bad[0])
+        index = ", ".join(str(int(i)) for i in bad[0])
         raise ValueError(
-            f"{what} must lie in 0..{classes - 1} ({classes} classes); {what}[{place}] is {int(y[tuple(bad[0])])}."
+            f"{what} must lie in 0..{classes - 1} ({classes} classes); {what}[{index}] is {int(y[tuple(bad[0])])}."
         )
 
 
@@ -192,10 +239,20 @@ def from_tensors(
     """A data set from arrays or tensors.
 
     Args:
-        x: Training inputs: uint8 images NCHW, floats, or integer tokens; or a dictionary of what the model takes.
-        y: Training targets: integer classes, or floats for regression; −100 where a place of a sequence has none.
-        classes: Names or a number; left out, integer targets are the classes 0 … max, floats regression.
-        mean: Of x / 255, one number per channel, as `std`: uint8 images are normalised when they are taken.
+        x: Training inputs: uint8 images NCHW, floats, or integer tokens; or a dictionary of the model's arguments.
+        y: Training targets: integer classes, or floats for regression; −100 for positions of a sequence without one.
+        x_test: Test inputs.
+        y_test: Test targets.
+        name: What to call the data set.
+        classes: Names or a number; by default, integer targets are classes 0 … max, and floats regression.
+        mean: The mean of x / 255 per channel, to normalise uint8 images by.
+        std: The standard deviation of x / 255 per channel.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ValueError: If arrays are empty, not finite or of different shapes, or a label is out of range.
 
     Example:
         >>> data = from_tensors(torch.randn(90, 4), torch.arange(90) % 3, torch.randn(30, 4), torch.arange(30) % 3)
@@ -218,9 +275,10 @@ def from_tensors(
             raise ValueError(f"training and test {what} must have one shape; found {both}.")
     if names := _class_names(classes, y, y_test):
         y, y_test = y.long(), y_test.long()
-    scale = [None if s is None else torch.tensor(s, dtype=torch.float32) for s in (mean, std)]
+    channel_mean, channel_std = (None if s is None else torch.tensor(s, dtype=torch.float32) for s in (mean, std))
     x, y, x_test, y_test = tree_map(lambda array: array.contiguous(), (x, y, x_test, y_test))
-    return DataSet(name, Samples(x, y, *scale), Samples(x_test, y_test, *scale), names)
+    train, test = Samples(x, y, channel_mean, channel_std), Samples(x_test, y_test, channel_mean, channel_std)
+    return DataSet(name, train, test, names)
 
 
 def _as_tensors(values: Any) -> Any:
@@ -249,9 +307,19 @@ def from_torch(
 ) -> DataSet:
     """A data set from torch Datasets of (input, target) pairs, read once into memory; PIL images become uint8 NCHW.
 
-    Any iterable of pairs is accepted, and one of dictionaries with `labels`, as Hugging Face's have them: labels that
-    repeat `input_ids` are those of a causal language model, see `next_tokens`. The options `classes`, `mean` and `std`
-    are those of `from_tensors`.
+    Args:
+        train: A Dataset or any iterable of pairs, or of dictionaries with `labels`, as Hugging Face's have them. Labels
+            that repeat `input_ids` are those of a causal language model, see `next_tokens`.
+        test: The same, to evaluate on.
+        name: What to call the data set.
+        **options: `classes`, `mean` and `std` of `from_tensors`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        TypeError: If an item is neither a pair nor a dictionary with `labels`.
+        ValueError: If there are no samples, or their shapes differ.
 
     Example:
         >>> pairs = torch.utils.data.TensorDataset(torch.randn(90, 4), torch.arange(90) % 3)
@@ -262,9 +330,17 @@ def from_torch(
 
 
 def resolve(data: Any) -> DataSet:
-    """The data set that a user means: a DataSet, a torch Dataset, Samples, or a pair (train, test) of these.
+    """Make a DataSet from any kind of data that `network` accepts.
 
-    Without a test set, participants are evaluated on the training samples, and a warning says so.
+    Args:
+        data: A DataSet, a torch Dataset, Samples, or a pair (train, test) of these. Without a test set, participants
+            are evaluated on the training samples, with a warning.
+
+    Returns:
+        The data set.
+
+    Raises:
+        TypeError: If it is something else.
 
     Example:
         >>> from cascadice.data import digits

@@ -1,4 +1,4 @@
-"""From what a user has at hand, a model and data or as much more as they like, to a network."""
+"""Build a network from a model, data and options."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -11,17 +11,25 @@ from torch import Tensor, nn
 from cascadice import data as data_sets
 from cascadice import learning_rates, models, seeds, topology
 from cascadice.data import batches as batch_plans
-from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
 from cascadice.data.inputs import at, described
-from cascadice.engine import groups, plans
+from cascadice.engine import data_plan, groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.dropout import seeded, state_of
-from cascadice.engine.learner import Learner, Participants, flatten, frozen_of, learner, outputs_of, trained, unflatten
+from cascadice.engine.learner import (
+    Learner,
+    Participants,
+    flatten,
+    frozen_of,
+    learner,
+    outputs_of,
+    trainable,
+    unflatten,
+)
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose
-from cascadice.engine.parts import check_members, narrowed
+from cascadice.engine.parts import check_members, restricted
 from cascadice.engine.rounds import Draw, rows_of
 from cascadice.intervals import check_participants
 from cascadice.losses import Loss, cross_entropy
@@ -42,7 +50,7 @@ def network(
     per_node: int | None = None,
     batch_size: int | Sequence[int] | None = None,
     local_steps: int | Sequence[int] | None = None,
-    batches: Batches | Tensor | None = None,
+    batches: Callable[[int], Any] | Tensor | None = None,
     optimizer: Optimizer | str | Sequence[Optimizer | str] = "sgd",
     lr: Any = 0.1,
     loss: Loss = cross_entropy,
@@ -58,40 +66,49 @@ def network(
     members: Sequence[int] = (),
     **of_partition: Any,
 ) -> Network:
-    """Participants that each hold part of the data, train copies of a model on it and gossip.
+    """Build a network: participants that each hold part of the data, train copies of a model on it and gossip.
 
-    Whatever would be drawn can be given instead. Participants may differ: `optimizer`, `lr`, `batch_size` and
-    `local_steps` take a sequence with an entry for each of them.
+    Everything that is drawn by default can be given instead. Participants may differ: `optimizer`, `lr`, `batch_size`
+    and `local_steps` also take a sequence with an entry for each of them.
 
     Args:
         model: A module, or a function that makes one (needed for init="own" where modules have no reset_parameters).
         data: A `DataSet`, a pair (train, test) of torch Datasets, or one torch Dataset.
-        nodes: The number of participants; known from `mixing` where that is a graph, a matrix or a schedule.
+        nodes: The number of participants; not needed if `mixing` is a graph, a matrix or a schedule.
         mixing: A topology's name, a networkx graph, a mixing matrix W, or a schedule t -> W.
-        partition: Who holds which training samples: a scheme's name ("iid" unless given), a scheme, or index lists.
-        per_node: Samples of each participant; an equal share unless given.
-        batch_size: Samples in a batch, 32 unless given.
-        local_steps: Batches of each participant in a round, 1 unless given.
-        batches: What is drawn: indices [rounds, n, steps, batch] or a function of t, in place of passes over the
-            partition. They say batch sizes and numbers of steps themselves; beside a partition, participants must draw
-            from their own part.
-        lr: A number, or a function of the round.
-        init: "shared", "own", parameters [n, d], or one module each.
-        q: The participants' weights, which sum to 1; equal unless given.
-        compression: How updates are compressed before they are sent: a name in `COMPRESSIONS`; not at all unless given.
+        partition: Who holds which training samples: the name of a scheme, a scheme, or index lists; default "iid".
+        per_node: Samples per participant; by default an equal share.
+        batch_size: Samples in a batch; default 32.
+        local_steps: Optimizer steps per round, each on its own batch; default 1.
+        batches: What each round draws, in place of passes over the partition: indices [rounds, n, steps, batch], or a
+            function of the round t that returns [n, steps, batch], padded with -1, or a list with the indices of each
+            participant (of one batch, or of each of its steps). Batch sizes and numbers of steps may change from round
+            to round, and a participant with an empty entry sits the round out. If a partition is given too,
+            participants must draw from their own part. Rounds of a function are not captured as CUDA graphs, because
+            their sizes are not known in advance.
+        optimizer: A name in `optimizers.OPTIMIZERS`, an `Optimizer`, or one for each participant.
+        lr: The learning rate: a number, a function of the round, or one for each participant.
+        loss: The training loss, a function of (outputs, targets).
+        init: "shared", "own" (each participant draws its own), parameters [n, d], or one module each.
+        q: The participants' weights in what is measured, which sum to 1; by default equal.
+        corruptions: Faults in participants' data.
+        behaviours: Participants that do not follow the protocol.
+        compression: How updates are compressed before they are sent: a name in `COMPRESSIONS`; by default not at all.
+        seed: What all randomness is derived from.
+        device: "cpu" or "cuda".
         dtype: float32, float64, or bfloat16 for passes in bfloat16 over float32 parameters.
         strategy: How to run many participants at once: "auto", "loop", "vmap" or "compile".
-        members: The participants of this process, where others have the rest; see `engine.parts`. No model but theirs
-            is made.
+        members: The participants of this process, if other processes have the rest; see `engine.parts`. Only their
+            models are built, and only their training samples kept.
         **of_partition: Options of a named partition: `alpha` and `minimum` of "dirichlet", `classes_per_node` of
-            "by-class". What "dirichlet" gives everybody is at least a batch, unless `minimum` says otherwise.
+            "by-class". "dirichlet" gives everybody at least a batch, unless `minimum` says otherwise.
 
     Returns:
-        The network, checked on a first batch: from it, training is a pure replay.
+        The network, checked on a first batch; `simulate` trains it.
 
     Raises:
-        ValueError: Where parts do not fit together; the message says which, and what to do.
-        TypeError: Where a part is not what it should be, or an option would have no effect.
+        ValueError: If options do not fit together; the message says which, and what to do.
+        TypeError: If an option has the wrong type, or would have no effect.
 
     Example:
         >>> net = network(models.mlp((64,), 10), data.load("digits"), nodes=8, mixing="ring")
@@ -104,37 +121,41 @@ def network(
     check_participants((*behaviours, *corruptions), nodes)
     if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
-    given = plans.Given(partition, per_node, batch_size, local_steps, batches, of_partition)
-    holdings, plan = plans.plan(given, data.train.y, nodes, seed)
-    made = model if isinstance(model, nn.Module) else _made(model, seed, 0)
-    rows, ways = check_members(members, nodes) or range(nodes), groups.optimizers_of(optimizer, nodes)
-    ways = [ways[k] for k in rows]
-    template = learner(deepcopy(made).to(device, parameters), loss, ways[0], compute)
-    code = lookup(COMPRESSIONS, compression, "compression") if isinstance(compression, str) else compression
-    if code is not None and not isinstance(code, Compression):
-        raise TypeError(f"compression must be a name in COMPRESSIONS or a Compression; found {code!r}.")
+    given = data_plan.DataOptions(partition, per_node, batch_size, local_steps, batches, of_partition)
+    plan = data_plan.plan_data(given, data.train.y, nodes, seed)
+    made = model if isinstance(model, nn.Module) else _fresh_model(model, seed, 0)
+    rows, every_optimizer = check_members(members, nodes) or range(nodes), groups.optimizers_of(optimizer, nodes)
+    optimizers = [every_optimizer[k] for k in rows]
+    template = learner(deepcopy(made).to(device, parameters), loss, optimizers[0], compute)
+    if isinstance(compression, str):
+        compression = lookup(COMPRESSIONS, compression, "compression")
+    elif compression is not None and not isinstance(compression, Compression):
+        raise TypeError(f"compression must be a name in COMPRESSIONS or a Compression; found {compression!r}.")
     built = Network(
-        template, _initial(model, made, init, nodes, rows, seed, template, ways), data.to(device), plan, schedule,
-        learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, holdings, tuple(corruptions),
-        tuple(behaviours), code,
+        template, _initial(model, made, init, nodes, rows, seed, template, optimizers), data, plan.batches, schedule,
+        learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, plan.holdings, tuple(corruptions),
+        tuple(behaviours), compression, uneven=plan.uneven,
     )  # fmt: skip
-    return settled(narrowed(built, tuple(members)) if members else built, ways)
+    built = restricted(built, tuple(members)) if members else built
+    return completed(replace(built, data=built.data.to(device)), optimizers)
 
 
-def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
-    """The network with what must be seen on a first batch: that the model runs, whether it draws, how to run it."""
+def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
+    """Complete a network from a first batch: does the model run, does it draw at random, which strategy is best."""
     drawn = draw(network, 0)
-    batch_plans.check_round(drawn.batch, len(network.data.train), 0, uneven=network.uneven)
+    batch_plans.check_round(drawn.batch, len(network.data.train), 0)
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
     phase = groups.phases_in(network, drawn)[0].draw
-    k, size = next((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps)
-    stochastic = _draws(network, load(network, phase, [k], group=Group(network.learner, (k,), 1, size)))
+    k, size = next(((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps), (0, 0))
+    if not size:
+        raise ValueError("somebody must train in round 0, on which the model is tried; its batches are all empty.")
+    stochastic = _draws_at_random(network, load(network, phase, [k], group=Group(network.learner, (k,), 1, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
     network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
-        best = {_choice(network, *part) for part in groups.alike_parts(network, drawn)}
+        best = {_choice(network, *part) for part in groups.uniform_parts(network, drawn)}
         return replace(network, strategy="loop" if "loop" in best else best.pop())
     lookup(STRATEGIES, network.strategy, "strategy")
     if stochastic and network.strategy != "loop":
@@ -146,13 +167,13 @@ def settled(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network:
 
 
 def _choice(network: Network, drawn: Draw, group: Group) -> str:
-    """How to run a group, as its first batches show."""
-    rows = groups.own_state(group, rows_of(network.initial, list(group.nodes)))
+    """The best strategy for a group, given its first batches."""
+    rows = groups.with_own_state(group, rows_of(network.initial, list(group.nodes)))
     return choose(group.learner, rows, load(network, drawn, group.nodes, group=group))
 
 
-def _draws(network: Network, inputs: LocalInputs) -> bool:
-    """Whether the model draws at random in training: two seeds give two outputs, or torch's generator moves on."""
+def _draws_at_random(network: Network, inputs: LocalInputs) -> bool:
+    """Whether the model draws at random in training: two seeds give different outputs, or the generator advances."""
     first, x, y = rows_of(network.initial, 0), at(inputs.x, (0, 0)), inputs.y[0, 0]
     template, labels, outputs, moved = network.learner, len(network.data.classes), [], False
     parameters = dict(unflatten(template.training, first.theta))
@@ -161,10 +182,10 @@ def _draws(network: Network, inputs: LocalInputs) -> bool:
             with torch.no_grad(), seeded(seed, network.device):
                 before = state_of(network.device)
                 outputs.append(outputs_of(parameters, template, first.buffers, x)[0])
-                # a model may draw without effect at first: adapters (LoRA) begin at zero
+                # the draws may have no effect at first: adapters (LoRA) start at zero
                 moved |= not all(map(torch.equal, before, state_of(network.device)))
                 value = template.loss(outputs[-1], y)
-                if labels:  # one that few batches hold would otherwise be out of bounds in the middle of the run
+                if labels:  # else a rare label that is out of bounds would only fail in the middle of the run
                     template.loss(outputs[-1], torch.full_like(y, labels - 1))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         below = f" below {labels}" if labels else ""
@@ -193,7 +214,7 @@ def _device(name: str | torch.device) -> torch.device:
 
 
 def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
-    """The participants' weights, checked; uniform unless given."""
+    """The participants' weights, checked; equal by default."""
     q = torch.as_tensor([1 / nodes] * nodes if q is None else q, dtype=torch.float64)
     if q.shape != (nodes,) or not bool((q >= 0).all()) or abs(float(q.sum()) - 1) > 1e-6:
         raise ValueError(
@@ -205,12 +226,12 @@ def weights(q: Tensor | Sequence[float] | None, nodes: int) -> Tensor:
 
 def _initial(
     model: Model, made: nn.Module, init: str | Tensor | Sequence[nn.Module], nodes: int, rows: Sequence[int], seed: int,
-    template: Learner, ways: Sequence[Optimizer],
+    template: Learner, optimizers: Sequence[Optimizer],
 ) -> Participants:  # fmt: skip
-    """What the participants in `rows` have before the first round."""
+    """What the participants in `rows` carry before the first round."""
     if isinstance(init, str):
         shared = lookup({"shared": True, "own": False}, init, "initialisation")
-        each = [flatten(made)] if shared else [flatten(_made(model, seed, k)) for k in rows]
+        each = [flatten(made)] if shared else [flatten(_fresh_model(model, seed, k)) for k in rows]
         theta = torch.stack(each).expand(len(rows), -1)
     else:
         theta = init if isinstance(init, Tensor) else _stacked(init)
@@ -218,13 +239,13 @@ def _initial(
             needed = f"[{nodes}, {template.size}], a row for each participant"
             raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
         theta = theta[list(rows)]
-    theta = theta.to(next(iter(trained(template.training).values()))).clone(memory_format=torch.contiguous_format)
+    theta = theta.to(next(iter(trainable(template.training).values()))).clone(memory_format=torch.contiguous_format)
     holders = [template.training] * len(rows) if isinstance(init, (str, Tensor)) else [init[k] for k in rows]
     buffers = {
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
         for name, b in template.training.named_buffers()
     }
-    return Participants(theta, groups.initial_state(theta, ways), buffers)
+    return Participants(theta, groups.initial_state(theta, optimizers), buffers)
 
 
 def _stacked(modules: Sequence[nn.Module]) -> Tensor:
@@ -234,8 +255,8 @@ def _stacked(modules: Sequence[nn.Module]) -> Tensor:
     return torch.stack([flatten(module) for module in modules]) if modules else torch.empty(0, 0)
 
 
-def _made(model: Model, seed: int, node: int) -> nn.Module:
-    """A freshly initialised model, drawn from (seed, node) alone; a module is copied and told to reset itself."""
+def _fresh_model(model: Model, seed: int, node: int) -> nn.Module:
+    """A newly initialised model, drawn from (seed, node) alone; a module is copied and its parameters reset."""
     with seeds.initialisation(seed, "parameters", node):
         if not isinstance(model, nn.Module):
             return models.make(model)

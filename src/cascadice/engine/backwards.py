@@ -1,4 +1,4 @@
-"""A run read backwards without a recording: checkpoints, and rounds played again between them."""
+"""Read a run from its last round to its first without a recording: checkpoints, and rounds replayed between them."""
 
 from collections.abc import Callable, Iterator, MutableMapping
 from math import isqrt
@@ -12,21 +12,34 @@ from cascadice.engine.rounds import Round
 from cascadice.engine.simulation import simulate
 
 MEMORY = 2 * 2**30
-"""Bytes for rounds that are kept: a run that fits is played once, a longer one twice."""
+"""Bytes available for rounds: a run that fits is played once, a longer one twice."""
 
 
 def segment(network: Network, rounds: int, memory: int = MEMORY) -> int:
-    """How many rounds to keep at a time: all of them where they fit in `memory` bytes, else √rounds."""
+    """How many rounds to keep at a time: all if they fit in `memory` bytes, else about √rounds.
+
+    Args:
+        network: The network to be played.
+        rounds: The number of rounds.
+        memory: The bytes that rounds may take.
+
+    Returns:
+        The length of a segment, in rounds.
+
+    Example:
+        >>> segment(network, 10_000, memory=0)
+        100
+    """
     return rounds if bytes_kept(network, rounds, rounds) <= memory else max(1, isqrt(rounds - 1) + 1)
 
 
 def bytes_of(participants: Participants) -> int:
-    """The memory that participants take."""
+    """The bytes that these participants take."""
     return sum(int(leaf.nbytes) for leaf in tree_flatten(participants)[0])
 
 
 def bytes_kept(network: Network, rounds: int, length: int) -> int:
-    """The most that `backwards` keeps: a checkpoint a segment, and two copies of everybody for each round of one."""
+    """The most that `backwards` keeps: a checkpoint per segment, and two copies of everybody per round of one."""
     return bytes_of(network.initial) * (-(-rounds // length) + 2 * min(length, rounds))
 
 
@@ -35,19 +48,24 @@ def backwards(
     saved: MutableMapping[int, Participants] | None = None, played: Callable[[], None] | None = None,
     operator: Operator | None = None,
 ) -> Iterator[Round]:  # fmt: skip
-    """The rounds from `start` up to `rounds`, the last one first; training is deterministic, so they are the run's.
+    """Yield the rounds of a run, last one first, by playing it; training is deterministic, so these are its rounds.
 
-    Cost: the run once, and again but for its last segment. Memory: see `bytes_kept`.
+    Cost: the run once, and again except for its last segment. Memory: see `bytes_kept`.
 
     Args:
+        network: The network to train.
+        rounds: Where the run stops.
         start: The number of the first round, before which participants have the network's initial parameters.
-        length: How many rounds to keep at a time; see `segment`.
-        saved: Where checkpoints go; those that are there are not made again. In memory unless given.
+        length: How many rounds to keep at a time; by default `segment` decides.
+        saved: Where checkpoints are kept, by default in memory; those already there are not made again.
         played: Called after each round that was played.
-        operator: The operator to use, where its exchange is not the one in memory.
+        operator: The operator to use; defaults to one with an exchange in memory.
+
+    Yields:
+        The rounds from `rounds` − 1 down to `start`.
 
     Raises:
-        DivergedError: Where a loss is no longer a number.
+        DivergedError: If a loss is no longer a number.
 
     Example:
         >>> for scores in full_horizon(network, backwards(network, 1000), evaluate_on(network)):

@@ -1,4 +1,4 @@
-"""Participants that do not play by the rules, or are not there: who does what in which rounds."""
+"""Participants that do not follow the protocol, or are absent: who does what in which rounds."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,15 @@ from cascadice.intervals import Interval, parse_interval
 from cascadice.names import lookup
 
 
-class Conducts(NamedTuple):
-    """θ^{t+½} = θ + taken · factor · Δ + noise: how much of the local step is done, what is made of it, and added."""
+class BehaviourEffect(NamedTuple):
+    """What a behaviour does to the update that is sent: θ + taken · factor · Δ + noise.
+
+    Attributes:
+        taken: The part of the local work that is done, 0 or 1.
+        factor: What the update is multiplied by; if negative, times the strength.
+        noise: 1 if Gaussian noise with the strength as variance is added.
+        description: One line for lists.
+    """
 
     taken: float
     factor: float
@@ -22,17 +29,30 @@ class Conducts(NamedTuple):
     description: str
 
 
-BEHAVIOURS: Mapping[str, Conducts] = {
-    "free-rider": Conducts(0, 1, 0, "does no local work and sends what it received"),
-    "sign-flipper": Conducts(1, -1, 0, "sends its update negated, times the strength"),
-    "noise-sender": Conducts(0, 1, 1, "sends Gaussian noise of this variance in place of its update"),
-    "absent": Conducts(0, 1, 0, "absent: does no work, receives nothing and sends nothing"),
+BEHAVIOURS: Mapping[str, BehaviourEffect] = {
+    "free-rider": BehaviourEffect(0, 1, 0, "does no local work and sends what it received"),
+    "sign-flipper": BehaviourEffect(1, -1, 0, "sends its update negated, times the strength"),
+    "noise-sender": BehaviourEffect(0, 1, 1, "sends Gaussian noise of this variance in place of its update"),
+    "absent": BehaviourEffect(0, 1, 0, "absent: does no work, receives nothing and sends nothing"),
 }
 
 
 @dataclass(frozen=True)
 class Behaviour(Interval):
-    """One of BEHAVIOURS, which `nodes` show in `rounds` (every round if None)."""
+    """A behaviour that participants show in some rounds.
+
+    Args:
+        kind: A name in `BEHAVIOURS`: "free-rider", "sign-flipper", "noise-sender" or "absent".
+        nodes: The participants.
+        strength: The factor of a sign-flipper, the variance of a noise-sender.
+        rounds: When; in every round if None.
+
+    Raises:
+        ValueError: If the kind is unknown, or the strength is negative or not finite.
+
+    Example:
+        >>> Behaviour("sign-flipper", (3,), strength=2.0, rounds=range(10, 20))
+    """
 
     def __post_init__(self) -> None:
         lookup(BEHAVIOURS, self.kind, "behaviour")
@@ -42,13 +62,13 @@ class Behaviour(Interval):
 
 
 def parse(text: str) -> Behaviour:
-    """The behaviour written `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`."""
-    weak = [name for name, conducts in BEHAVIOURS.items() if conducts.factor == 1 and not conducts.noise]
-    return parse_interval(text, "behaviour", Behaviour, weak, "noise-sender:0,3:0.5@10-20")
+    """The behaviour written `kind:nodes[:strength][@from-to]`; see `intervals.parse_interval`."""
+    no_strength = [name for name, conducts in BEHAVIOURS.items() if conducts.factor == 1 and not conducts.noise]
+    return parse_interval(text, "behaviour", Behaviour, no_strength, "noise-sender:0,3:0.5@10-20")
 
 
 def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tuple[Tensor, ...]:
-    """(taken, factor) of these participants in round t, or () where all are honest."""
+    """(taken, factor) of these participants in round t, or () if all are honest."""
     if not any(b.applies(t, node) for b in behaviours for node in nodes):
         return ()
     taken, factor = (torch.ones(len(nodes), dtype=torch.float32) for _ in range(2))
@@ -62,9 +82,9 @@ def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tu
 def noise(
     behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int], like: Tensor, origins: Sequence[tuple[int, int]]
 ) -> dict[int, Tensor]:
-    """What is added to the rows of `like` by noise senders in round t; the same wherever it is drawn.
+    """The noise that noise senders add in round t, by row of `like`; a function of `origins` and t alone.
 
-    `origins` are the (seed, participant) by which each row draws.
+    `origins` has the (seed, participant) that each row draws with.
     """
     added = {}
     for row, node in enumerate(nodes):
@@ -77,5 +97,5 @@ def noise(
 
 
 def absent(behaviours: Sequence[Behaviour]) -> list[tuple[tuple[int, ...], range]]:
-    """Who is away when, as `topology.absences` takes it."""
+    """Who is absent when, as `topology.absences` takes it."""
     return [(b.nodes, range(sys.maxsize) if b.rounds is None else b.rounds) for b in behaviours if b.kind == "absent"]

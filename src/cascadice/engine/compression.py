@@ -1,4 +1,4 @@
-"""Lossy codes of updates, for what participants send: one function, its derivative and a table entry each."""
+"""Lossy compression of the updates that participants send: for each, a function, its derivative and a table entry."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -11,9 +11,17 @@ Rows = Float[Tensor, "rows d"]
 
 
 class Compression(NamedTuple):
-    """A code: what is decoded from an update; and the derivative of that, (direction, decoded update) -> direction.
+    """A way to compress updates.
 
-    The derivative is its own transpose, as it is of any code that treats each entry by itself.
+    Attributes:
+        apply: An update -> what the receiver decodes.
+        derivative: (direction, decoded update) -> the derivative of `apply` along the direction. It must be its own
+            transpose, as it is for any code that treats each entry by itself.
+        description: One line for lists.
+
+    Example:
+        >>> halves = Compression(lambda update: update / 2, lambda direction, decoded: direction / 2, "half of it")
+        >>> net = network(model, data, nodes=8, compression=halves)
     """
 
     apply: Callable[[Rows], Rows]
@@ -32,7 +40,7 @@ def _largest_tenth(update: Rows) -> Rows:
 
 
 COMPRESSIONS: Mapping[str, Compression] = {
-    # the derivative of rounding is 0 almost everywhere; as usual, that of what is rounded stands in for it
+    # the derivative of rounding is 0 almost everywhere, so rounding is treated as the identity (straight-through)
     "8-bit": Compression(_eight_bits, lambda direction, decoded: direction, "8 bits an entry, scaled by row"),
     "top-k": Compression(
         _largest_tenth,

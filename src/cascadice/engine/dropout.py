@@ -1,4 +1,4 @@
-"""What a model draws on its way (dropout): drawn again, the same, in every pass of a local step."""
+"""Random draws inside a model (dropout), repeated exactly in every pass of the same local step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 GeneratorState = tuple[Tensor, ...]
-"""The state of torch's generator on the CPU and, where participants live there, on CUDA."""
+"""The state of torch's generator on the CPU and, if participants are there, on CUDA."""
 
-Start = int | tuple[GeneratorState, ...]
-"""Where a participant's draws begin: a seed for all its local steps, or the generator's state before each of them."""
+DropoutStart = int | tuple[GeneratorState, ...]
+"""Where a participant's draws start: one seed for its local steps, or the generator's state before each step."""
 
 
 class Masks:
-    """The generator's state at the start of each local step of the participant that is running.
+    """The generator's state at the start of each local step of the participant being run.
 
-    A step is passed through several times: replayed, pushed through, pulled back. Each pass rewinds the generator.
+    A step is computed several times: replayed, pushed through, pulled through. Each pass rewinds the generator.
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class Masks:
         self._step, self._device = 0, torch.device("cpu")
 
     @contextmanager
-    def of(self, start: Start | None, device: torch.device) -> Iterator[None]:
-        """Within, a participant runs that draws from `start`; afterwards the generator is as it was before."""
+    def of(self, start: DropoutStart | None, device: torch.device) -> Iterator[None]:
+        """Within, run a participant that draws from `start`; afterwards the generator is as before."""
         with seeded(start if isinstance(start, int) else None if start is None else 0, device):
             if start is not None:
                 self._states = [state_of(device)] if isinstance(start, int) else list(start)
@@ -36,13 +36,13 @@ class Masks:
                 self._states = []
 
     def step(self, i: int) -> None:
-        """Local step i begins; the first time, it draws on from where the step before it ended."""
+        """Begin local step i; the first time, it continues where the previous step ended."""
         if self._states and i == len(self._states):
             self._states.append(state_of(self._device))
         self._step = i
 
     def rewind(self) -> None:
-        """A pass of the present step begins."""
+        """Begin a pass of the current step."""
         if self._states:
             cpu, *cuda = self._states[self._step]
             torch.set_rng_state(cpu)
@@ -58,7 +58,7 @@ def state_of(device: torch.device) -> GeneratorState:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Dropout and the like draw from torch's global generator: lend it a seed, then put it back as it was."""
+    """Within, torch's global generator, which dropout draws from, starts from this seed; afterwards it is as before."""
     if seed is None:
         yield
         return

@@ -18,9 +18,13 @@ from cascadice.losses import Loss
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """L(θ_k; z'): `x, y` are shared by all, or, if `own`, participant k is measured on its own `x[k], y[k]`.
+    """L(θ_k; z'), what influence is measured on; `evaluate_on` builds one.
 
-    Own sets of one size are stacked; others are tuples with an entry for each participant.
+    Attributes:
+        x: Inputs, shared by all participants; if `own`, a set for each: stacked if all have one size, else a tuple.
+        y: Targets, in the same form.
+        measure: A scalar function of (outputs, targets) that goes down when things improve.
+        own: Whether each participant is measured on its own set.
     """
 
     x: Inputs
@@ -36,7 +40,7 @@ class Evaluation:
         return f"Evaluation({name} on {count} samples, {whose})"
 
     def of(self, k: int) -> tuple[Any, Any]:
-        """What participant k is measured on."""
+        """The inputs and targets of participant k."""
         if not self.own:
             return self.x, self.y
         return at(self.x, k) if isinstance(self.y, Tensor) else cast(Any, self.x)[k], self.y[k]
@@ -45,20 +49,21 @@ class Evaluation:
 def evaluate_on(
     network: Network, samples: Samples | Sequence[Samples] | None = None, measure: Loss | None = None
 ) -> Evaluation:
-    """What influence is measured on: L(θ_k; z') of every participant k.
+    """Choose what influence is measured on: L(θ_k; z') of every participant k.
 
     Args:
-        samples: Evaluation data shared by all (the test data unless given), or a sequence with a set for each
-            participant; their sizes may differ.
-        measure: A scalar function of (outputs, targets) that goes down when things improve; the training loss unless
-            given. `influence.measures` has some.
+        network: The network to be evaluated.
+        samples: Evaluation data shared by all participants, or a sequence with a set for each, whose sizes may differ;
+            by default the test data.
+        measure: A scalar function of (outputs, targets) that goes down when things improve; by default the training
+            loss. `influence.measures` has some.
 
     Returns:
         The evaluation that `truth`, `first_order`, `reverse_gossip` and the other estimators take.
 
     Raises:
-        ValueError: Where a set is empty, the model cannot take it, or the measure is not a finite scalar on it.
-        TypeError: Where the measure does not give a tensor.
+        ValueError: If a set is empty, the model cannot take it, or the measure is not a finite scalar on it.
+        TypeError: If the measure is not a function, or does not return a tensor.
 
     Example:
         >>> everyone = evaluate_on(network)
@@ -133,7 +138,7 @@ def _check_vectorises(network: Network, x: Inputs, y: Tensor, measure: Loss) -> 
 
 
 def check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
-    """There must be a row for each of these participants, as long as its parameters."""
+    """Check that theta has a row for each of these participants, with as many entries as it has parameters."""
     expected = (len(nodes), network.learner.size)
     if theta.shape != expected:
         raise ValueError(
@@ -143,7 +148,7 @@ def check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
 
 
 def check_measure_differentiable(loss: Tensor) -> None:
-    """A measure must depend on the outputs by operations with derivatives; torch would call its gradient 0."""
+    """Refuse a measure without a derivative; torch would return a gradient of 0."""
     if not loss.requires_grad:
         raise ValueError(
             "the measure has no derivative with respect to the outputs (accuracy has none). Use the ground truth, "

@@ -1,7 +1,7 @@
-"""Many networks as one: a device that one network does not fill trains dozens in about the same time.
+"""Train many networks as one: a device that one network does not fill trains dozens in about the same time.
 
-A fleet is a `Network` like any other, whose participants hear only those of their own network: train it, measure
-influence in it, and take the results apart with `by_network` (a result a participant) and `blocks` (a result a pair).
+A fleet is a `Network` whose participants hear only those of their own network. Train it, measure influence in it, and
+take the results apart with `by_network` (one value per participant) and `blocks` (one value per pair).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,15 +20,18 @@ from cascadice.optimizers import Optimizer
 
 
 def fleet(networks: Sequence[Network]) -> Network:
-    """One network whose mixing matrix is block diagonal: participant k of network i becomes number i · n + k.
+    """Combine networks into one whose mixing matrix is block diagonal.
 
-    Every number is that of the networks alone; what is drawn on the way (noise, dropout) is, too.
+    Participant k of network i becomes participant i · n + k. It draws and computes as in network i alone.
 
     Args:
-        networks: They must be alike in everything but seed, partition, attackers, W, rates and weights of samples.
+        networks: May differ in seed, partition, attackers, W, learning rates and sample weights, in nothing else.
+
+    Returns:
+        The fleet, a network to train like any other.
 
     Raises:
-        ValueError: If the networks differ in anything else, or their participants work in several ways.
+        ValueError: If the networks differ in anything else, or participants of one network do not all work alike.
 
     Example:
         >>> import cascadice as cd
@@ -64,11 +67,11 @@ def fleet(networks: Sequence[Network]) -> Network:
 
 
 def _differences(first: Network, other: Network) -> list[str]:
-    """What a fleet has once, and two networks have differently. A loss must be the same object: closures may differ."""
+    """What a fleet has only once, but differs between two networks. Losses must be one object: closures may differ."""
     one, two = first.learner, other.learner
     frozen = zip(frozen_of(one.training), frozen_of(two.training), strict=False)
     same = {
-        "optimizer": _way(one.optimizer) == _way(two.optimizer),
+        "optimizer": _identity(one.optimizer) == _identity(two.optimizer),
         "loss": one.loss is two.loss,
         "model": repr(one.training) == repr(two.training) and all(a is b or torch.equal(a, b) for a, b in frozen),
         "precision": (one.compute, one.autocast) == (two.compute, two.autocast),
@@ -78,12 +81,12 @@ def _differences(first: Network, other: Network) -> list[str]:
     return [what for what, alike in same.items() if not alike]
 
 
-def _way(optimizer: Optimizer) -> Any:
+def _identity(optimizer: Optimizer) -> Any:
     return optimizer.settings or optimizer.update
 
 
 def _each(t: int, schedules: Iterable[Callable[[int], Any]]) -> list[Any]:
-    """What each schedule says for round t; one that networks share is asked once."""
+    """The value of each schedule in round t; a schedule that networks share is called once."""
     known: dict[int, Any] = {}
     return [known[id(s)] if id(s) in known else known.setdefault(id(s), s(t)) for s in schedules]
 
@@ -111,9 +114,9 @@ def _sample_weights(networks: Sequence[Network]) -> Tensor | None:
 
 
 class _BlockDiagonal:
-    """The schedule of a fleet. Equal matrices give the same object again, so that W is copied to the device once."""
+    """The mixing schedule of a fleet. Equal matrices return the same object, so that W is copied to the device once."""
 
-    REMEMBERED = 8  # matrices of a cycle
+    REMEMBERED = 8  # matrices, enough for a cycle of that length
 
     def __init__(self, networks: Sequence[Network]) -> None:
         self.schedules = [network.mixing for network in networks]
@@ -121,7 +124,9 @@ class _BlockDiagonal:
 
     def __call__(self, t: int) -> Tensor:
         matrices = [matrix.to_dense() for matrix in _each(t, self.schedules)]
-        content = {id(matrix): matrix.contiguous().numpy().tobytes() for matrix in matrices}  # buffers may be refilled
+        content = {
+            id(matrix): matrix.contiguous().numpy().tobytes() for matrix in matrices
+        }  # not by id: a schedule may reuse a buffer
         key = tuple(content[id(matrix)] for matrix in matrices)
         if key not in self.known:
             if len(self.known) == self.REMEMBERED:
@@ -131,27 +136,36 @@ class _BlockDiagonal:
 
 
 def by_network(rows: Tensor, count: int) -> Tensor:
-    """Take apart a result per participant.
+    """Split a result that has a row per participant of a fleet by network.
 
     Args:
-        rows: `[count · n, …]`, a row per participant of the fleet.
-        count: How many networks the fleet has.
+        rows: `[count · n, …]`.
+        count: The number of networks in the fleet.
 
     Returns:
-        `[count, n, …]`.
+        `[count, n, …]`, a view.
+
+    Example:
+        >>> by_network(torch.arange(6), 2)
+        tensor([[0, 1, 2],
+                [3, 4, 5]])
     """
     return rows.view(count, len(rows) // count, *rows.shape[1:])
 
 
 def blocks(pairs: Tensor, count: int) -> Tensor:
-    """Take apart a result per pair of participants.
+    """Split a result that has an entry per pair of participants of a fleet by network.
 
     Args:
         pairs: `[count · n, count · n]`.
-        count: How many networks the fleet has.
+        count: The number of networks in the fleet.
 
     Returns:
         `[count, n, n]`: the diagonal blocks; pairs from different networks are left out.
+
+    Example:
+        >>> blocks(torch.arange(16).view(4, 4), 2).tolist()
+        [[[0, 1], [4, 5]], [[10, 11], [14, 15]]]
     """
     n = len(pairs) // count
     return torch.stack([pairs[i : i + n, i : i + n] for i in range(0, len(pairs), n)])

@@ -1,7 +1,7 @@
-"""Participants that work in different ways: other optimizers, numbers of local steps, batch sizes.
+"""Participants that differ in optimizer, number of local steps or batch size.
 
-Local work runs group by group, each with rows of one shape, and the results are put into their places. Where somebody's
-batches change their size within a round, or its learning rate changes, steps run phase by phase, each with its groups.
+Local work runs group by group, so that all rows of a group have one shape, and the results are put together again. If
+somebody's batch size or learning rate changes within a round, steps run phase by phase, each with its own groups.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from cascadice import optimizers
 from cascadice.data import batches
 from cascadice.data.batches import PADDING
-from cascadice.engine.learner import Maybe
+from cascadice.engine.learner import Alphas
 from cascadice.engine.networks import Group, Network, Nodes
 from cascadice.engine.rounds import Draw
 from cascadice.optimizers import Optimizer, State
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def optimizers_of(given: Any, nodes: int) -> list[Optimizer]:
-    """The optimizer of each participant; equal names give one object."""
+    """The optimizer of each participant; equal names share one object."""
     if isinstance(given, (str, Optimizer)) or not isinstance(given, Sequence):
         return [optimizers.resolve(given)] * nodes
     if len(given) != nodes:
@@ -37,18 +37,18 @@ def optimizers_of(given: Any, nodes: int) -> list[Optimizer]:
 
 
 def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) -> tuple[Group, ...]:
-    """Participants that work alike, together; none where all do. If the network is `uneven`, only optimizers count."""
-    batch = batch.clamp(min=0) if network.uneven else batch  # as if nobody were missing anywhere
-    ways = list(optimizers) or [network.learner.optimizer] * network.nodes
+    """Group the participants that work alike; () if all do. If the network is `uneven`, only optimizers count."""
+    batch = batch.clamp(min=0) if network.uneven else batch  # ignore padding: it differs from round to round
+    each = list(optimizers) or [network.learner.optimizer] * network.nodes
     kinds: dict[tuple[int, int, int], list[int]] = {}
     for k, (steps, size) in enumerate(batches.sizes(batch)):
-        kinds.setdefault((id(ways[k]), steps, size), []).append(k)
-    if len(kinds) == 1 and -1 not in batch:
+        kinds.setdefault((id(each[k]), steps, size), []).append(k)
+    if len(kinds) == 1 and PADDING not in batch:
         return ()
-    learners = {id(way): replace(network.learner, optimizer=way) for way in ways}
+    learners = {id(optimizer): replace(network.learner, optimizer=optimizer) for optimizer in each}
     return tuple(
-        Group(learners[way], tuple(nodes), steps, size, tuple(ways[nodes[0]].init(network.initial.theta[:1])))
-        for (way, steps, size), nodes in kinds.items()
+        Group(learners[key], tuple(nodes), steps, size, tuple(each[nodes[0]].init(network.initial.theta[:1])))
+        for (key, steps, size), nodes in kinds.items()
     )
 
 
@@ -58,18 +58,18 @@ class Phase(NamedTuple):
     steps: slice
     draw: Draw
 
-    def of(self, samples: Maybe) -> Maybe:
-        """The part of the samples' weights [rows, steps, batch] that belongs to these steps."""
+    def of(self, samples: Alphas) -> Alphas:
+        """The samples' weights [rows, steps, batch] in these steps."""
         return (samples[0][:, self.steps],) if samples else ()
 
     def counts(self, nodes: Nodes) -> Tensor:
-        """How many of these steps each of these participants (all, unless said) makes."""
-        made = (self.draw.batch[:, :, 0] != PADDING).sum(1)
-        return made if nodes is None else made[torch.tensor(list(nodes))]
+        """How many of these steps each of these participants makes."""
+        counts = (self.draw.batch[:, :, 0] != PADDING).sum(1)
+        return counts if nodes is None else counts[torch.tensor(list(nodes))]
 
 
 def phases_in(network: Network, drawn: Draw) -> list[Phase]:
-    """The phases of a round: one, unless the steps of a watched participant differ in batch size or learning rate."""
+    """The phases of a round: one, unless a watched participant's steps differ in batch size or learning rate."""
     steps = drawn.batch.shape[1]
     if not network.uneven or steps == 1:
         return [Phase(slice(0, steps), drawn)]
@@ -88,7 +88,7 @@ def _during(drawn: Draw, steps: slice) -> Draw:
 
 
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
-    """The groups of a phase: the network's own; where who does what changes, these taken apart by its batches."""
+    """The groups of a phase: the network's, split further by batch size and number of steps if it is uneven."""
     if not network.uneven:
         return network.groups
     sizes, parts = batches.sizes(drawn.batch), list[Group]()
@@ -96,25 +96,28 @@ def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
         kinds: dict[tuple[int, int], list[int]] = {}
         for k in group.nodes:
             kinds.setdefault(sizes[k], []).append(k)
-        every = ((size, tuple(nodes)) for size, nodes in kinds.items() if size[0])
-        parts += [group._replace(nodes=nodes, steps=size[0], size=size[1]) for size, nodes in every]
+        parts += [
+            group._replace(nodes=tuple(nodes), steps=steps, size=size)
+            for (steps, size), nodes in kinds.items()
+            if steps
+        ]
     return tuple(parts)
 
 
-def alike_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:
-    """A round's local work in parts of one shape: (the draw of a phase, a group in it), without padding."""
+def uniform_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:
+    """A round's local work in parts of one shape: (the draw of a phase, a group in it)."""
     everybody = Group(network.learner, tuple(range(network.nodes)))
     for _, phase in phases_in(network, drawn):
         groups = groups_in(network, phase)
         yield from ((phase, group) for group in groups or (() if network.uneven else (everybody,)))
 
 
-def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
-    """The state of all optimizers for everybody; who does not use a part of it leaves it at its start."""
+def initial_state(theta: Tensor, optimizers: Sequence[Optimizer]) -> State:
+    """The state of all optimizers; a participant keeps the initial value of any state its optimizer does not use."""
     state: State = {}
-    for k, way in enumerate(ways):
-        for name, value in way.init(theta[k : k + 1]).items():
-            rows = state.setdefault(name, value.expand(len(ways), *value.shape[1:]).clone())
+    for k, optimizer in enumerate(optimizers):
+        for name, value in optimizer.init(theta[k : k + 1]).items():
+            rows = state.setdefault(name, value.expand(len(optimizers), *value.shape[1:]).clone())
             if rows.shape[1:] != value.shape[1:]:
                 raise ValueError(f"optimizers that differ must name their state differently; {name!r} has two shapes.")
             rows[k] = value[0]
@@ -124,11 +127,11 @@ def initial_state(theta: Tensor, ways: Sequence[Optimizer]) -> State:
 def over_groups(
     network: Network, drawn: Draw, nodes: Nodes, given: tuple[Any, ...], like: T, run: Callable[[Group, Nodes, Any], T]
 ) -> T:
-    """`run(group, members, rows of given)` for each group; what it returns goes into the rows of a copy of `like`.
+    """Call `run(group, members, rows of given)` for each group, and put the results into a copy of `like`.
 
-    `nodes` are the participants for which the rows of `given` and `like` stand, in order. What a group does not return,
-    such as the state of other groups' optimizers, stays as it is in `like`, and so do rows of participants that do not
-    train in this round. Where all work alike, it is one call.
+    `nodes` are the participants that the rows of `given` and `like` stand for. What no group returns stays as it is in
+    `like`: the state of other groups' optimizers, and rows of participants that do not train in this round. If all
+    participants work alike, it is a single call, and nothing is copied.
     """
     groups = groups_in(network, drawn)
     if not groups and not network.uneven:  # an uneven network may have a round in which nobody trains
@@ -140,13 +143,13 @@ def over_groups(
         if places:
             index = torch.tensor(places, device=network.device)
             rows = tree_map(lambda tensor, index=index: tensor[index], given)
-            own = tuple(own_state(group, part) if hasattr(part, "state") else part for part in rows)
+            own = tuple(with_own_state(group, part) if hasattr(part, "state") else part for part in rows)
             _put(results, index, run(group, [members[place] for place in places], own))
     return results
 
 
 def _put(results: Any, index: Tensor, part: Any) -> None:
-    """Structures of one form; tensors may be shorter than their place, as a small batch is in a padded one."""
+    """Write `part` into these rows of `results`; its tensors may be smaller, as a batch in a padded one is."""
     if isinstance(results, dict):
         for name in part:
             _put(results[name], index, part[name])
@@ -158,6 +161,6 @@ def _put(results: Any, index: Tensor, part: Any) -> None:
             _put(place, index, value)
 
 
-def own_state(group: Group, rows: Any) -> Any:
-    """The rows with the state of the group's own optimizer, out of that of all optimizers."""
+def with_own_state(group: Group, rows: Any) -> Any:
+    """The rows with only the state of the group's own optimizer."""
     return rows if group.state is None else rows._replace(state={name: rows.state[name] for name in group.state})

@@ -18,12 +18,18 @@ from cascadice.losses import Loss
 from cascadice.optimizers import Optimizer, State
 
 Buffers = dict[str, Tensor]
-Maybe = tuple[()] | tuple[Tensor]
-"""A tensor that may be left out: () where it is, as pytrees and vmap like it."""
+Alphas = tuple[()] | tuple[Tensor]
+"""Weights α of updates or samples; () if all are 1, which pytrees and vmap handle better than None."""
 
 
 class Participants(NamedTuple):
-    """What participants carry from round to round, stacked on a leading axis; one participant has no such axis."""
+    """What participants carry from round to round, stacked on a leading axis; a single participant has no such axis.
+
+    Attributes:
+        theta: The trainable parameters, one flat row per participant.
+        state: The optimizer's state by name, e.g. momentum.
+        buffers: The model's buffers by name, e.g. running statistics of BatchNorm.
+    """
 
     theta: Float[Tensor, "*n d"]
     state: State
@@ -32,11 +38,21 @@ class Participants(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """A model, its loss and its optimizer. Both copies of the model are only templates: parameters come from outside.
+    """A model, its loss and its optimizer. The modules are templates: parameters are passed in.
 
-    Only parameters that require a gradient are trained, gossiped and measured; the others are everybody's, and all
-    copies share them. A module is not safe to call from two threads (its parameters are swapped in and out), so each
-    has its own `twin`.
+    Only parameters that require a gradient are trained, gossiped and measured. The frozen ones are the same for
+    everybody, and all copies share them. A module is not safe to call from two threads, because its parameters are
+    swapped in and out, so each thread has its own `twin`.
+
+    Attributes:
+        training: The model in training mode.
+        evaluating: The model in evaluation mode.
+        loss: The training loss, a function of (outputs, targets).
+        optimizer: What turns gradients into updates.
+        compute: The precision of forward and backward passes; None for that of the parameters.
+        stochastic: Whether the model draws random numbers in training (dropout).
+        autocast: The precision of `torch.autocast`, if training runs in it.
+        masks: The generator states that dropout restarts from.
     """
 
     training: nn.Module
@@ -50,11 +66,11 @@ class Learner:
 
     @property
     def size(self) -> int:
-        """Parameters of one participant."""
-        return sum(p.numel() for p in trained(self.training).values())
+        """The number of trainable parameters."""
+        return sum(p.numel() for p in trainable(self.training).values())
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:
-        """In it a training pass in mixed precision runs; it keeps no casts, because parameters are swapped."""
+        """The autocast context of a training pass; it caches no casts, because parameters are swapped."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(device.type, self.autocast, cache_enabled=False)
@@ -68,7 +84,7 @@ def learner(model: nn.Module, loss: Loss, optimizer: Optimizer, compute: torch.d
     """A learner from copies of the user's model; `compute` is the precision of its forward and backward passes."""
     if not callable(loss):
         raise TypeError(f"the loss must be a function of (outputs, targets), such as losses.mse; found {loss!r}.")
-    if not trained(model):
+    if not trainable(model):
         raise ValueError("the model must have parameters to train; found none with requires_grad.")
     own = deepcopy(model)
     for frozen in frozen_of(own):
@@ -77,8 +93,8 @@ def learner(model: nn.Module, loss: Loss, optimizer: Optimizer, compute: torch.d
     return Learner(own.train(), _sharing(own).eval(), loss, optimizer, compute)
 
 
-def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name; those that layers share once."""
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name; those shared by several layers once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -88,24 +104,24 @@ def frozen_of(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _sharing(model: nn.Module) -> nn.Module:
-    """A copy of the model with the same frozen parameters: of a large model they are nearly everything."""
+    """A copy of the model that shares its frozen parameters, which may be nearly all of a large model."""
     return deepcopy(model, {id(p): p for p in frozen_of(model)})
 
 
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
-    """The parameters of a model that are trained, as one row."""
-    return torch.cat([p.detach().reshape(-1) for p in trained(model).values()])
+    """The trainable parameters of a model, as one row."""
+    return torch.cat([p.detach().reshape(-1) for p in trainable(model).values()])
 
 
 def unflatten(model: nn.Module, theta: Float[Tensor, " d"]) -> Iterator[tuple[str, Tensor]]:
-    """Name and value of each parameter: views of the row. Split, not sliced: its backward is one concatenation."""
-    named = trained(model)
+    """Name and value of each parameter, as views of the row; `split`, whose backward is one concatenation."""
+    named = trainable(model)
     pieces = torch.split(theta, [p.numel() for p in named.values()])
     return ((name, piece.view(p.shape)) for (name, p), piece in zip(named.items(), pieces, strict=True))
 
 
 def logits_of(output: Any) -> Tensor:
-    """The tensor in a model's output that losses take: the output itself, or what it calls its logits."""
+    """The tensor that losses take: the model's output itself, or its `logits`."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         raise TypeError(
@@ -116,14 +132,14 @@ def logits_of(output: Any) -> Tensor:
 
 
 def arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How a model is called with these inputs: its arguments, and its keyword arguments."""
+    """The positional and keyword arguments with which a model takes these inputs."""
     if isinstance(x, dict):
         return (), x
     return (x, {}) if isinstance(x, tuple) else ((x,), {})
 
 
 def call(model: nn.Module, x: Inputs) -> Tensor:
-    """The model's logits with the parameters it has."""
+    """The model's logits with its own parameters."""
     args, named = arguments(x)
     return logits_of(model(*args, **named))
 
@@ -137,7 +153,7 @@ def forward(model: nn.Module, tensors: dict[str, Tensor], x: Inputs, compute: to
 
 def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Inputs) -> tuple[Tensor, Buffers]:
     """The training model's outputs on one batch, and its buffers afterwards."""
-    # in the precision of the pass, or what it writes into them (running statistics) would go into copies and be lost
+    # in the precision of the pass, or running statistics would be written into a cast copy and lost
     after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}
     learner.masks.rewind()
     outputs = forward(learner.training, {**parameters, **after}, x, learner.compute)
@@ -163,11 +179,11 @@ def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
 
 
 def gradient(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe = ()
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Alphas = ()
 ) -> tuple[Tensor, Tensor, Buffers]:
-    """The gradient by torch.func, the loss and the buffers afterwards: can be vmapped, compiled, differentiated again.
+    """The gradient by torch.func, the loss and the buffers afterwards; can be vmapped, compiled, differentiated again.
 
-    With weights α on the `samples`, their terms in the gradient are scaled, whatever their part in the loss is:
+    Weights α on `samples` scale each sample's term in the gradient, not in the loss:
 
         g = Σ_i α_i J_iᵀ ∂L/∂output_i
     """
@@ -185,7 +201,7 @@ def gradient(
 
 
 def broadcast(weights: Float[Tensor, " rows"], like: Tensor) -> Tensor:
-    """Weights of rows, or of samples, in a form that multiplies everything that belongs to one."""
+    """Weights of rows or samples, shaped to multiply all entries of each."""
     return weights.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
 
 
@@ -196,7 +212,7 @@ buffers, and the loss before it."""
 
 def pure_step(
     learner: Learner, theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor,
-    samples: Maybe = (), out: Tensor | None = None,
+    samples: Alphas = (), out: Tensor | None = None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
     """One step by torch.func: can be vmapped, compiled and differentiated again."""
     by_theta, loss, buffers = gradient(learner, theta, buffers, x, y, samples)
@@ -205,20 +221,13 @@ def pure_step(
 
 
 def local_steps(
-    learner: Learner,
-    before: Participants,
-    x: Inputs,
-    y: Tensor,
-    lr: Float[Tensor, ""],
-    samples: Maybe = (),
-    *,
-    step: Step | None = None,
-    out: Tensor | None = None,
-) -> tuple[Participants, Float[Tensor, ""]]:
-    """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step for each of its batches.
+    learner: Learner, before: Participants, x: Inputs, y: Tensor, lr: Float[Tensor, ""], samples: Alphas = (), *,
+    step: Step | None = None, out: Tensor | None = None,
+) -> tuple[Participants, Float[Tensor, ""]]:  # fmt: skip
+    """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step per batch; and its mean loss.
 
-    `samples` [steps, batch] weights the terms of single samples in each gradient. `step` is another way to make a
-    step; `out` receives θ^{t+½}.
+    `samples` [steps, batch] weights the samples' terms in each gradient. `step` replaces `pure_step`; `out` receives
+    θ^{t+½}.
     """
     theta, state, buffers = before
     make = partial(pure_step, learner) if step is None else step

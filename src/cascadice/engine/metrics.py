@@ -1,4 +1,4 @@
-"""How good each participant's model is."""
+"""Loss and accuracy of each participant's model."""
 
 from collections.abc import Callable, Sequence
 from math import nan
@@ -18,14 +18,14 @@ from cascadice.engine.rounds import rows_of
 from cascadice.losses import Loss, accuracy, cross_entropy, mse
 
 CHUNK = 512  # samples in one pass
-MOST_OUTPUTS = 2**25  # numbers held at once where a loss must see a participant's outputs for all samples
+MOST_OUTPUTS = 2**25  # numbers held at once if a loss must see a participant's outputs for all samples
 
 Run = Callable[[Participants, Tensor, tuple[Loss, ...]], Tensor]
 """(participants, indices of samples, measures) -> [measures, n]: each measure of each participant on these samples."""
 
 
 class Metrics(NamedTuple):
-    """Of each participant's model; accuracy is NaN where targets are not classes."""
+    """Loss and accuracy of each participant's model; accuracy is NaN if targets are not classes."""
 
     loss: Float[Tensor, " n"]
     accuracy: Float[Tensor, " n"]
@@ -40,12 +40,16 @@ def evaluate(
     chunks. Any other loss is applied once to all outputs of a participant, so these must fit into memory.
 
     Args:
+        network: The network to be evaluated.
         participants: What they carry, e.g. `round.after`.
-        samples: What to evaluate on; the test data unless given.
-        chunk: Samples in one pass: more need more memory.
+        samples: What to evaluate on; by default the test data.
+        chunk: Samples in one pass; more need more memory.
 
     Returns:
-        `loss` and `accuracy`, each with one value a participant.
+        `loss` and `accuracy`, each with one value per participant.
+
+    Raises:
+        ValueError: If there are no samples.
 
     Example:
         >>> float(evaluate(network, rounds[-1].after).accuracy.mean())
@@ -78,20 +82,20 @@ def _targets(y: Tensor) -> int:
 MEANS: tuple[tuple[Loss, Callable[[Tensor], int]], ...] = (
     (cross_entropy, _targets), (F.cross_entropy, _targets), (accuracy, _targets), (mse, len), (F.mse_loss, len),
 )  # fmt: skip
-"""Measures that are plain means; of each, how many terms it has for these targets, up to a constant factor."""
+"""Measures that are plain means, each with the number of its terms for given targets, up to a constant factor."""
 
 
 def _average(
     run: Run, participants: Participants, y: Tensor, chunks: Sequence[Tensor], measures: tuple[Loss, ...]
 ) -> Float[Tensor, "measures n"]:
-    """Means over all samples: those of the chunks, each weighted by its share of the terms."""
+    """Means over all samples: the means of the chunks, weighted by their shares of the terms."""
     counts = [count for measure in measures for mean, count in MEANS if mean is measure]
     parts = []
     for index, targets in zip(chunks, torch.split(y, len(chunks[0])), strict=True):
         shares = [count(targets) / (count(y) or nan) for count in counts]
         if any(shares):
             values = zip(shares, run(participants, index, measures), strict=True)
-            # without a term a mean is NaN, and has no part in the whole
+            # the mean of a chunk without terms is NaN, and must not count
             parts.append(torch.stack([share * value if share else torch.zeros_like(value) for share, value in values]))
     return torch.stack(parts).sum(0)
 
@@ -99,10 +103,10 @@ def _average(
 def _at_once(
     run: Run, participants: Participants, y: Tensor, chunks: Sequence[Tensor], measures: tuple[Loss, ...]
 ) -> Float[Tensor, "measures n"]:
-    """Measures of any kind, of the outputs for all samples, a few participants at a time."""
+    """Any measures, applied to the outputs for all samples, a few participants at a time."""
     everything = torch.cat(tuple(chunks))
     one, two = (run(rows_of(participants, slice(1)), everything[:many], (_outputs,))[0, 0] for many in (1, 2))
-    if len(two) != 2 * len(one):  # the rows are not the samples', so outputs of chunks cannot be joined
+    if len(two) != 2 * len(one):  # not one row of outputs per sample, so outputs of chunks cannot be joined
         return run(participants, everything, measures)
     together, parts = max(1, MOST_OUTPUTS // (len(y) * one.numel())), []
     for start in range(0, len(participants.theta), together):

@@ -20,18 +20,18 @@ from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.compression import Compression
-from cascadice.engine.dropout import GeneratorState, Start
-from cascadice.engine.learner import Learner, Maybe, Participants, trained, unflatten
+from cascadice.engine.dropout import DropoutStart, GeneratorState
+from cascadice.engine.learner import Alphas, Learner, Participants, trainable, unflatten
 from cascadice.engine.rounds import Draw
 
 Nodes = Sequence[int] | None
-"""Participants for which rows stand, in order; None for all."""
+"""The participants that rows stand for, in order; None for all."""
 
 
 class Group(NamedTuple):
-    """Participants that work alike: with one optimizer, as many local steps, batches of one size; all, if nothing else.
+    """Participants that work alike: the same optimizer, number of local steps and batch size.
 
-    `state` names what their optimizer keeps.
+    With the defaults, it is everybody, with unpadded batches. `state` lists the names of their optimizer's state.
     """
 
     learner: Learner
@@ -42,14 +42,15 @@ class Group(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """How much of each row's update, and of each sample in it, counts. () is all of it.
+    """How much each row's update, and each sample in it, counts; () means fully.
 
-    `updates` [rows] is α_j: (θ, state)^t + α_j Δ_j is sent. `samples` [rows, steps, batch] is α_i, the weight of a
-    sample's term in its gradient.
+    Attributes:
+        updates: α_j [rows]: the row sends (θ, state)^t + α_j Δ_j.
+        samples: α_i [rows, steps, batch]: the weight of a sample's term in the gradient.
     """
 
-    updates: Maybe = ()
-    samples: Maybe = ()
+    updates: Alphas = ()
+    samples: Alphas = ()
 
 
 ALL = Weights()
@@ -61,20 +62,37 @@ class LocalInputs(NamedTuple):
     x: Any  # Inputs
     y: Tensor
     lr: Float[Tensor, " rows"]
-    samples: Maybe
-    starts: tuple[Start, ...]
+    samples: Alphas
+    starts: tuple[DropoutStart, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Participants, their data and how they talk. `draw` and `load` are pure functions of (network, round).
+    """Everything that determines a run; `network` builds one. Training is then a pure function of it.
 
-    `groups` is empty where all participants work alike, by `learner`. `sample_weights` says how much the term of each
-    training sample counts in each participant's gradients. `seeds` are those of networks that stand side by side;
-    `members` are the numbers of these participants in a network of which this is a part. `generators` has the states
-    from which the dropout of a watched loop was drawn, by round, participant and step; else it is drawn from the seed.
-    In a watched loop that is `uneven`, sizes of batches and learning rates change from step to step, numbers of steps
-    from round to round, and somebody may not train at all.
+    Attributes:
+        learner: The model, loss and optimizer.
+        initial: What the participants carry before round 0.
+        data: Training and test samples.
+        batches: t -> the indices of the training samples of round t.
+        mixing: t -> W of round t.
+        lr: t -> the learning rate of round t.
+        q: The participants' weights in what is measured.
+        seed: What all randomness is derived from.
+        strategy: How many participants run at once: "loop", "vmap" or "compile".
+        partition: Who holds which training samples; None if only batches were given.
+        corruptions: Faults in participants' data.
+        behaviours: Participants that do not follow the protocol, or are absent.
+        compression: How updates are compressed before they are sent; None if they are not.
+        groups: Participants that work alike; empty if all do, with `learner`.
+        sample_weights: How much each training sample counts in each participant's gradients; None if fully.
+        seeds: In a fleet, the seeds of its networks.
+        members: In one process's part of a network, its participants' numbers in the whole network.
+        holdings: In one process's part of a network, how many training samples each participant of the whole holds.
+        generators: In a watched loop, round -> the generator states that dropout started from, for each participant a
+            list with one per step.
+        uneven: Whether batch sizes, learning rates or numbers of steps vary, or somebody sits out, as in a watched loop
+            or with batches given by a function.
     """
 
     learner: Learner
@@ -94,6 +112,7 @@ class Network:
     sample_weights: Float[Tensor, "n size"] | None = None
     seeds: tuple[int, ...] = ()
     members: tuple[int, ...] = ()
+    holdings: tuple[int, ...] = ()
     generators: Callable[[int], tuple[tuple[GeneratorState, ...], ...]] | None = None
     uneven: bool = False
 
@@ -109,32 +128,32 @@ class Network:
         )
 
     def _repr_html_(self) -> str:
-        """In a notebook."""
+        """How a notebook shows it."""
         what, _, rest = repr(self).removesuffix(")").partition("(")
         return f"<b>{what}</b>: {escape(rest)}; data: {escape(self.data.name)}"
 
     @property
     def nodes(self) -> int:
-        """How many participants there are."""
+        """The number of participants."""
         return len(self.initial.theta)
 
     @property
     def whole(self) -> int:
-        """How many participants the network has of which this may be a part."""
+        """The number of participants in the whole network, of which this may be a part."""
         return self.mixing(0).shape[0] if self.members else self.nodes
 
     @cached_property
     def weights(self) -> Float[Tensor, " n"]:
-        """q where the participants live, in their precision."""
+        """q on the participants' device, in their precision."""
         return self.q.to(self.initial.theta)
 
     @property
     def blocks(self) -> int:
-        """How many networks stand side by side."""
+        """The number of networks in a fleet; 1 otherwise."""
         return max(1, len(self.seeds))
 
     def origins(self, nodes: Sequence[int]) -> list[tuple[int, int]]:
-        """The (seed, number) by which each of these participants draws: as in its own network."""
+        """The (seed, number) that each of these participants draws with: the same as in its own network."""
         if self.members:
             return [(self.seed, self.members[k]) for k in nodes]
         size, own = self.nodes // self.blocks, self.seeds or (self.seed,)
@@ -142,24 +161,40 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the participants live."""
+        """The device of the participants' parameters."""
         return self.initial.theta.device
 
     @property
     def learners(self) -> tuple[Learner, ...]:
-        """The different ways in which participants work."""
+        """One learner for each group; one if all participants work alike."""
         return tuple(group.learner for group in self.groups) or (self.learner,)
 
 
 def draw(network: Network, t: int) -> Draw:
-    """What chance and schedules say for round t. Batch and rates are copies: their functions may refill one buffer."""
+    """Draw round t: its batches, mixing matrix, learning rates and conduct.
+
+    Batches and rates are copied, because the functions that make them may reuse a buffer.
+
+    Args:
+        network: The network to draw for.
+        t: The number of the round.
+
+    Returns:
+        What `Operator.apply` needs besides the participants.
+
+    Raises:
+        ValueError: If a learning rate is negative, too large for the parameters' dtype, or not one per participant.
+
+    Example:
+        >>> draw(network, 0).batch.shape
+    """
     conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
     states = network.generators(t) if network.generators else ()
     return Draw(t, network.batches(t).clone(), network.mixing(t), _drawn_rate(network, t), conduct, states)
 
 
 def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
-    """The learning rate of round t, one for everybody or one each."""
+    """The learning rate of round t, checked: one for everybody or one each."""
     lr, nodes, dtype = network.lr(t), network.nodes, network.initial.theta.dtype
     rates = torch.as_tensor(lr)
     if not rates.dim():
@@ -168,10 +203,10 @@ def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
         if rate < 0:
             raise ValueError(f"lr must be at least 0; round {t} has {rate:g}. To ascend, negate the loss.")
         return rate
-    by_step = network.uneven and rates.dim() == 2 and len(rates) == nodes  # of a watched loop
+    by_step = network.uneven and rates.dim() == 2 and len(rates) == nodes  # in a watched loop
     if rates.shape != (nodes,) and not by_step:
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
-    # of rates on CUDA only the first are looked at, because a look waits for the device
+    # on CUDA only the first round's rates are checked, because reading them waits for the device
     if (t == 0 or not rates.is_cuda) and bool((rates < 0).any()):
         k, rate = int(rates.reshape(nodes, -1).amin(1).argmin()), float(rates.min())
         raise ValueError(
@@ -181,19 +216,29 @@ def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
 
 
 def load(
-    network: Network, drawn: Draw, nodes: Nodes = None, samples: Maybe = (), group: Group | None = None
+    network: Network, drawn: Draw, nodes: Nodes = None, samples: Alphas = (), group: Group | None = None
 ) -> LocalInputs:
-    """The inputs of the local work of these participants (all, unless said), one row each, in the round that was drawn.
+    """Load the inputs of local work in the round that was drawn.
 
-    Rows of a `group` have its number of steps and its batch size; the rest of a padded batch, and of the weights of
-    `samples`, is cut off.
+    Args:
+        network: The network whose data they are.
+        drawn: The round.
+        nodes: The participants to load for, one row each; None for all.
+        samples: Weights of samples, [rows, steps, batch], which multiply the network's own.
+        group: The group these participants belong to; padding beyond its steps and batch size is cut off.
+
+    Returns:
+        Inputs, targets, learning rates, weights of samples, and where dropout starts.
+
+    Example:
+        >>> x, y, *_ = load(network, draw(network, 0), [3])
     """
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     batch = drawn.batch if nodes is None else drawn.batch[torch.tensor(rows)]
     if group is not None:
         batch, *weights = (part[:, : group.steps, : group.size] for part in (batch, *samples))
         samples = tuple(weights)
-    x, y = network.data.train.take(batch.to(network.device, non_blocking=True))
+    x, y = network.data.train.take(batch)
     x = in_precision(x, network.initial.theta.dtype)
     origins = network.origins(rows)
     x, y = corruption.corrupt(
@@ -203,11 +248,11 @@ def load(
         held = network.sample_weights if nodes is None else network.sample_weights[rows]
         own = held.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
         samples = (own * samples[0],) if samples else (own,)
-    return LocalInputs(x, y, rates(network, drawn, nodes), samples, starts(network, drawn, nodes))
+    return LocalInputs(x, y, rates(network, drawn, nodes), samples, dropout_starts(network, drawn, nodes))
 
 
-def starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Start, ...]:
-    """Where the draws of each of these participants (all, unless said) begin; () where the model makes none."""
+def dropout_starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[DropoutStart, ...]:
+    """Where the dropout of each of these participants starts; () if the model draws nothing."""
     if not network.learner.stochastic:
         return ()
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
@@ -217,9 +262,9 @@ def starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Start, .
 
 
 def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:
-    """The learning rate of each of these participants (all, unless said)."""
+    """The learning rate of each of these participants."""
     if isinstance(drawn.lr, Tensor):
-        return rows_for(network, drawn.lr, nodes)
+        return values_for(network, drawn.lr, nodes)
     rows = network.nodes if nodes is None else len(nodes)
     return _rates(drawn.lr, rows, network.initial.theta.dtype, network.device)
 
@@ -229,14 +274,14 @@ def _rates(lr: float, rows: int, dtype: torch.dtype, device: torch.device) -> Te
     return torch.full((rows,), lr, dtype=dtype, device=device)
 
 
-def rows_for(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
-    """The values of these participants, always in a new tensor: rates are cached, and `values` may be overwritten."""
+def values_for(network: Network, values: Tensor, nodes: Nodes) -> Tensor:
+    """These participants' entries of `values`, always as a new tensor, because `values` may be overwritten."""
     pick: Any = slice(None) if nodes is None else torch.tensor(list(nodes))
     return values[pick].to(network.initial.theta)
 
 
-def draws_inside(network: Network, t: int) -> bool:
-    """Whether round t draws more than batches and W on its way: corrupted data, or noise in place of updates."""
+def draws_within_round(network: Network, t: int) -> bool:
+    """Whether round t draws more than `draw` does: corrupted data, or noise in place of updates."""
     noisy = [b for b in network.behaviours if behaviours.BEHAVIOURS[b.kind].noise]
     return any(each.applies(t, node) for each in (*network.corruptions, *noisy) for node in each.nodes)
 
@@ -245,7 +290,9 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
     """Participant k's model as an ordinary module, in evaluation mode.
 
     Args:
+        network: The network of the participant.
         participants: What the participants carry, e.g. `round.after`.
+        k: The participant.
 
     Returns:
         A copy of the model with the parameters and buffers of k.
@@ -255,7 +302,7 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
     """
     module = deepcopy(network.learner.evaluating)
     values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
-    with torch.no_grad():  # not load_state_dict, which knows nothing of buffers that are not saved
-        for name, own in (*trained(module).items(), *module.named_buffers()):
+    with torch.no_grad():  # not load_state_dict, which leaves out non-persistent buffers
+        for name, own in (*trainable(module).items(), *module.named_buffers()):
             own.copy_(values[name])
     return module

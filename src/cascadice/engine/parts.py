@@ -1,7 +1,7 @@
-"""A part of a network: the participants of one process, which hears from the others by messages.
+"""The part of a network that one process trains; it hears from the other parts by messages.
 
-A part is a `Network` like any other. Its rows are its own participants; what they draw, and who hears whom, is as in
-the whole network, so W^t stays the matrix of everybody.
+A part is a `Network` whose rows are its own participants. They draw the same as in the whole network, and W stays the
+matrix of everybody.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,17 @@ Attack = TypeVar("Attack", Corruption, Behaviour)
 
 
 def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
-    """Who belongs to which part: participants in order, as evenly as they go.
+    """Split participants, in order, into parts whose sizes differ by at most one.
+
+    Args:
+        nodes: The number of participants.
+        parts: The number of parts, e.g. processes.
+
+    Returns:
+        The participants of each part.
 
     Raises:
-        ValueError: Where there are more parts than participants.
+        ValueError: If there are more parts than participants.
 
     Example:
         >>> split(5, 2)
@@ -41,7 +48,13 @@ def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
 
 
 def numbered(members: Sequence[int]) -> str:
-    """Participants in words: "participant 3", "participants 4–7", "participants 1, 5".
+    """Name participants in words: "participant 3", "participants 4–7", "participants 1, 5".
+
+    Args:
+        members: Their numbers.
+
+    Returns:
+        The words, for messages and tables.
 
     Example:
         >>> numbered((4, 5, 6, 7))
@@ -55,16 +68,17 @@ def numbered(members: Sequence[int]) -> str:
 
 
 def part_of(network: Network, members: Sequence[int]) -> Network:
-    """The network with these participants' rows alone.
+    """The network with only these participants' rows.
 
     Args:
+        network: The whole network.
         members: Their numbers in the whole network, in ascending order.
 
     Returns:
-        A network to train with an exchange that hears from the others.
+        A network to train with an exchange of messages.
 
     Raises:
-        ValueError: Where members are not participants of the network, or the network is already a part or a fleet.
+        ValueError: If members are not participants of the network, or the network is already a part or a fleet.
 
     Example:
         >>> mine = part_of(network, (2, 3))
@@ -76,36 +90,46 @@ def part_of(network: Network, members: Sequence[int]) -> Network:
     if not members:
         raise ValueError("a part must have members; found none.")
     chosen = check_members(members, network.nodes)
-    return narrowed(replace(network, initial=rows_of(network.initial, torch.tensor(chosen).to(network.device))), chosen)
+    return restricted(
+        replace(network, initial=rows_of(network.initial, torch.tensor(chosen).to(network.device))), chosen
+    )
 
 
 def check_members(members: Sequence[int], nodes: int) -> tuple[int, ...]:
-    """These participants of a network, which must be in ascending order."""
+    """The members as a tuple; they must be participants of the network, in ascending order."""
     chosen = tuple(members)
     if list(chosen) != sorted(set(chosen)) or (chosen and not 0 <= chosen[0] <= chosen[-1] < nodes):
         raise ValueError(f"members must be participants below {nodes}, in ascending order; found {chosen}.")
     return chosen
 
 
-def narrowed(network: Network, members: tuple[int, ...]) -> Network:
-    """What says something of everybody, but for W, cut down to members, whose rows `initial` has already."""
-    rows, place = torch.tensor(members), {k: i for i, k in enumerate(members)}
-    groups = [group._replace(nodes=tuple(place[k] for k in group.nodes if k in place)) for group in network.groups]
+def restricted(network: Network, members: tuple[int, ...]) -> Network:
+    """The network with everything but W and `initial` restricted to members; `initial` has only their rows already.
+
+    Only the training samples that members hold are kept. Without a partition it is unknown which these are, and all are
+    kept.
+    """
+    parts, lr = network.partition, network.lr  # not the network: a function that holds it would keep all its data
+    own = None if parts is None else [parts[k] for k in members]
+    rows, row_of = torch.tensor(members), {k: i for i, k in enumerate(members)}
+    groups = [group._replace(nodes=tuple(row_of[k] for k in group.nodes if k in row_of)) for group in network.groups]
     return replace(
         network,
+        data=network.data if own is None else network.data.keep(torch.cat(own)),
         batches=of_some(network.batches, rows),
-        lr=lambda t: rate[rows] if isinstance(rate := network.lr(t), Tensor) and rate.dim() else rate,
+        lr=lambda t: rate[rows] if isinstance(rate := lr(t), Tensor) and rate.dim() else rate,
         q=network.q[rows],
-        partition=None if network.partition is None else [network.partition[k] for k in members],
-        corruptions=_numbered(network.corruptions, place),
-        behaviours=_numbered(network.behaviours, place),
+        partition=own,
+        holdings=tuple(map(len, parts or ())),
+        corruptions=_of_rows(network.corruptions, row_of),
+        behaviours=_of_rows(network.behaviours, row_of),
         groups=tuple(group for group in groups if group.nodes),
         sample_weights=None if network.sample_weights is None else network.sample_weights[rows],
         members=members,
     )
 
 
-def _numbered(attacks: Sequence[Attack], place: dict[int, int]) -> tuple[Attack, ...]:
-    """Those that concern members, by their rows."""
-    own = ((attack, tuple(place[k] for k in attack.nodes if k in place)) for attack in attacks)
+def _of_rows(attacks: Sequence[Attack], row_of: dict[int, int]) -> tuple[Attack, ...]:
+    """The attacks by members, which are numbered by row."""
+    own = ((attack, tuple(row_of[k] for k in attack.nodes if k in row_of)) for attack in attacks)
     return tuple(replace(attack, nodes=nodes) for attack, nodes in own if nodes)

@@ -1,4 +1,4 @@
-"""Watch a training loop that is not ours: its rounds, checked and in our form, for every estimator to read."""
+"""Watch a user's own training loop, and turn it into checked rounds that every estimator can read."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_leaves
 from cascadice import optimizers as pure_optimizers
 from cascadice import topology
 from cascadice.data import DataSet, Samples
-from cascadice.data.batches import PADDING
+from cascadice.data.batches import PADDING, padded
 from cascadice.data.inputs import stacked
 from cascadice.data.samples import WATCHED
-from cascadice.engine.assembly import settled, weights
+from cascadice.engine.assembly import completed, weights
 from cascadice.engine.dropout import GeneratorState, state_of
 from cascadice.engine.groups import initial_state
 from cascadice.engine.learner import Participants, flatten, learner
@@ -26,7 +26,7 @@ from cascadice.engine.networks import Group, Network
 from cascadice.engine.rounds import Draw, Round, rows_of
 from cascadice.engine.sample_buffer import SampleBuffer
 from cascadice.engine.simulation import DivergedError
-from cascadice.engine.torch_optim import carried, check_alike, pure_versions, same, settings, text
+from cascadice.engine.torch_optim import check_alike, describe, pure_versions, same_step, settings, snapshot
 from cascadice.engine.verification import check_gossip, verified
 from cascadice.losses import Loss
 from cascadice.optimizers import State
@@ -34,7 +34,7 @@ from cascadice.optimizers import State
 
 @dataclass(eq=False)
 class _Local:
-    """One participant's local work in a round under way: what it carries now, and what was noted at each step."""
+    """One participant's local work in the current round: what it carries now, and a record of each step."""
 
     now: Participants | None = None
     batches: list[Tensor] = field(default_factory=list)
@@ -47,21 +47,25 @@ class _Local:
 class Recorder:
     """Watches participants' own models and torch.optim optimizers through rounds of training.
 
-    The first `verify` rounds are computed again and must come out the same: influence is measured by replay. Dropout is
-    drawn again from the state that torch's generator had before each pass. Participants may differ in their number of
-    steps, sit rounds out, and make each step on a batch of another size. Cost: a copy of everybody's parameters and
-    state for each local step, and a few a round.
+    Influence is measured by replay, so the first `verify` rounds are computed again and must come out the same. Dropout
+    is repeated from the state that torch's generator had before each pass. Participants may differ in their number of
+    steps, sit rounds out, and use a different batch size in each step. Cost: a copy of everybody's parameters and
+    state for each local step, and a few more per round.
 
     Args:
-        models: The participants' models, all alike.
-        optimizers: An optimizer for each model; they may differ in everything.
-        loss: What is trained on, a function of (outputs, targets).
-        clip: The norm to which gradients are clipped.
+        models: The participants' models, all of one architecture.
+        optimizers: An optimizer of torch.optim for each model; they may differ in kind and options.
+        loss: The training loss, a function of (outputs, targets).
+        clip: The norm to which gradients are clipped, if they are.
         amp: The precision of `torch.autocast`, if passes and losses are computed in it.
-        test: What influence is measured on unless an estimator is told otherwise.
-        q: The participants' weights; equal unless given.
-        window: How many rounds are kept; all of them if None.
-        verify: How many rounds are computed again.
+        test: The data that influence is measured on by default.
+        q: The participants' weights; by default equal.
+        window: How many rounds to keep; all if None.
+        verify: How many rounds to compute again.
+
+    Raises:
+        ValueError: If models are not alike, or optimizers do not step exactly their parameters.
+        TypeError: If an optimizer is not one of torch.optim whose steps can be replayed.
 
     Example:
         >>> recorder = Recorder(models, optimizers, F.cross_entropy)
@@ -94,88 +98,95 @@ class Recorder:
         self._settings = [settings(optimizer) for optimizer in self._optimizers]
         self._pure = pure_versions(self._models, self._optimizers)
         clipped = {step: step if clip is None else pure_optimizers.clip(step, clip) for step in self._pure}
-        self._steps = [clipped[step] for step in self._pure]
-        self._learner = replace(learner(self._models[0], loss, self._steps[0]), autocast=amp)
+        self._clipped = [clipped[step] for step in self._pure]
+        self._learner = replace(learner(self._models[0], loss, self._clipped[0]), autocast=amp)
         device = next(self._models[0].parameters()).device
         self._test, self._samples = None if test is None else test.to(device), SampleBuffer(device)
         self._q, self._verify = weights(q, len(self._models)), verify
-        self._kept: deque[Round] = deque(maxlen=window)
-        self._several, self._blank = len(clipped) > 1, State()
+        self._rounds: deque[Round] = deque(maxlen=window)
+        self._several, self._initial_state = len(clipped) > 1, State()
         if self._several:
-            self._blank = initial_state(torch.stack([flatten(model) for model in self._models]), self._pure)
-        self._initial = self._read()
+            self._initial_state = initial_state(torch.stack([flatten(model) for model in self._models]), self._pure)
+        self._initial = self._snapshot()
         self._strategy = "auto"
         self._groups: tuple[Group, ...] = ()
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds that are kept, oldest first, numbered from 0 at the first one watched."""
-        return list(self._kept)
+        """The rounds that are kept, oldest first; the first one watched has the number 0."""
+        return list(self._rounds)
 
     @property
     def network(self) -> Network:
-        """The participants as a network that has made these rounds: its data are their batches, which they hold.
+        """The participants as a network that made these rounds; its data are their batches.
 
-        Rows of data are used again when their round has left the window: read the network anew after each round.
+        Samples are overwritten once their round has left the window: read the network again after each round.
         """
-        if not any(bool((round_.draw.batch != PADDING).any()) for round_ in self._kept):
+        if not any(bool((round_.draw.batch != PADDING).any()) for round_ in self._rounds):
             raise ValueError(
                 "no round in which somebody trained has been watched. Train inside `with recorder.round(W) as step:`."
             )
-        made = self._made({round_.t: round_.draw for round_ in self._kept})
-        used = (torch.cat([round_.draw.batch[k].flatten() for round_ in self._kept]) for k in range(made.nodes))
+        made = self._network_of({round_.t: round_.draw for round_ in self._rounds})
+        used = (torch.cat([round_.draw.batch[k].flatten() for round_ in self._rounds]) for k in range(made.nodes))
         return replace(made, partition=[torch.unique(numbers[numbers >= 0]) for numbers in used])
 
     @contextmanager
     def round(self, W: Any) -> Iterator[Callable[..., None]]:
-        """Watch one round of local steps and gossip by W. Call what it gives after each `optimizer.step()`:
+        """Watch one round of local steps and gossip by W.
 
-            step(k, x, y, loss=None, *, index=None)
+        Args:
+            W: The mixing matrix of this round.
 
-        Participant k has stepped on the batch (x, y). `loss` is the value it had there, for the record (NaN if not
-        given); `index` are numbers of the samples, in place of running ones.
+        Yields:
+            `step(k, x, y, loss=None, *, index=None)`, to be called after each `optimizer.step()`: participant k has
+            stepped on the batch (x, y). `loss` is its training loss there (NaN if not given); `index` gives the samples
+            numbers, in place of running ones.
+
+        Raises:
+            ValueError: If a step was not reported, or the round cannot be replayed or was not mixed by W.
+            DivergedError: If parameters are no longer finite.
         """
-        mixing, before = topology.matrix(W), self._start()
+        mixing, before = topology.matrix(W), self._start_round()
         if mixing.shape[0] != len(self._models):
             raise ValueError(f"W must be for {len(self._models)} participants; it has {mixing.shape[0]} rows.")
         work = [_Local() for _ in self._models]
         pairs = enumerate(zip(self._optimizers, work, strict=True))
-        hooks = [optimizer.register_step_pre_hook(partial(self._stepping, own, k)) for k, (optimizer, own) in pairs]
+        hooks = [optimizer.register_step_pre_hook(partial(self._before_step, own, k)) for k, (optimizer, own) in pairs]
         hooks += [
-            model.register_forward_pre_hook(partial(_calling, own))
+            model.register_forward_pre_hook(partial(_before_forward, own))
             for model, own in zip(self._models, work, strict=True)
         ]
         try:
-            yield partial(self._note, work)
+            yield partial(self._record_step, work)
         finally:
             for hook in hooks:
                 hook.remove()
-        closed = self._closed(mixing, before, work)
-        if len(self._kept) == self._kept.maxlen:
-            self._samples.forget(self._kept[0].draw.batch)
-        self._kept.append(closed)
+        closed = self._finish(mixing, before, work)
+        if len(self._rounds) == self._rounds.maxlen:
+            self._samples.forget(self._rounds[0].draw.batch)
+        self._rounds.append(closed)
 
     @property
-    def _skips(self) -> bool:
-        """Whether steps may be left out: a GradScaler does so where gradients in float16 are infinite."""
+    def _may_skip_steps(self) -> bool:
+        """Whether steps may be skipped: a GradScaler skips those with infinite gradients in float16."""
         return self._learner.autocast == torch.float16
 
     def _row(self, k: int) -> Participants:
-        """What participant k carries; of what others' optimizers keep, it has what they start with."""
-        row = carried(self._models[k], self._optimizers[k], self._pure[k])
-        others = {name: value[k] for name, value in self._blank.items()}
+        """What participant k carries, with the initial value of any state that its optimizer does not use."""
+        row = snapshot(self._models[k], self._optimizers[k], self._pure[k])
+        others = {name: value[k] for name, value in self._initial_state.items()}
         return row._replace(state=others | row.state)
 
-    def _read(self) -> Participants:
+    def _snapshot(self) -> Participants:
         participants: Participants = stacked([self._row(k) for k in range(len(self._models))])
         return participants
 
-    def _start(self) -> Participants:
-        now = self._read()
-        if not self._kept:
+    def _start_round(self) -> Participants:
+        now = self._snapshot()
+        if not self._rounds:
             self._initial = now
             return now
-        last = self._kept[-1].after
+        last = self._rounds[-1].after
         if not all(map(torch.equal, tree_leaves(now), tree_leaves(last))):
             raise ValueError(
                 "participants must not change between rounds, or influence would be lost on the way; they did. "
@@ -183,23 +194,24 @@ class Recorder:
             )
         return last
 
-    def _stepping(self, work: _Local, k: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Just before the optimizer steps: the only moment at which its learning rate is surely the one it uses."""
-        if bool(getattr(optimizer, "found_inf", False)):  # told by a GradScaler, a fused optimizer skips this step
+    def _before_step(self, work: _Local, k: int, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Note the learning rate just before the optimizer steps: only then is it surely the one that is used."""
+        if bool(getattr(optimizer, "found_inf", False)):  # a fused optimizer with a GradScaler skips this step
             return
         now = settings(optimizer)
-        if not same(now, was := self._settings[k]):
+        if not same_step(now, was := self._settings[k]):
             ratios = " The rates of parameter groups must keep their ratios." if now[:2] == was[:2] else ""
-            found = f"participant {k} has {text(now)}"
-            raise ValueError(f"only the learning rate may change while watched; {found}.{ratios}")
+            raise ValueError(
+                f"only the learning rate may change while watched; participant {k} has {describe(now)}.{ratios}"
+            )
         work.rates.append(now.lr)
 
-    def _note(self, work: list[_Local], k: int, x: Any, y: Any, loss: Any = None, *, index: Any = None) -> None:
+    def _record_step(self, work: list[_Local], k: int, x: Any, y: Any, loss: Any = None, *, index: Any = None) -> None:
         if not 0 <= k < len(work):
             raise ValueError(f"participants are numbered from 0 to {len(work) - 1}; found {k}.")
         own = work[k]
         steps = len(own.rates) - len(own.batches)
-        if steps == 0 and self._skips:
+        if steps == 0 and self._may_skip_steps:
             return
         if steps != 1:
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; there were {steps} since.")
@@ -208,21 +220,21 @@ class Recorder:
         own.losses.append(float("nan") if loss is None else float(torch.as_tensor(loss).detach()))
         own.now = self._row(k)
 
-    def _closed(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
-        """The round that has just ended, if it is one that we could have made."""
-        t, batch = self._kept[-1].t + 1 if self._kept else 0, _batch(work, self._skips)
+    def _finish(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
+        """The round that has just ended, checked."""
+        t, batch = self._rounds[-1].t + 1 if self._rounds else 0, _batch(work, self._may_skip_steps)
         here = zip([rows_of(before, k) for k in range(len(work))], work, strict=True)
         half: Participants = stacked([row if own.now is None else own.now for row, own in here])
         theta = half.theta
         if not bool(torch.isfinite(theta).all()):
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))
-        losses = [sum(own.losses) / max(1, len(own.losses)) for own in work]  # 0 of those that did not train
+        losses = [sum(own.losses) / max(1, len(own.losses)) for own in work]  # 0 if it did not train
         states = tuple(tuple(own.generators) for own in work)
         drawn = Draw(t, batch, W, _rate(work, theta, self._settings[0].lr), (), states)
-        closed = Round(drawn, before, half, self._read(), theta.new_tensor(losses))
+        closed = Round(drawn, before, half, self._snapshot(), theta.new_tensor(losses))
         worked = any(own.batches for own in work)
         if worked and self._strategy == "auto":
-            network = settled(self._made({0: closed.draw._replace(t=0)}), self._steps)
+            network = completed(self._network_of({0: closed.draw._replace(t=0)}), self._clipped)
             self._learner, self._strategy, self._groups = network.learner, network.strategy, network.groups
         if not self._learner.stochastic:
             closed = closed._replace(draw=drawn._replace(generators=()))
@@ -232,24 +244,24 @@ class Recorder:
                 "are made again; somebody's did not."
             )
         if worked and self._verify > 0:
-            closed, self._verify = verified(self._made({t: closed.draw}), closed), self._verify - 1
+            closed, self._verify = verified(self._network_of({t: closed.draw}), closed), self._verify - 1
         check_gossip(closed)
         return closed._replace(after=closed.after._replace(state=half.state))
 
-    def _made(self, draws: dict[int, Draw]) -> Network:
-        """The network in which these rounds were drawn."""
+    def _network_of(self, draws: dict[int, Draw]) -> Network:
+        """The network that drew these rounds."""
         samples = self._samples.samples
         test = samples.subset(torch.arange(0)) if self._test is None else self._test
         data = DataSet(WATCHED, samples, test, ())
-        batches, mixing, rate = (partial(_drawn, draws, part) for part in ("batch", "W", "lr"))
-        states = partial(_drawn, draws, "generators")
+        batches, mixing, rate = (partial(_recorded, draws, part) for part in ("batch", "W", "lr"))
+        states = partial(_recorded, draws, "generators")
         return Network(
             self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy, groups=self._groups,
             generators=states, uneven=self._several or any(map(_uneven, draws.values())),
         )  # fmt: skip
 
 
-def _drawn(draws: dict[int, Draw], part: str, t: int) -> Any:
+def _recorded(draws: dict[int, Draw], part: str, t: int) -> Any:
     if t not in draws:
         raise ValueError(f"round {t} is not among those kept, {min(draws)} to {max(draws)}. Give a larger window.")
     return getattr(draws[t], part)
@@ -260,33 +272,27 @@ def _uneven(drawn: Draw) -> bool:
 
 
 def _batch(work: list[_Local], idle: bool) -> Int[Tensor, "n steps size"]:
-    """The numbers of everybody's samples, padded where some have fewer; `idle` is whether all may have none."""
+    """The numbers of everybody's samples, padded; `idle` says whether a round without any step is allowed."""
     for k, own in enumerate(work):
         if len(own.rates) != len(own.batches):
             raise ValueError(
                 f"step({k}, x, y) must follow each optimizer.step() of {k}; the last one was not reported."
             )
-    most = max(len(own.batches) for own in work)
-    if most == 0 and not idle:
+    if not idle and not any(own.batches for own in work):
         raise ValueError("somebody must make a local step in a round; nobody did.")
-    size = max((len(numbers) for own in work for numbers in own.batches), default=1)
-    batch = torch.full((len(work), max(most, 1), size), PADDING)
-    for k, own in enumerate(work):
-        for step, numbers in enumerate(own.batches):
-            batch[k, step, : len(numbers)] = numbers
-    return batch
+    return padded([own.batches for own in work])
 
 
-def _calling(work: _Local, model: nn.Module, *_: Any) -> None:
-    """Just before a model runs: the state from which its dropout is drawn."""
+def _before_forward(work: _Local, model: nn.Module, *_: Any) -> None:
+    """Note, just before a model runs, the generator state that its dropout starts from."""
     if model.training:
         work.drawing = state_of(next(model.parameters()).device)
 
 
 def _rate(work: list[_Local], like: Tensor, default: float) -> float | Tensor:
-    """The learning rate of the round: one for all, one for each or, where it changes on the way, one for each step."""
+    """The learning rate of the round: one for all, one for each participant or, if it changes, one for each step."""
     usual = next((own.rates[0] for own in work if own.rates), default)
-    each = [own.rates or [usual] for own in work]  # nobody asks for those that do not train
+    each = [own.rates or [usual] for own in work]  # the rate of those that do not train is never used
     if all(rate == usual for own in each for rate in own):
         return usual
     steps = max(map(len, each)) if any(len(set(own)) > 1 for own in each) else 1

@@ -1,4 +1,4 @@
-"""A round as data: what was drawn, what it consumed and produced; a change of it, and an adjoint."""
+"""A round as data: what was drawn for it, what it consumed and produced; and changes and derivatives of these."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,16 +13,21 @@ from cascadice.engine.learner import Participants
 from cascadice.optimizers import State
 
 Conduct = tuple[()] | tuple[Tensor, Tensor]
-"""How participants behave in a round: () where all are honest, else the part of its update each makes, and the factor
-by which it multiplies what it sends."""
+"""How participants behave in a round: () if all are honest, else two values for each of them: the part of its local
+work that it does, and the factor by which it multiplies the update that it sends."""
 
 
 class Draw(NamedTuple):
-    """What was drawn for round t; whatever else depends on chance in it is a function of (seed, t, participant).
+    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant).
 
-    `batch` holds numbers of training samples, −1 where a participant has fewer steps or samples than others.
-    `lr` is one for all, one for each participant or, in a watched loop, one for each of its steps. `generators` holds
-    the states from which a watched loop drew its dropout, [n][steps].
+    Attributes:
+        t: The number of the round, from 0.
+        batch: Indices of training samples; −1 where a participant has fewer steps or samples than others.
+        W: `W[k, j]` is the weight that k gives to what it receives from j.
+        lr: One learning rate for all, one for each participant or, in a watched loop, one for each of its steps.
+        conduct: How participants behave, see `Conduct`.
+        generators: The generator states from which a watched loop drew its dropout, for each participant a list with
+            one per step; () elsewhere.
     """
 
     t: int
@@ -39,10 +44,16 @@ parameters. `draw.W` says who hears whom; it is a copy, which the rule may edit.
 
 
 class Round(NamedTuple):
-    """Everything one communication round consumed (`draw`, `before`) and produced (`half`, `after`, `loss`).
+    """Everything that one communication round consumed and produced.
 
-    `half` is what was sent: after local work, before the exchange. `tape` is left by taped training passes and makes
-    scores of samples cheap. `rule` mixed the round where it was not W: trimmed means and the like.
+    Attributes:
+        draw: What was drawn: batches, mixing matrix, learning rate.
+        before: What participants carried before the round.
+        half: What was sent: after local work, before the exchange.
+        after: What participants carry after the exchange.
+        loss: The mean training loss of each participant over its local steps.
+        tape: What the training pass left for cheap sample scores; () unless `simulate(taped=True)`.
+        rule: What mixed the round if W did not: a trimmed mean, for example.
     """
 
     draw: Draw
@@ -65,17 +76,17 @@ class Round(NamedTuple):
 
     @property
     def W(self) -> Float[Tensor, "n n"]:
-        """`W[k, j]`: the weight k gave to what it received from j."""
+        """`W[k, j]`: the weight that k gave to what it received from j."""
         return self.draw.W
 
     @property
     def update(self) -> Float[Tensor, "n d"]:
-        """Δ_j = θ_j^{t+½} − θ_j^t: what each participant's own data did to it."""
+        """Δ_j = θ_j^{t+½} − θ_j^t: what each participant's own data did to its parameters."""
         return self.half.theta - self.before.theta
 
 
 def unrecorded_rule(draw: Draw, before: Participants, half: Participants) -> Participants:
-    """Stands for the rule of a round that was read from disk: the round knows that W did not mix it, not what did."""
+    """Stands in for the rule of a round that was read from disk, where it is only known that W did not mix it."""
     raise ValueError(
         f"round {draw.t} was mixed by a rule that does not average, and the recording does not hold the rule. "
         "Compute influence while training, or pass the rounds with round._replace(rule=...)."
@@ -83,7 +94,7 @@ def unrecorded_rule(draw: Draw, before: Participants, half: Participants) -> Par
 
 
 class Perturbation(NamedTuple):
-    """A change of (θ, state) for every (receiver, source) pair inside the sources' light cones."""
+    """A change of (θ, state) for every pair (receiver, source) inside the sources' light cones."""
 
     nodes: Int[Tensor, " p"]
     sources: Int[Tensor, " p"]
@@ -92,16 +103,24 @@ class Perturbation(NamedTuple):
 
 
 class Adjoint(NamedTuple):
-    """∂(measured sum)/∂(θ, state) of what each participant carries at one point of a round."""
+    """λ = ∂(what is measured)/∂(θ, state) of each row at one point of a round; pulled backwards."""
 
     theta: Float[Tensor, "n d"]
     state: State
 
 
-class Pulled(NamedTuple):
-    """A round pulled back through: λ^t, and what each participant and each sample contributed on the way.
+Tangent = Adjoint
+"""δ, a change of (θ, state) of each row, pushed forwards: the same two fields as an adjoint."""
 
-    `participants` is of whole updates, of θ and of the optimizer's state; `rates` is of what each learning rate did.
+
+class Pulled(NamedTuple):
+    """What pulling an adjoint back through a round gives.
+
+    Attributes:
+        before: λ^t.
+        participants: What each update contributed, of θ and optimizer state together.
+        rates: What each learning rate contributed: the derivative with respect to a factor on it, at 1.
+        samples: What each sample contributed.
     """
 
     before: Adjoint
@@ -111,23 +130,23 @@ class Pulled(NamedTuple):
 
 
 def rows_of(participants: Participants, nodes: Any) -> Participants:
-    """The rows of these participants, an index or a tensor of them."""
+    """The rows of these participants: an index, a slice or a tensor of indices."""
     rows: Participants = tree_map(lambda tensor: tensor[nodes], participants)
     return rows
 
 
-def moved(here: Participants, change: Perturbation) -> Participants:
-    """What participants have with the change added, a row for each pair."""
+def perturbed(here: Participants, change: Perturbation) -> Participants:
+    """The participants with the change added, a row for each pair."""
     rows = rows_of(here, change.nodes)
     state = {name: value + change.state[name] for name, value in rows.state.items()}
     return Participants(rows.theta + change.theta, state, rows.buffers)
 
 
-def difference(again: Participants, was: Participants, pairs: Perturbation) -> Perturbation:
-    """From what participants had to what rows that stand for them have now."""
-    once = rows_of(was, pairs.nodes)
-    state = {name: again.state[name] - value for name, value in once.state.items()}
-    return pairs._replace(theta=again.theta - once.theta, state=state)
+def difference(changed: Participants, original: Participants, pairs: Perturbation) -> Perturbation:
+    """`changed`, which has a row for each pair, minus the `original` participants of these pairs."""
+    rows = rows_of(original, pairs.nodes)
+    state = {name: changed.state[name] - value for name, value in rows.state.items()}
+    return pairs._replace(theta=changed.theta - rows.theta, state=state)
 
 
 def consensus(theta: Float[Tensor, "n d"]) -> Float[Tensor, ""]:

@@ -1,4 +1,4 @@
-"""Samples that arrive batch by batch, and leave."""
+"""Storage for the samples of a watched loop, which arrive batch by batch and are dropped with their round."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from cascadice.data.inputs import as_inputs
 
 
 class SampleBuffer:
-    """Samples by number: running ones, used again once forgotten, or the user's own, for which each is kept once."""
+    """Samples by number: the user's numbers, each stored once; or running numbers, reused once they are forgotten."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._leaves: list[Tensor] = []  # of the inputs, and the targets as the last
+        self._leaves: list[Tensor] = []  # the tensors of the inputs, then the targets
         self._form: TreeSpec | None = None
         self._known, self._size = torch.zeros(0, dtype=torch.bool), 0
         self._free = torch.zeros(0, dtype=torch.int64)
@@ -24,19 +24,19 @@ class SampleBuffer:
 
     @property
     def samples(self) -> Samples:
-        """All samples, at their numbers; zeros where there is none."""
+        """All samples by number; zeros for numbers without a sample."""
         assert self._form is not None
         *inputs, targets = (leaf[: self._size] for leaf in self._leaves)
         return Samples(tree_unflatten(inputs, self._form), targets)
 
     def put(self, x: Any, y: Any, index: Any = None) -> Int[Tensor, " batch"]:
-        """Copy a batch into the buffer; its numbers there. Cost: a copy; seldom one of everything, for room to grow."""
+        """Copy a batch into the buffer, and return its numbers. Sometimes the buffer grows, and all of it is copied."""
         x = as_inputs(x)
         self._check(x, y)
         given, self._form = [*tree_leaves(x), y], tree_structure(x)
         if index is None:
-            again, self._free = self._free[: len(y)], self._free[len(y) :]
-            rows = torch.cat([again, torch.arange(self._size, self._size + len(y) - len(again))])
+            reused, self._free = self._free[: len(y)], self._free[len(y) :]
+            rows = torch.cat([reused, torch.arange(self._size, self._size + len(y) - len(reused))])
         else:
             rows = _numbers(index, len(y))
         if self._numbered not in (None, index is not None):
@@ -44,10 +44,10 @@ class SampleBuffer:
         self._numbered = index is not None
         size = int(rows.max()) + 1
         if size > len(self._known):
-            room = max(size, 2 * len(self._known))
-            kept = self._leaves or [torch.empty(0, device=self._device)] * len(given)
-            self._leaves = [_longer(old, new, room) for old, new in zip(kept, given, strict=True)]
-            self._known = _longer(self._known, self._known, room)
+            capacity = max(size, 2 * len(self._known))
+            stored = self._leaves or [torch.empty(0, device=self._device)] * len(given)
+            self._leaves = [_longer(old, new, capacity) for old, new in zip(stored, given, strict=True)]
+            self._known = _longer(self._known, self._known, capacity)
         self._size = max(self._size, size)
         places, new = rows.to(self._device), ~self._known[rows].to(self._device)
         for leaf, value in zip(self._leaves, given, strict=True):
@@ -59,7 +59,7 @@ class SampleBuffer:
         return rows
 
     def forget(self, rows: Int[Tensor, "..."]) -> None:
-        """These running numbers may be used again; samples with numbers of their own stay, as others may need them."""
+        """Free these running numbers; samples with the user's own numbers stay, because other rounds may use them."""
         if not self._numbered:
             used = rows[rows >= 0]  # the rest is padding
             self._known[used] = False
@@ -86,8 +86,8 @@ class SampleBuffer:
                 raise ValueError(f"samples must keep their shape and dtype; {name} had {change}. Pad to one length.")
 
 
-def _check_unchanged(kept: Tensor, given: Tensor, places: Tensor) -> None:
-    changed = (kept[places] != given).reshape(len(places), -1).any(1)
+def _check_unchanged(stored: Tensor, given: Tensor, places: Tensor) -> None:
+    changed = (stored[places] != given).reshape(len(places), -1).any(1)
     if changed.any():
         raise ValueError(
             f"a sample must be the same each time it is used; number {int(places[changed][0])} has changed. "

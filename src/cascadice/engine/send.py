@@ -2,21 +2,21 @@
 
     sent = θ^t + α (C(taken · factor · (θ^{t+½} − θ^t)) + noise)        state^t + α taken (state^{t+½} − state^t)
 
-Where nobody misbehaves and nothing is compressed, what is sent is what local work made: the same tensor.
+If nobody misbehaves and nothing is compressed, the result of local work is sent as it is, without a copy.
 """
 
 import torch
 from torch import Tensor
 
 from cascadice.engine import behaviours
-from cascadice.engine.learner import Maybe, Participants, broadcast
-from cascadice.engine.networks import Network, Nodes, rows_for
-from cascadice.engine.rounds import Adjoint, Draw
+from cascadice.engine.learner import Alphas, Participants, broadcast
+from cascadice.engine.networks import Network, Nodes, values_for
+from cascadice.engine.rounds import Adjoint, Draw, Tangent
 from cascadice.optimizers import State
 
 
 def apply(network: Network, drawn: Draw, before: Participants, half: Participants, nodes: Nodes = None) -> Participants:
-    """What these rows send; its parameters are written over those of `half` where they differ."""
+    """What these rows send; where it differs from `half`, the parameters of `half` are overwritten."""
     if drawn.conduct:
         taken, factor = conduct(network, drawn, nodes)
         sent = before.theta + factor * (half.theta - before.theta)
@@ -33,10 +33,10 @@ def apply(network: Network, drawn: Draw, before: Participants, half: Participant
 
 
 def push(
-    network: Network, drawn: Draw, before: Participants, sent: Participants, start: Adjoint, end: Adjoint,
+    network: Network, drawn: Draw, before: Participants, sent: Participants, start: Tangent, end: Tangent,
     nodes: Nodes = None,
-) -> Adjoint:  # fmt: skip
-    """The change of what is sent along changes at the `start` of local work and at its `end`."""
+) -> Tangent:  # fmt: skip
+    """The change of what is sent, given the changes at the `start` and at the `end` of local work."""
     code = network.compression
     if not drawn.conduct and code is None:
         return end
@@ -47,14 +47,14 @@ def push(
         state = {name: torch.lerp(start.state[name], value, broadcast(taken, value)) for name, value in state.items()}
     if code is not None:
         change = code.derivative(change, sent.theta - before.theta)
-    return Adjoint(start.theta + change, state)
+    return Tangent(start.theta + change, state)
 
 
 def pull(
     network: Network, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,
-    updates: Maybe = (),
+    updates: Alphas = (),
 ) -> tuple[Adjoint, Adjoint | None]:  # fmt: skip
-    """`push` and `push_part`, transposed: what of the adjoint reaches local work, and what, if any, goes past it."""
+    """`push` and `push_part` transposed: the part of the adjoint that reaches local work, and the rest."""
     code = network.compression
     if not drawn.conduct and not updates and code is None:
         return adjoint, None
@@ -71,13 +71,13 @@ def pull(
 
 
 def part(before: Participants, half: Participants, alpha: Tensor) -> Participants:
-    """(θ, state)^t + α Δ: of each row's update, the part α; all of it, bit for bit, where α is 1."""
+    """(θ, state)^t + α Δ of each row; exactly `half`, bit for bit, where α is 1."""
     theta = torch.lerp(before.theta, half.theta, broadcast(alpha, half.theta))
     return _part_of_rest(before, half, alpha)._replace(theta=theta)
 
 
 def _part_of_rest(before: Participants, half: Participants, alpha: Tensor) -> Participants:
-    """`part` of everything but the parameters."""
+    """`part` for everything but the parameters."""
     state, buffers = half.state.items(), half.buffers.items()
     return half._replace(
         state={name: torch.lerp(before.state[name], value, broadcast(alpha, value)) for name, value in state},
@@ -86,16 +86,16 @@ def _part_of_rest(before: Participants, half: Participants, alpha: Tensor) -> Pa
 
 
 def push_part(
-    start: Adjoint, end: Adjoint, before: Participants, half: Participants, alpha: Tensor, velocity: Tensor
-) -> Adjoint:
-    """The derivative of `part` along changes at the start and the end, and along α."""
+    start: Tangent, end: Tangent, before: Participants, half: Participants, alpha: Tensor, velocity: Tensor
+) -> Tangent:
+    """The derivative of `part` along changes at the start and the end of local work, and of α with this velocity."""
 
     def between(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
         return torch.lerp(d_old, d_new, broadcast(alpha, new)) + broadcast(velocity, new) * (new - old)
 
     names = end.state
     state = {name: between(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
-    return Adjoint(between(start.theta, end.theta, before.theta, half.theta), state)
+    return Tangent(between(start.theta, end.theta, before.theta, half.theta), state)
 
 
 def _scaled(state: State, alpha: Tensor) -> State:
@@ -103,6 +103,6 @@ def _scaled(state: State, alpha: Tensor) -> State:
 
 
 def conduct(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[Tensor, Tensor]:
-    """The part of its local work that each row does; and, as a column, by what the update of its θ is multiplied."""
-    taken, factor = (rows_for(network, values, nodes) for values in drawn.conduct)
+    """The part of its local work that each row does, and, as a column, the factor on its update of θ."""
+    taken, factor = (values_for(network, values, nodes) for values in drawn.conduct)
     return taken, (taken * factor)[:, None]

@@ -1,4 +1,4 @@
-"""All participants in one process: a generator of rounds."""
+"""Train a network: a generator of rounds, which stops if a loss is no longer a number."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cascadice import loggers
 from cascadice.data.inputs import at
-from cascadice.engine.groups import alike_parts
+from cascadice.engine.groups import uniform_parts
 from cascadice.engine.learner import Participants, measure_all
 from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
@@ -17,26 +17,26 @@ from cascadice.engine.rounds import MixingRule, Round, consensus, rows_of
 
 
 class DivergedError(ArithmeticError):
-    """A participant's loss is no longer a number. On CUDA it is looked at now and then, a few rounds late.
+    """A participant's loss is no longer a number. On CUDA this is noticed up to 16 rounds late.
 
-    `node` is that participant; or, where losses followed from what another one had `sent`, the one who sent it: "sent
-    parameters of norm 1e30 in round 3, and losses".
+    Args:
+        t: The round in which it happened.
+        node: The participant; or, if others' losses followed from the parameters that somebody sent, that one.
+        remedy: What to do.
+        run: Which of several runs it was; the beginning of the message.
+        sent: What `node` sent, e.g. "sent parameters of norm 1e30 in round 3, and losses"; "" if its own loss diverged.
     """
 
     def __init__(
-        self,
-        t: int,
-        node: int,
-        remedy: str = "Lower the learning rate, or clip the gradient.",
-        run: str = "",
+        self, t: int, node: int, remedy: str = "Lower the learning rate, or clip the gradient.", run: str = "",
         sent: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         what = f"participant {node} {sent}" if sent else f"the loss of participant {node}"
         super().__init__(f"{run}{what} became NaN or infinite in round {t}. {remedy}")
         self.t, self.node, self.remedy, self.sent = t, node, remedy, sent
 
     def within(self, run: str, node: int | None = None) -> "DivergedError":
-        """The same, said of a run among several, in which the participant may have another number."""
+        """The same error for one of several runs, in which the participant may have another number."""
         return DivergedError(self.t, self.node if node is None else node, self.remedy, run, self.sent)
 
 
@@ -58,25 +58,26 @@ def simulate(
         θ_k^{t+½} = O_k(θ_k^t, z_k^t)        θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}
 
     Args:
-        network: Who trains on what, and talks to whom.
-        rounds: Where to stop; never if None.
+        network: The network to train; see `network`.
+        rounds: The round to stop before; never if None.
         start: The number of the first round.
-        participants: What they carry before it, e.g. `round.after` of an earlier run; the initial parameters if None.
-        window: If None, rounds are yours to keep. With a number, memory is reused: a round stays intact while the next
+        participants: What they carry before it, e.g. `round.after` of an earlier run; by default the initial ones.
+        window: If None, you may keep every round. With a number, memory is reused: a round stays intact while the next
             `window` rounds are yielded, which on CPU saves allocations that can cost as much as training a small model.
-        taped: Let rounds carry what it takes to score their samples for a third of a training pass. Memory: the
+        taped: Keep in each round what makes scores of its samples cost a third of a training pass. Memory: the
             activations of everybody's batch.
-        rule: Chooses the mixing matrix of each round from what is sent in it.
-        operator: The operator to use, where its exchange is not the one in memory.
-        progress: Show a bar, or without a terminal a few lines.
-        callbacks: Who is told of every round's losses, e.g. `loggers.TensorBoard("logs")`.
+        rule: Chooses how each round is mixed from what is sent in it.
+        operator: The operator to use; defaults to one with an exchange in memory.
+        progress: Show a progress bar; without a terminal, a few lines.
+        callbacks: Called with every round's losses, e.g. `loggers.TensorBoard("logs")`.
 
     Yields:
         The rounds from `start` up to, not including, `rounds`.
 
     Raises:
-        ValueError: If the number of rounds is negative.
-        DivergedError: Where a loss is no longer a number.
+        ValueError: If the number of rounds is negative, or `progress` is asked for without one.
+        TypeError: If the rule is not a function.
+        DivergedError: If a loss is no longer a number.
 
     Example:
         >>> for round in simulate(network, 100):
@@ -88,22 +89,22 @@ def simulate(
         raise ValueError(f"rounds must be at least 0, or None to go on for ever; found {rounds}.")
     numbers = count(start) if rounds is None else range(start, rounds)
     before = network.initial if participants is None else participants
-    unseen: list[tuple[int, Tensor]] = []
-    sizes: dict[int, Tensor] = {}
+    unchecked: list[tuple[int, Tensor]] = []
+    norms: dict[int, Tensor] = {}  # of what was sent, by round
     draws = (draw(network, t) for t in numbers)
     trained = (operator or Operator(network)).train(draws, before, window, taped, rule)
     about = {"participants": network.nodes, "parameters": network.learner.size, "rounds": rounds}
     with loggers.telling(callbacks, about | {"data": network.data.name}) as tell:
         for round_ in _shown(trained, start, rounds) if progress else trained:
-            unseen.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
-            if len(unseen) >= LOOK_EVERY[network.device.type]:
-                _check_finite(network, unseen, sizes)
-            # one participant may blow up the others: what each sends is measured, a pass over theta
+            unchecked.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
+            if len(unchecked) >= LOOK_EVERY[network.device.type]:
+                _check_finite(network, unchecked, norms)
+            # one participant may make all others diverge, so the norm of what each sends is noted: a pass over theta
             if network.behaviours or network.corruptions or network.groups or isinstance(round_.draw.lr, Tensor):
-                sizes[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
+                norms[round_.t] = torch.linalg.vector_norm(round_.half.theta, dim=1)
             tell(round_.t, partial(_metrics, network, round_))
             yield round_
-        _check_finite(network, unseen, sizes)
+        _check_finite(network, unchecked, norms)
 
 
 def _metrics(network: Network, round_: Round) -> Mapping[str, float]:
@@ -119,39 +120,38 @@ def _shown(trained: Iterator[Round], start: int, rounds: int | None) -> Iterator
     return track(trained, rounds, Console(), "training", lambda round_: f"trained round {round_.t}", start=start)
 
 
-# To look at a loss on CUDA is to wait for it, and the next rounds could have been launched meanwhile.
+# Rounds between checks: reading a loss on CUDA waits for it, and the next rounds could be launched meanwhile.
 LOOK_EVERY = {"cpu": 1, "cuda": 16}
 
+OUTLIER = 100  # times the median norm of what is sent
 
-OUTLIER = 100  # times the median size of what is sent
 
-
-def _check_finite(network: Network, unseen: list[tuple[int, Tensor]], sizes: dict[int, Tensor]) -> None:
-    if unseen and not bool(torch.isfinite(torch.stack([loss for _, loss in unseen])).all()):
-        t, loss = next((t, loss) for t, loss in unseen if not bool(torch.isfinite(loss).all()))
+def _check_finite(network: Network, unchecked: list[tuple[int, Tensor]], norms: dict[int, Tensor]) -> None:
+    if unchecked and not bool(torch.isfinite(torch.stack([loss for _, loss in unchecked])).all()):
+        t, loss = next((t, loss) for t, loss in unchecked if not bool(torch.isfinite(loss).all()))
         node = int((~torch.isfinite(loss)).nonzero()[0])
         if not _has_loss(network, t, node):
             no_loss = "The initial model has no finite loss on this batch either"
             raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
-        raise _from_outlier(t, sizes) or DivergedError(t, node)
-    unseen.clear()
+        raise _from_outlier(t, norms) or DivergedError(t, node)
+    unchecked.clear()
 
 
-def _from_outlier(t: int, sizes: dict[int, Tensor]) -> DivergedError | None:
-    """The error to raise if, before round t, somebody had sent far larger parameters than the others."""
-    for earlier, size in sizes.items():
-        middle, most = float(size.nanmedian()), size.nan_to_num(torch.inf, torch.inf).max(0)
-        if earlier < t and float(most.values) > OUTLIER * middle:
-            sent = f"parameters of norm {float(most.values):.3g} in round {earlier} (the median was {middle:.3g})"
+def _from_outlier(t: int, norms: dict[int, Tensor]) -> DivergedError | None:
+    """The error to raise if, before round t, somebody sent far larger parameters than the others."""
+    for earlier, norm in norms.items():
+        median, most = float(norm.nanmedian()), norm.nan_to_num(torch.inf, torch.inf).max(0)
+        if earlier < t and float(most.values) > OUTLIER * median:
+            sent = f"parameters of norm {float(most.values):.3g} in round {earlier} (the median was {median:.3g})"
             remedy = "Lower its learning rate or the strength of its misbehaviour."
             return DivergedError(t, int(most.indices), remedy, sent=f"sent {sent}, and losses")
     return None
 
 
 def _has_loss(network: Network, t: int, k: int) -> bool:
-    """Whether the initial model has a finite loss on the batches of k; else training is not to blame."""
+    """Whether the initial model has a finite loss on the batches of k; if not, training is not to blame."""
     one, learner, losses = rows_of(network.initial, k), network.learner, list[Tensor]()
-    for phase, group in alike_parts(network, draw(network, t)):
+    for phase, group in uniform_parts(network, draw(network, t)):
         if k in group.nodes:
             x, y, *_ = load(network, phase, [k], group=group)
             steps = [(at(x, (0, i)), y[0, i]) for i in range(y.shape[1])]

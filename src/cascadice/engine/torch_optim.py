@@ -1,4 +1,4 @@
-"""torch.optim optimizers and the models they train, read as pure functions and flat rows."""
+"""Read torch.optim optimizers as pure functions, and the models that they train as flat rows."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cascadice import optimizers
 from cascadice.data.inputs import stacked
-from cascadice.engine.learner import Participants, flatten, frozen_of, trained
+from cascadice.engine.learner import Participants, flatten, frozen_of, trainable
 from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
 
@@ -32,27 +32,33 @@ def _adamw(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False, m
     return optimizers.ascending(step) if maximize else step
 
 
-# for each kind: its step as a pure function of its options, and the options that this function does not know
+# our own pure step for a kind, as a function of its options; and the options that it does not support
 PURE: dict[type, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     torch.optim.SGD: (_sgd, ("dampening",)),
     torch.optim.Adam: (_adam, ("decoupled_weight_decay",)),
     torch.optim.AdamW: (_adamw, ()),
 }
-# of which torch's own step is differentiated
+# kinds for which torch's own step is differentiated
 OTHERS: tuple[type, ...] = (
     torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam,
     torch.optim.RMSprop,
 )  # fmt: skip
-TORCH_NAMES = {  # of our state
+TORCH_NAMES = {  # our name of optimizer state -> torch's
     "momentum": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq", "count": "step",
 }  # fmt: skip
-UNLESS_SET = ("amsgrad", "maximize")  # options of pure steps that are told only where they are set
-HOW = ("params", "lr", "foreach", "capturable", "differentiable", "fused")  # how a step is computed, not which
+OMITTED_UNLESS_SET = ("amsgrad", "maximize")  # of our own steps, so that saved settings stay as they were
+EXECUTION_OPTIONS = ("params", "lr", "foreach", "capturable", "differentiable", "fused")  # do not change the step
 
 
 class Settings(NamedTuple):
-    """What decides an optimizer's step: its kind, and the options of each parameter group and its learning rate in
-    parts of the highest, which must not change; and the highest learning rate."""
+    """What determines an optimizer's step. All but `lr` must stay the same while it is watched.
+
+    Attributes:
+        kind: The class in torch.optim.
+        options: The options of each parameter group.
+        parts: The learning rate of each parameter group, divided by the highest.
+        lr: The highest learning rate.
+    """
 
     kind: type
     options: tuple[dict[str, Any], ...]
@@ -61,7 +67,7 @@ class Settings(NamedTuple):
 
 
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
-    """The settings of a torch.optim optimizer as they are now; subclasses may step as they like, and are refused."""
+    """The current settings of a torch.optim optimizer; subclasses are refused, because they may step in any way."""
     kind, groups = type(optimizer), optimizer.param_groups
     if kind not in PURE and kind not in OTHERS:
         known = ", ".join(f"torch.optim.{name.__name__}" for name in (*PURE, *OTHERS))
@@ -69,10 +75,14 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
     for option in PURE[kind][1] if kind in PURE else ():
         if any(group.get(option) for group in groups):
             raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
-    names = [name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in HOW]
+    names = [
+        name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in EXECUTION_OPTIONS
+    ]
     rates = [float(group["lr"]) for group in groups]
-    usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]  # a warm-up starts at 0
-    quiet = UNLESS_SET if kind in PURE else ()
+    usual = (
+        rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]
+    )  # a warm-up may start at 0
+    quiet = OMITTED_UNLESS_SET if kind in PURE else ()
     options = tuple(
         {name: _plain(group[name]) for name in names if name in group and (group[name] or name not in quiet)}
         for group in groups
@@ -81,27 +91,27 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
 
 
 def _plain(value: Any) -> Any:
-    """As floats: torch takes integers and tensors too."""
+    """Numbers as floats: torch also takes integers and tensors."""
     if isinstance(value, bool) or value is None:
         return value
     return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
 
 
-def text(settings: Settings) -> str:
-    """The settings in words, of each parameter group."""
+def describe(settings: Settings) -> str:
+    """The settings of each parameter group in words."""
     groups = zip(settings.options, settings.parts, strict=True)
     each = [{"lr": part * settings.lr, **options} for options, part in groups]
     return "; ".join(", ".join(f"{name}={value}" for name, value in group.items()) for group in each)
 
 
-def same(one: Settings, other: Settings) -> bool:
-    """Whether both make the same step, but for the learning rate; rates are multiplied, so their parts are rounded."""
+def same_step(one: Settings, other: Settings) -> bool:
+    """Whether both make the same step up to the learning rate; parts may differ by rounding, as schedulers multiply."""
     near = all(abs(a - b) <= 1e-6 for a, b in zip(one.parts, other.parts, strict=False))
     return one[:2] == other[:2] and near
 
 
 def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
-    """The pure step that these settings describe; `places` are those of each group's parameters in a flat row."""
+    """The pure step that these settings describe; `places` has the indices of each group's parameters in a flat row."""
     kind = settings.kind
 
     def made(options: dict[str, Any]) -> Optimizer:
@@ -113,27 +123,36 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
     else:
         parts = zip(groups, places, strict=True)
         step = grouped([(made(options), place, part) for (options, part), place in parts])
-    return step if step.settings else step._replace(settings=_told(settings, places))
+    return step if step.settings else step._replace(settings=_as_text(settings, places))
 
 
 TORCH = "torch.optim."
 
 
-def _told(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, Any], ...]:
-    """What `rebuilt` makes the same step of; the places of a group are written as runs, [first, after the last]."""
+def _as_text(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, Any], ...]:
+    """What `rebuilt` needs to make the same step; places are written as ranges, [first, last + 1]."""
     runs = [torch.tensor_split(place, (place.diff() != 1).nonzero()[:, 0] + 1) for place in places]
     spans = [[[int(run[0]), int(run[-1]) + 1] for run in own if len(run)] for own in runs]
     groups = json.dumps(list(zip(settings.options, settings.parts, spans, strict=True)))
     return ("optimizer", f"{TORCH}{settings.kind.__name__}"), ("groups", groups)
 
 
-def rebuilt(told: Mapping[str, Any]) -> Optimizer:
-    """The optimizer with these `settings`: one that has a name, or a step of torch.optim, clipped or not.
+def rebuilt(saved: Mapping[str, Any]) -> Optimizer:
+    """Rebuild an optimizer from its saved `Optimizer.settings`.
+
+    Args:
+        saved: The settings: a name in `optimizers.OPTIMIZERS` or of torch.optim, its options, and perhaps `clip`.
+
+    Returns:
+        An optimizer that makes the same step.
+
+    Raises:
+        ValueError: If the name is unknown.
 
     Example:
         >>> step = rebuilt({"optimizer": "adam", "betas": [0.9, 0.99], "clip": 1.0})
     """
-    options = dict(told)
+    options = dict(saved)
     name, clip, groups = options.pop("optimizer"), options.pop("clip", None), options.pop("groups", None)
     if groups is None:
         step = optimizers.build(name, **options)
@@ -151,7 +170,7 @@ def pure_versions(models: Sequence[nn.Module], watched: Sequence[torch.optim.Opt
     steps = []
     for model, optimizer in zip(models, watched, strict=True):
         own, places = settings(optimizer), group_places(model, optimizer)
-        alike = (step for one, where, step in known if same(own, one) and all(map(torch.equal, places, where)))
+        alike = (step for one, where, step in known if same_step(own, one) and all(map(torch.equal, places, where)))
         if (step := next(alike, None)) is None:
             step = pure_version(own, places)
             known.append((own, places, step))
@@ -160,19 +179,19 @@ def pure_versions(models: Sequence[nn.Module], watched: Sequence[torch.optim.Opt
 
 
 def group_places(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Where the parameters of each group lie in the model's flat row."""
-    own = list(trained(model).values())
+    """The indices of each group's parameters in the model's flat row."""
+    own = list(trainable(model).values())
     pieces = torch.split(torch.arange(sum(p.numel() for p in own)), [p.numel() for p in own])
     where = {id(p): piece for p, piece in zip(own, pieces, strict=True)}
     groups = [[where[id(p)] for p in group["params"] if id(p) in where] for group in optimizer.param_groups]
     return [torch.cat(group) if group else torch.arange(0) for group in groups]
 
 
-def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer) -> Participants:
-    """What one participant carries, copied: its row of parameters, its optimizer's state in our names, its buffers."""
-    theta, own = flatten(model), list(trained(model).values())
+def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer) -> Participants:
+    """A copy of what one participant carries: parameters as a row, optimizer state under our names, buffers."""
+    theta, own = flatten(model), list(trainable(model).values())
     known = [optimizer.state.get(parameter, {}) for parameter in own]
-    # torch counts steps for each parameter; one that never had a gradient is behind, and has nothing to unbias
+    # torch counts steps per parameter; those without gradients so far lag behind, and have no moments to unbias
     ahead = max(known, key=lambda state: float(state.get("step", 0)))
     state: State = {}
     for name, blank in pure.init(theta).items():
@@ -180,7 +199,7 @@ def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer)
         if blank.dim() == 0:
             value = ahead.get(torch_name)
             state[name] = blank if value is None else blank.new_tensor(float(value))
-        else:  # torch makes state at the first step, and until then it is as at the start
+        else:  # torch creates state at the first step
             starts = torch.split(blank, [p.numel() for p in own])
             values = [each.get(torch_name) for each in known]
             pieces = [start if value is None else value for value, start in zip(values, starts, strict=True)]
@@ -189,7 +208,7 @@ def carried(model: nn.Module, optimizer: torch.optim.Optimizer, pure: Optimizer)
 
 
 def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-    """There must be models of one layout, and for each of them an optimizer that steps exactly its parameters."""
+    """Check that all models have one layout, and that each has an optimizer for exactly its parameters."""
     if not models or len(models) != len(optimizers):
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"each participant must have a model and an optimizer; found {counts}.")
@@ -201,7 +220,7 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
         if not all(map(torch.equal, frozen_of(models[0]), frozen_of(model))):
             raise ValueError(f"parameters that are not trained must be the same for everyone; those of {k} are not.")
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        own = {id(p) for p in trained(model).values()}
+        own = {id(p) for p in trainable(model).values()}
         if not own <= stepped <= {id(p) for p in model.parameters()}:
             raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")
         if (owner := owners.setdefault(min(own), k)) != k:
@@ -214,14 +233,16 @@ def _layout(model: nn.Module) -> list[tuple[Any, ...]]:
 
 
 def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
-    """The step that torch.optim's `kind` makes with these options, by torch itself in its differentiable form.
+    """The step that torch.optim's `kind` makes with these options, computed by torch's differentiable implementation.
 
-    Rows are stepped one by one: torch looks at the values of counts, which a vectorised sweep cannot.
+    Rows are stepped one by one, because torch reads the values of step counts, which vmap does not allow.
     """
 
     def optimizer(theta: Tensor, gradient: Tensor, lr: Any) -> torch.optim.Optimizer:
         made: torch.optim.Optimizer = kind([theta], **options, lr=1.0, differentiable=True, foreach=False)
-        made.param_groups[0]["lr"] = lr  # not checked: it may be a tangent
+        made.param_groups[0]["lr"] = (
+            lr  # set afterwards, because it may be a tangent, which the constructor would refuse
+        )
         theta.grad = gradient
         return made
 
@@ -252,9 +273,9 @@ def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
 
 
 def grouped(parts: Sequence[tuple[Optimizer, Tensor, float]]) -> Optimizer:
-    """One optimizer of several parameter groups: (its step, its places in a flat row, its part of the learning rate).
+    """One optimizer for several parameter groups: (step, indices in a flat row, part of the learning rate) of each.
 
-    What optimizers keep for each parameter is put together again; counts of steps are the same in all groups.
+    State per parameter is concatenated in the order of the row; counts of steps are the same in all groups.
     """
     order = torch.cat([places for _, places, _ in parts]).argsort()
 
@@ -264,11 +285,11 @@ def grouped(parts: Sequence[tuple[Optimizer, Tensor, float]]) -> Optimizer:
     def own(rows: Tensor, places: Tensor) -> Tensor:
         return rows[..., places.to(rows.device)]
 
-    def merged(states: Sequence[State], kept: Sequence[State], theta: Tensor) -> State:
-        """Each name of any group; where a group does not have it, what was kept there."""
+    def merged(states: Sequence[State], previous: Sequence[State], theta: Tensor) -> State:
+        """All groups' state by name; a group without that name keeps its old value."""
         result: State = {}
         for name in dict.fromkeys(name for state in states for name in state):
-            values = [state.get(name, old.get(name)) for state, old in zip(states, kept, strict=True)]
+            values = [state.get(name, old.get(name)) for state, old in zip(states, previous, strict=True)]
             first = next(value for value in values if value is not None)
             if first.dim() < theta.dim():
                 result[name] = first
@@ -285,11 +306,11 @@ def grouped(parts: Sequence[tuple[Optimizer, Tensor, float]]) -> Optimizer:
         return merged(states, states, theta)
 
     def update(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
-        kept = [split(state, theta, places) for _, places, _ in parts]
+        previous = [split(state, theta, places) for _, places, _ in parts]
         steps = [
             optimizer.update(own(gradient, places), before, own(theta, places), part * lr)
-            for (optimizer, places, part), before in zip(parts, kept, strict=True)
+            for (optimizer, places, part), before in zip(parts, previous, strict=True)
         ]
-        return together([delta for delta, _ in steps]), merged([after for _, after in steps], kept, theta)
+        return together([delta for delta, _ in steps]), merged([after for _, after in steps], previous, theta)
 
     return Optimizer(init, update, linear=all(optimizer.linear for optimizer, _, _ in parts), size=len(order))

@@ -1,4 +1,4 @@
-"""Whether a watched round is one that we could have made: the same local work, done again, and gossip by its W."""
+"""Check a watched round by computing it again: the same local work, and gossip by its W."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +13,10 @@ from cascadice.engine.rounds import Round
 
 
 def verified(network: Network, round_: Round) -> Round:
-    """The round, if our own local work gives the same; with our losses where none were told."""
+    """The round, if replaying its local work gives the same; losses that were not reported are filled in."""
     again = Operator(network).apply(round_.draw, round_.before)
     eps = torch.finfo(again.loss.dtype).eps
-    # 1 % in float32: gradients are summed in another order; in mixed precision they have three digits
+    # 1 % in float32, because gradients are summed in another order; in mixed precision they have three digits
     slack = 30 * eps**0.5 if network.learner.autocast is None else 0.1
     for name, was, theirs, ours in _pieces(round_.before, round_.half, again.half):
         gap, moved, size = (torch.linalg.vector_norm(rows, dim=1) for rows in (theirs - ours, theirs - was, theirs))
@@ -46,13 +46,13 @@ def _remedy(theirs: float, ours: float, slack: float) -> str:
 
 
 def _mostly(network: Network, gap: torch.Tensor) -> str:
-    """In which parameter most of a difference is."""
+    """The parameter in which most of a difference lies."""
     pieces = {name: float(piece.norm()) for name, piece in unflatten(network.learner.training, gap)}
     return f", mostly in {max(pieces, key=lambda name: pieces[name])}"
 
 
 def check_gossip(round_: Round) -> None:
-    """θ^{t+1} must be W θ^{t+½} but for rounding, real-valued buffers alike, and optimizers' state stay as it was."""
+    """Check up to rounding that θ^{t+1} = W θ^{t+½}, floating-point buffers too, and that optimizer state is kept."""
     for name, sent, theirs, ours in _pieces(round_.half, round_.after, mix(round_.W, round_.half)):
         gap = (theirs - ours).abs().amax(1)
         wrong = ~(gap <= 100 * torch.finfo(theirs.dtype).eps * sent.abs().max())
@@ -66,7 +66,7 @@ def check_gossip(round_: Round) -> None:
 
 
 def _pieces(*stages: Participants) -> Iterator[tuple[Any, ...]]:
-    """Name and value at each stage of everything real that participants carry, a row for each of them."""
+    """The name, and the value at each stage, of each floating-point tensor that participants carry, one row each."""
     yield "theta", *(stage.theta for stage in stages)
     n = len(stages[0].theta)
     for name in stages[0].state:

@@ -3,11 +3,11 @@
     α_j multiplies j's learning rate in every step          α_i multiplies sample i's term in the gradients
 
 With one local step, j sends θ_j^t + α_j Δ_j, where Δ_j is its full step from the same parameters and optimizer state;
-the state itself (momentum) is not scaled. With several, each step starts where the smaller one before it ended, so what
-j sends is not θ_j^t + α_j Δ_j.
+the state itself (momentum) is not scaled. With several steps this does not hold, because each starts where the scaled
+step before it ended.
 
-α_j = 0 is a participant that trains nothing and passes on what it hears; α_i = 0 is a sample left out. Running
-statistics (BatchNorm) have no learning rate, and move all the same.
+α_j = 0 is a participant that does not train and passes on what it receives; α_i = 0 is a sample left out. Running
+statistics (BatchNorm) have no learning rate, and are updated all the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cascadice.engine.behaviours import BEHAVIOURS, Behaviour
 from cascadice.engine.networks import Network
-from cascadice.engine.probes import check_proportional
+from cascadice.engine.optimizer_checks import check_proportional
 from cascadice.engine.rounds import Round
 
 
@@ -28,18 +28,19 @@ def with_weights(
     network: Network, updates: float | Float[Tensor, " n"] = 1.0, samples: Float[Tensor, " size"] | None = None, *,
     during: range | None = None,
 ) -> Network:  # fmt: skip
-    """The network with weights on everybody's updates and on training samples.
+    """The network with weights on participants' updates and on training samples.
 
     Args:
+        network: The network to weight.
         updates: α, one number or one for each participant.
-        samples: A weight for each training sample; 1 unless given.
-        during: The rounds in which `updates` counts; all of them unless given.
+        samples: A weight for each training sample; by default 1.
+        during: The rounds in which `updates` applies; by default all.
 
     Returns:
         A network to train like any other.
 
     Raises:
-        ValueError: Where weights are negative or not finite, are not one for each, or the optimizer's step is not
+        ValueError: If weights are negative, not finite or of the wrong number, or the optimizer's step is not
             proportional to its learning rate.
 
     Example:
@@ -88,7 +89,7 @@ def _scaled(rate: Any, alpha: float | Tensor) -> float | Tensor:
 
 
 def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -> tuple[Behaviour, ...]:
-    """What a sender of noise adds is its update, so that is scaled, too; its strength is a variance."""
+    """Noise senders send noise as their update, so it is scaled too; their strength is a variance, hence α²."""
     if not any(BEHAVIOURS[b.kind].noise for b in network.behaviours):
         return network.behaviours
     if during is not None:
@@ -100,7 +101,7 @@ def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -
 
 
 def as_recorded(network: Network, rounds: Sequence[Round]) -> Network:
-    """The network that draws what was drawn in these consecutive rounds, and starts where they did."""
+    """The network that draws what these consecutive rounds drew, and starts where they started."""
     first = rounds[0].t
 
     def recorded(part: str) -> Callable[[int], Any]:

@@ -107,8 +107,7 @@ class ChecksumList:
         return [name] if name in self.files else [one for one in self.files if one.startswith(f"{name}/")]
 
     def announce(self, name: str, digest: Digest | None, sync: bool = True) -> None:
-        """Add a line about what is to be done next."""
-        self.refresh()
+        """Add a line about what is to be done next, while `alone` keeps other writers out."""
         self.reconcile()
         self.append({"file": name} | (digest._asdict() if digest else {}), sync)
 

@@ -39,5 +39,5 @@ def digest_if_there(path: Path) -> Digest | None:
 
 def check_ordinary(path: Path) -> None:
     """Raise ValueError if something else than a file has this name: to read a pipe or a device may never end."""
-    if path.exists() and not path.is_file():
+    if not path.is_file() and path.exists():  # in this order: one look at an ordinary file, in every round
         raise ValueError(f"{path} must be a file; found a folder, a pipe or a device. Restore it, or name another.")

@@ -4,39 +4,60 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from stat import S_IMODE
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cascadice.files import check_format, checksums, damaged, intact, jsonl, replacing, system_error
+from cascadice.files import check_format, checksums, damaged, intact, jsonl, replacing
 
 FORMAT = "cascadice-2"
 FORMAT_1 = "cascadice-1"  # of version 0.1.0: one checksum over all tensors, none over metadata
 Tensors = dict[str, Tensor]
 
+# in the order of the tensors in a file: the widest first, so that each is aligned
+DTYPES = {
+    torch.uint64: "U64", torch.int64: "I64", torch.float64: "F64", torch.complex64: "C64", torch.float32: "F32",
+    torch.uint32: "U32", torch.int32: "I32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint16: "U16",
+    torch.int16: "I16", torch.float8_e5m2fnuz: "F8_E5M2FNUZ", torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+PLACES = {dtype: place for place, dtype in enumerate(DTYPES)}
+
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], durable: bool = True) -> None:
-    """Write named tensors and their metadata as safetensors with a checksum, atomically; `durable`: see `replacing`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    """Write named tensors and their metadata as safetensors with checksums, atomically; `durable`: see `replacing`.
 
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    first = {tensor.data_ptr(): name for name, tensor in reversed(plain.items())}
-    # safetensors writes no tensor under two names
-    plain = {name: one if first[one.data_ptr()] == name else one.clone() for name, one in plain.items()}
-    # safetensors sorts tensors in its own way; dictionaries of optimizer state are walked in parallel, so order matters
-    header: dict[str, Any] = {"format": FORMAT, **metadata, "checksums": tensor_checksums(plain)}
-    header["checksum"] = _metadata_checksum(header)
-    with replacing(path, durable) as draft:
-        mode = draft.stat().st_mode  # as the umask has it; safetensors makes the file readable by its owner alone
-        try:
-            # one metadata entry: several would be written in any order, and equal runs should make equal files
-            save_file(plain, draft, metadata={"cascadice": json.dumps(header)})
-        except SafetensorError as error:
-            raise system_error(error, path) or error from None
-        draft.chmod(S_IMODE(mode))
+    `safetensors.torch.save_file` would write the same bytes, but through a temporary file of its own and after checks
+    that take longer than hashing the tensors.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise TypeError(f"{path} cannot hold {name}: safetensors has no {tensor.dtype}. Convert it.")
+    content = {name: content_of(tensor) for name, tensor in tensors.items()}
+    sums = {name: _checksum(tensor, content[name]) for name, tensor in tensors.items()}
+    # the file has an order of its own; dictionaries of optimizer state are walked in parallel, so the given one counts
+    entry: dict[str, Any] = {"format": FORMAT, **metadata, "checksums": sums}
+    entry["checksum"] = _metadata_checksum(entry)
+    order = sorted(tensors, key=lambda name: (PLACES[tensors[name].dtype], name))
+    header = _header({name: tensors[name] for name in order}, entry)
+    with replacing(path, durable) as draft, draft.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for name in order:
+            file.write(content[name])
+
+
+def _header(tensors: Tensors, entry: Mapping[str, Any]) -> bytes:
+    """The header of a safetensors file that holds these tensors in this order."""
+    # one metadata entry: several would be written in any order, and equal runs should make equal files
+    header: dict[str, Any] = {"__metadata__": {"cascadice": json.dumps(entry)}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b" " * (-len(text) % 8)
 
 
 def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any]]:
@@ -73,8 +94,8 @@ def check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> 
     check_format(path, metadata.get("format"), FORMAT)
     if metadata.get("checksum") != _metadata_checksum(metadata):
         raise damaged(path, "the checksum of its metadata is wrong")
-    for name, found in tensor_checksums(tensors).items():
-        if metadata["checksums"].get(name) != found:
+    for name, tensor in tensors.items():
+        if metadata["checksums"].get(name) != _checksum(tensor, content_of(tensor)):
             raise damaged(path, f"the checksum of {name} is wrong")
 
 
@@ -85,11 +106,9 @@ def content_of(tensor: Tensor) -> memoryview:
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().data
 
 
-def tensor_checksums(tensors: Tensors) -> dict[str, str]:
-    """The type, shape and CRC-32 of each tensor, in words: "float32 [3, 64] 1f0b…"."""
-    sums = {name: zlib.crc32(content_of(tensor)) for name, tensor in tensors.items()}
-    forms = {name: f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.") for name, tensor in tensors.items()}
-    return {name: f"{forms[name]} {sums[name]:08x}" for name in tensors}
+def _checksum(tensor: Tensor, content: memoryview) -> str:
+    """The type, shape and CRC-32 of a tensor as text: "float32 [3, 64] 1f0b…"."""
+    return f"{tensor.dtype} {list(tensor.shape)} {zlib.crc32(content):08x}".removeprefix("torch.")
 
 
 def _metadata_checksum(metadata: Mapping[str, Any]) -> int:

@@ -1,28 +1,29 @@
-"""Whose data helped: what the final models owe to it, and whom each update helped on its way.
+"""Whose data helped: its effect on the final models, and the effect of each update on every participant.
 
 | you want | use |
 |---|---|
-| what the final models would be without this data, of everybody and every sample at once | `whole_run` |
-| everybody's part of what training achieved | `whole_run_shares`; of participants alone, `contributions` |
+| how the final models depend on each participant's and each sample's data, all at once | `whole_run` |
+| each participant's share of what training achieved | `whole_run_shares`; without samples, `contributions` |
 | the same by training again | `retrain` with `retraining.random_subsets`; `leave_one_out` |
 | how well scores predict that | `datamodeling_score` |
-| who substitutes whom | `interplay` |
-| the truth of one round for some sources | `truth`: replay; for one source it is cheaper than any estimate |
-| the truth for single samples | `truth_of_samples`: a replay each |
-| who is reached, hop by hop, to first order | `first_order` (DICE-E) |
-| an estimate that follows the truth of a round where networks learn | `path_integrated` |
+| who can substitute whom | `interplay` |
+| the exact effect of some sources' updates | `truth`: replay; for one source it is cheaper than any estimate |
+| the exact effect of single samples | `truth_of_samples`: a replay each |
+| the effect of an update hop by hop, to first order | `first_order` (DICE-E) |
+| an estimate close to the truth also at large steps | `path_integrated` |
 | every participant and every sample of a round at once | `reverse_gossip`, then `by_participant`, `by_sample` |
-| what every sample of a round did to each receiver | `samples_by_receiver` |
-| the same on the final models, for every round | `full_horizon` |
-| fair parts of what a round achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
-| how far an integral is from converged | `quadrature.with_error` |
-| what each link carried, as its receiver can tell | `proximity` with `own_data` |
-| any estimate of rounds, as they come by | `score_rounds` |
+| the effect of every sample of a round on each receiver | `samples_by_receiver` |
+| the effect of every round's updates on the final models | `full_horizon` |
+| fair shares of what a round achieved | `shares`, `shares_of_samples`; of one update, `path_integrated_samples` |
+| the error of an integral | `quadrature.with_error` |
+| what a receiver can tell about each of its neighbours | `proximity` with `own_data` |
+| any of these estimates for round after round | `score_rounds` |
 | sums, slices and ratios of results | `readings`; tables on disk: `tables`; what to measure: `measures` |
 """
 
 from cascadice.engine.evaluation import Evaluation, evaluate_on
 from cascadice.influence import measures, readings, tables
+from cascadice.influence.agreement import agreement
 from cascadice.influence.cascade import hops_from
 from cascadice.influence.estimators import score_rounds
 from cascadice.influence.first_order import first_order
@@ -30,7 +31,6 @@ from cascadice.influence.full_horizon import full_horizon
 from cascadice.influence.interplay import interplay
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
 from cascadice.influence.proximity import own_data, proximity
-from cascadice.influence.readings import agreement
 from cascadice.influence.retraining import datamodeling_score, leave_one_out, retrain
 from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_gossip, samples_by_receiver
 from cascadice.influence.shares import shares, shares_of_samples

@@ -1,9 +1,9 @@
-"""Whole-run influence on each class, and predictions that bend: whoever holds a class alone is missed the most.
+"""Whole-run influence on the loss of each class, and predictions for subsets of participants that follow from it.
 
     f(S) ≈ Σ_c p_c L_c(α) exp(Σ_j (s_j − α) ∂ log L_c / ∂α_j)        s_j is 1 if j stays, and 0 if it is left out
 
-A sum of scores charges the same for a participant whoever else is left out. Holders of the same class stand in for each
-other, so each costs more than the one before; the logarithm of a class's loss is much closer to a sum.
+A sum of scores predicts the same loss for leaving out j whoever else is left out. But participants with the same class
+can replace each other, so each further one left out costs more. The logarithm of a class's loss is closer to a sum.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,19 @@ from cascadice.engine import DivergedError, Evaluation, Network
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.full_horizon import final_adjoint, pull_back
-from cascadice.influence.run_at import Rounds, RunAt
-from cascadice.influence.whole_run import rounds_backwards
+from cascadice.influence.weighted_run import Rounds, WeightedRun, rounds_backwards
 
-SAME = 1e-3  # by how much parts of the measure may miss it: a mean over samples differs in rounding only
+TOLERANCE = 1e-3  # relative; the classes of a mean over samples differ from it by rounding only
 
 
 @dataclass(frozen=True, eq=False)
 class ByClass:
-    """What the run at α knows of each class, and how that depends on everybody.
+    """The loss of the run at α on each class, and its derivatives by the weights of participants.
 
     Attributes:
         at: α.
-        parts: `[classes]`: the part of the evaluation samples that each class has.
-        losses: `[classes, n]`: q_k L_c(θ_k) of everybody's final model; their sum over k is the loss on the class.
+        parts: `[classes]`: the fraction of the evaluation samples in each class, p_c.
+        losses: `[classes, n]`: q_k L_c(θ_k) of each final model; the sum over k is L_c.
         slopes: `[classes, n]`: ∂L_c/∂α_j. Negative helped.
     """
 
@@ -44,14 +43,17 @@ class ByClass:
 
     @property
     def participants(self) -> Float[Tensor, " n"]:
-        """∂f/∂α_j, as `whole_run` has it."""
+        """∂f/∂α_j, as in `whole_run`."""
         return self.parts @ self.slopes
 
     def predicted(self, kept: Float[Tensor, "subsets n"]) -> Float[Tensor, " subsets"]:
-        """f of the network trained with each of these subsets of the participants.
+        """Predict f of the network trained with each of these subsets of the participants.
 
         Args:
-            kept: A row for each subset: 1 for those who stay, 0 for those who are left out.
+            kept: A row for each subset: 1 for participants in it, 0 for the others.
+
+        Returns:
+            f of each subset.
 
         Example:
             >>> by_class.predicted(without_each(network.nodes)) - by_class.predicted(torch.ones(1, network.nodes))
@@ -61,12 +63,12 @@ class ByClass:
 
     @property
     def packed(self) -> Float[Tensor, "classes columns"]:
-        """All but α in one tensor, to be kept in a file; `unpack` reads it."""
+        """Everything but α in one tensor, to save in a file; `unpack` reverses it."""
         return torch.cat([self.parts[:, None], self.losses, self.slopes], 1)
 
 
 def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
-    """What was packed, at this α."""
+    """The inverse of `ByClass.packed`."""
     nodes = packed.shape[1] // 2
     return ByClass(at, packed[:, 0], packed[:, 1 : nodes + 1], packed[:, nodes + 1 :])
 
@@ -85,41 +87,41 @@ def whole_run_by_class(
     Cost: that of `whole_run`, and about two trainings more for each further class.
 
     Args:
-        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
-        evaluation: What is measured: a positive mean over samples with a class each, the same for everyone.
-        at: α; to predict subsets, take the part that they keep.
-        length: How many rounds to keep at a time, where they have to be played; see `engine.backwards`.
-        played: Called after each round that was played, and after each that was scored.
+        network: The network to train, or that made the rounds.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        evaluation: What to measure: a positive mean over classified samples, the same for everyone.
+        at: α; to predict subsets, the fraction of participants that they keep.
+        length: How many rounds to hold at a time if they have to be trained; see `engine.backwards`.
+        played: Called after each round that was trained, and after each that was scored.
 
     Returns:
-        The slopes, and `predicted` for subsets of the participants.
+        The derivatives; its `predicted` predicts subsets of the participants.
 
     Raises:
-        ValueError: Where the evaluation has no classes, or is no positive mean over its samples.
-        DivergedError: Where the run diverges at this α.
+        ValueError: If the evaluation has no classes, or is not a positive mean over its samples.
+        DivergedError: If the run diverges at this α.
 
     Example:
         >>> by_class = whole_run_by_class(network, 100, evaluate_on(network), at=0.5)
         >>> by_class.predicted(random_subsets(network.nodes, keep=0.5, count=48))
     """
     classes, parts = split(evaluation)
-    run = RunAt(network, rounds, evaluation, at, samples=False, length=length, played=played)
-    playing, _ = run.operator()
-    source, operator = rounds_backwards(run, playing), playing.fresh()
+    run = WeightedRun(network, rounds, evaluation, at, samples=False, length=length, played=played)
+    training, _ = run.operator()
+    source, operator = rounds_backwards(run, training), training.fresh()
     losses, slopes = torch.zeros(2, len(classes), network.nodes, dtype=torch.float64)
 
-    def final(place: int, last: Round) -> Adjoint:
-        losses[place] = _losses(operator, classes[place], last)
-        if place == len(classes) - 1:
+    def final(c: int, last: Round) -> Adjoint:
+        losses[c] = _losses(operator, classes[c], last)
+        if c == len(classes) - 1:
             _check_mean(float(parts @ losses.sum(1)), float(_losses(operator, evaluation, last).sum()), losses.sum(1))
-        return final_adjoint(operator, classes[place], last)
+        return final_adjoint(operator, classes[c], last)
 
     sweeps = [
-        pull_back(operator, each, partial(final, place), samples=False)
-        for place, each in enumerate(tee(source, len(classes)))
+        pull_back(operator, each, partial(final, c), samples=False) for c, each in enumerate(tee(source, len(classes)))
     ]
     try:
-        for pulled in zip(*sweeps, strict=True):  # in step: each round is played once for all classes
+        for pulled in zip(*sweeps, strict=True):  # in step, so that each round is trained once for all classes
             slopes += torch.stack([scores.rates.double().cpu() for _, scores in pulled]) / at
             if played is not None:
                 played()
@@ -129,7 +131,7 @@ def whole_run_by_class(
 
 
 def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " classes"]]:
-    """An evaluation for each class that occurs in it, and the part of the samples that it has."""
+    """One evaluation per class that occurs, and the fraction of the samples in each."""
     y = evaluation.y
     if evaluation.own or not isinstance(y, Tensor) or y.dim() != 1 or y.is_floating_point():
         raise ValueError(
@@ -147,11 +149,11 @@ def _losses(operator: Operator, evaluation: Evaluation, last: Round) -> Float[Te
 
 
 def _check_mean(joined: float, whole: float, values: Tensor) -> None:
-    """Classes must make up the whole, and a logarithm needs them positive."""
-    if abs(joined - whole) > SAME * abs(whole):
+    """The classes must add up to the whole measure, and each must be positive for its logarithm."""
+    if abs(joined - whole) > TOLERANCE * abs(whole):
         raise ValueError(
-            f"influence by class needs a measure that is a mean over samples; its classes give {joined:.4g} together, "
-            f"and all samples {whole:.4g}. Use the plain loss."
+            f"influence by class needs a measure that is a mean over samples; its classes add up to {joined:.4g}, all "
+            f"samples give {whole:.4g}. Use the plain loss."
         )
     if not bool((values > 0).all()):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What must hold before influence is computed: of the rounds, the sources, the model and its loss."""
+"""Checks before influence is computed: of the rounds, the sources, the model and its loss."""
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import pairwise
@@ -15,18 +15,18 @@ from torch.utils._pytree import tree_map
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine import Network, Operator, load
 from cascadice.engine.dropout import seeded
-from cascadice.engine.groups import alike_parts
+from cascadice.engine.groups import uniform_parts
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
 
 Sources = int | Sequence[int] | Tensor | NDArray[Any] | None
-"""Whose updates are scored: one participant, several, or None for everybody."""
-PROBED = 4  # participants whose local work is made again, or on whose batches the loss is looked at
+"""Participants whose updates to score: one, several, or None for all."""
+PROBED = 4  # participants whose local work is repeated, or on whose batches the loss is probed
 SAME_NETWORK = "Build the network that was recorded: the same model, data, loss, optimizer and seed."
 
 
 def check_rounds(rounds: Sequence[Round]) -> None:
-    """There must be at least the round of the update, and the others must follow it one by one."""
+    """Raise unless this is a list of at least one round, and the rounds are consecutive."""
     if isinstance(rounds, Round):
         raise TypeError("rounds must be a list of rounds; found one Round. Use [round].")
     if not isinstance(rounds, Sequence):
@@ -35,17 +35,17 @@ def check_rounds(rounds: Sequence[Round]) -> None:
     if not numbers:
         raise ValueError("at least one round is needed: that of the update; found none.")
     if any(later != earlier + 1 for earlier, later in pairwise(numbers)):
-        raise ValueError(f"rounds must follow one another; found {numbers}.")
+        raise ValueError(f"rounds must be consecutive; found {numbers}.")
 
 
 def check_many(rounds: Iterable[Round]) -> None:
-    """Rounds that are read one by one must not be a single one."""
+    """Raise TypeError if a single round stands where an iterable of rounds is expected."""
     if isinstance(rounds, Round):
         raise TypeError("rounds must come in a list or from a generator; found one Round. Use [round].")
 
 
 def check_round(round_: Round) -> Round:
-    """What is looked at, which must be one round."""
+    """Return the round; raise TypeError if it is something else."""
     if not isinstance(round_, Round):
         raise TypeError(f"a Round is needed; found {type(round_).__name__}. Give one of the rounds, e.g. rounds[0].")
     return round_
@@ -54,7 +54,7 @@ def check_round(round_: Round) -> Round:
 def check_recording(
     network: Network, rounds: Sequence[Round], many: int = PROBED, sources: Sequence[int] | None = None
 ) -> None:
-    """Rounds must be this network's: of its form, made of numbers, and repeated by its local work."""
+    """Raise unless rounds are this network's: the same shapes, finite numbers, and local work that repeats exactly."""
     check_rounds(rounds)
     for round_ in rounds:
         check_form(network, round_)
@@ -62,14 +62,14 @@ def check_recording(
             broken = ~theta.sum(1, dtype=torch.float64).isfinite()
             if bool(broken.any()):
                 raise ValueError(
-                    f"rounds must be made of numbers; parameters of participant {int(broken.nonzero()[0])} are NaN or "
-                    f"infinite in round {round_.t}. Take earlier rounds, or train at a lower learning rate."
+                    f"parameters must be finite; those of participant {int(broken.nonzero()[0])} are not, in "
+                    f"round {round_.t}. Use earlier rounds, or train at a lower learning rate."
                 )
     check_replays(network, rounds[0], many, sources)
 
 
 def check_form(network: Network, round_: Round) -> None:
-    """A round must have the participants, parameters and optimizer state that the network has. Costs nothing."""
+    """Raise unless a round has the network's participants, parameters and optimizer state. Costs nothing."""
     check_round(round_)
     if (form := _form(round_.before)) != (own := _form(network.initial)):
         raise ValueError(
@@ -86,7 +86,7 @@ def _form(participants: Participants) -> str:
 
 
 def check_sources(network: Network, rounds: Sequence[Round], sources: Sources) -> list[int]:
-    """The sources, which must be participants (all, unless said) of the network that made these rounds."""
+    """The sources as a list, all participants by default; raise unless they and the rounds are this network's."""
     check_rounds(rounds)
     chosen = list(range(network.nodes)) if sources is None else numbers_of(sources)
     for source in chosen:
@@ -97,7 +97,7 @@ def check_sources(network: Network, rounds: Sequence[Round], sources: Sources) -
 
 
 def numbers_of(sources: Any) -> list[int]:
-    """The numbers of one participant or of several, also of those in a tensor or an array."""
+    """A list of participants' numbers from one number, a sequence, a tensor or an array."""
     given = _plain(sources)
     numbers = [_plain(each) for each in (given if isinstance(given, Iterable) else [given])]
     for number in numbers:
@@ -111,37 +111,37 @@ def _plain(value: Any) -> Any:
 
 
 def check_replays(network: Network, round_: Round, many: int = PROBED, sources: Sequence[int] | None = None) -> None:
-    """The local work of as `many` participants, made again, must end where it did. Cost: a step of each.
+    """Repeat the local work of up to `many` participants; raise unless it ends where it did. Cost: a step of each.
 
-    They are some of the `sources`, if given and if any of these took part.
+    They are chosen from the `sources`, if any of these took part in the round.
     """
     drawn = round_.draw
     nodes = _workers(network, drawn, many, sources).to(network.device)
     last, size = int(drawn.batch.max()), len(network.data.train)
     if last >= size:
         raise ValueError(f"round {round_.t} drew sample {last}; the network has {size}. {SAME_NETWORK}")
-    zero = rows_of(round_.before, nodes)
-    state = {name: torch.zeros_like(value) for name, value in zero.state.items()}
-    nothing = Perturbation(nodes, torch.zeros_like(nodes), torch.zeros_like(zero.theta), state)
-    before, half, operator = zero.theta, round_.half.theta[nodes], Operator(network)
+    rows = rows_of(round_.before, nodes)
+    theta, state = tree_map(torch.zeros_like, (rows.theta, rows.state))
+    nothing = Perturbation(nodes, torch.zeros_like(nodes), theta, state)
+    before, half, operator = rows.theta, round_.half.theta[nodes], Operator(network)
     rounding = 4 * torch.finfo(before.dtype).eps * before.norm(dim=1)
     allowed = _tolerance(network) * (half - before).norm(dim=1) + rounding
-    missed = operator.replay(round_, nothing).theta
-    astray = ~(missed.norm(dim=1) <= allowed)  # NaN is astray, too
-    if not bool(astray.any()):
+    error = operator.replay(round_, nothing).theta
+    wrong = ~(error.norm(dim=1) <= allowed)  # NaN is wrong, too
+    if not bool(wrong.any()):
         return
-    steady = bool(((missed - operator.replay(round_, nothing).theta).norm(dim=1) <= allowed).all())
-    unsteady = "The model draws at random, and not from torch's generator: let it draw from there, or not at all."
+    repeats = bool(((error - operator.replay(round_, nothing).theta).norm(dim=1) <= allowed).all())
+    random = "The model uses random numbers that are not from torch's generator: draw them from there, or not at all."
     raise ValueError(
-        f"replaying the local steps of participant {int(nodes[astray][0])} in round {round_.t} gives other parameters. "
-        f"{SAME_NETWORK if steady else unsteady}"
+        f"replaying the local steps of participant {int(nodes[wrong][0])} in round {round_.t} gives other parameters. "
+        f"{SAME_NETWORK if repeats else random}"
     )
 
 
 def _workers(network: Network, drawn: Draw, many: int, sources: Sequence[int] | None) -> Tensor:
-    """Up to `many` of the participants that took the largest part in the round, of the sources where possible."""
-    taken = drawn.conduct[0].cpu() if drawn.conduct else torch.ones(network.nodes)
-    working = taken == taken.max()
+    """Up to `many` participants that did all of their local work, from the sources where possible."""
+    done = drawn.conduct[0].cpu() if drawn.conduct else torch.ones(network.nodes)
+    working = done == done.max()
     asked = torch.zeros_like(working)
     asked[slice(None) if sources is None else list(sources)] = True
     workers = (working & asked if bool((working & asked).any()) else working).nonzero().flatten()
@@ -149,7 +149,7 @@ def _workers(network: Network, drawn: Draw, many: int, sources: Sequence[int] | 
 
 
 def _tolerance(network: Network) -> float:
-    """What rounding may change in a repeated step, relative to the update: sums are taken in another order."""
+    """The relative change in an update that rounding may cause when a step is repeated in another order of sums."""
     if network.learner.compute is not None or network.learner.autocast is not None:
         return 0.1
     single = network.initial.theta.dtype == torch.float32
@@ -162,19 +162,19 @@ _separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()
 
 
 def check_samples_are_separate(network: Network, drawn: Draw, before: Participants) -> None:
-    """A sample has a score of its own where no other sample's output, and no other's part of the loss, depends on it.
+    """Raise if a sample's output or its term of the loss depends on other samples, so that it has no score of its own.
 
-    Both are tried on batches that were drawn: change some samples, and see whether the others notice, until each has
-    been among the changed while any other was not. Class weights, ignored targets and sums are fine: what each sample
-    adds to the gradient is its own. Cost: 2 log₂(batch) forward passes for a few participants, once a shape of batches.
+    This is probed on drawn batches: change some samples and see whether the outputs or loss terms of the others change,
+    until every sample has been changed while every other was not. Class weights, ignored targets and sums are fine.
+    Cost: 2 log₂(batch) forward passes for a few participants, once per batch shape.
     """
     known = _separable.setdefault(network.learner, set())
     if (form := tuple(drawn.batch.shape)) in known:
         return
-    for phase, group in alike_parts(network, drawn):
+    for phase, group in uniform_parts(network, drawn):
         inputs = load(network, phase, group.nodes[:PROBED], group=group)
-        for place, k in enumerate(group.nodes[:PROBED]):
-            _check_batch(network, rows_of(before, k), at(inputs.x, (place, 0)), inputs.y[place, 0])
+        for row, k in enumerate(group.nodes[:PROBED]):
+            _check_batch(network, rows_of(before, k), at(inputs.x, (row, 0)), inputs.y[row, 0])
     known.add(form)
 
 
@@ -207,10 +207,10 @@ def _check_batch(network: Network, one: Participants, x: Inputs, y: Tensor) -> N
 
 
 def _halves(batch: int, device: torch.device) -> Iterator[Tensor]:
-    """Masks of samples such that for every pair (i, j) some mask has i and not j: by the bits of their places."""
-    places = torch.arange(batch, device=device)
+    """Masks of samples such that for every pair (i, j) some mask has i and not j: by the bits of their positions."""
+    positions = torch.arange(batch, device=device)
     for bit in range((batch - 1).bit_length()):
-        chosen = (places >> bit) % 2 == 1
+        chosen = (positions >> bit) % 2 == 1
         yield chosen
         yield ~chosen
 
@@ -232,7 +232,7 @@ def _culprit(learner: Learner) -> str:
 
 
 def _changed(values: Tensor, chosen: Tensor) -> Tensor:
-    """The same with other values in the chosen rows; of integers (tokens), only values that occur."""
+    """These values with the chosen rows changed; integers (tokens) only to values that occur."""
     changed = values.clone()
     if values.is_floating_point():
         ripple = torch.arange(values.numel(), device=values.device).view(values.shape).cos().to(values.dtype)
@@ -243,12 +243,12 @@ def _changed(values: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _rotated(y: Tensor, chosen: Tensor) -> Tensor:
-    """The targets, the chosen ones in each other's places: what a weighted mean divides by stays the same."""
+    """The targets with the chosen ones permuted, so that the divisor of a weighted mean stays the same."""
     rotated = y.clone()
     rotated[chosen] = y[chosen].roll(1, 0)
     return rotated
 
 
 def _differ(one: Tensor, other: Tensor, relative: float) -> bool:
-    """Whether more than rounding lies between the two; NaN is a difference."""
+    """Whether the two differ by more than rounding; NaN counts as a difference."""
     return not bool(((one - other).abs() <= relative * one.abs().max()).all())

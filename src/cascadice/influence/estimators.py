@@ -1,4 +1,4 @@
-"""Estimators by name, and influence as rounds come by: live while training, from a recording, or from any loop."""
+"""Estimators by name, and `score_rounds`, which applies them to rounds from training, a recording or any loop."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,10 +11,17 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.checks import Sources, check_many, check_rounds, check_sources, numbers_of
+from cascadice.influence.checks import (
+    Sources,
+    check_many,
+    check_rounds,
+    check_samples_are_separate,
+    check_sources,
+    numbers_of,
+)
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.reverse_gossip import by_both, by_participant, swept
+from cascadice.influence.reverse_gossip import by_participant, reverse_sweep
 from cascadice.influence.shares import shares, shares_of_samples
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
@@ -26,7 +33,7 @@ class RoundInfluence(NamedTuple):
 
     round: Round
     cascades: tuple[Cascade, ...]
-    """By hop and receiver."""
+    """by hop and receiver"""
     participants: dict[str, Tensor]
     """kind -> [n], over all hops and receivers"""
     samples: dict[str, Tensor]
@@ -34,7 +41,7 @@ class RoundInfluence(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What to estimate: the updates of the first of these rounds, over all of them."""
+    """What to estimate: the influence of the first round's updates, followed through all these rounds."""
 
     operator: Operator
     rounds: Sequence[Round]
@@ -45,19 +52,19 @@ class Request(NamedTuple):
 
     @property
     def window(self) -> tuple[Network, Sequence[Round], Evaluation]:
-        """What every estimator takes first."""
+        """The first arguments of every estimator."""
         return self.operator.network, self.rounds, self.evaluation
 
 
 class Estimator(NamedTuple):
-    """A way to measure influence."""
+    """An estimator that `score_rounds` and `--kind` know by name."""
 
     estimate: Callable[[Request], RoundInfluence]
     description: str
     question: str = "what its updates did to everyone's test loss {hops} later"
-    """What it answers about a round."""
+    """The question that it answers about a round."""
     by_adjoints: bool = False
-    """Whether it needs nothing but adjoints, which neighbours pass on: then processes can answer together."""
+    """Whether it needs only adjoints, which neighbours pass on, so that separate processes can compute it together."""
 
 
 def _truth(request: Request) -> RoundInfluence:
@@ -74,11 +81,13 @@ def _first_order(request: Request) -> RoundInfluence:
     if not request.samples and not request.operator.network.members:
         cascade = first_order(*request.window, request.sources, operator=request.operator)
         return RoundInfluence(first, (cascade,), {}, {})
-    adjoint = swept(*request.window, operator=request.operator)
+    adjoint = reverse_sweep(*request.window, operator=request.operator)
     if not request.samples:
         scores = _of_sources(request, by_participant(first, adjoint))
         return RoundInfluence(first, (), {"first order": scores}, {})
-    participants, samples = (_of_sources(request, scores) for scores in by_both(request.operator, first, adjoint))
+    check_samples_are_separate(request.operator.network, first.draw, first.before)
+    both = request.operator.scores_of_both(first, adjoint.pair)
+    participants, samples = (_of_sources(request, scores) for scores in both)
     return RoundInfluence(first, (), {"first order": participants}, {"first order": samples})
 
 
@@ -103,7 +112,7 @@ def _shares(request: Request) -> RoundInfluence:
 
 
 def _hop_zero(kind: str, request: Request) -> RoundInfluence:
-    """What updates did to the participants that made them, before anybody received them."""
+    """What updates did to the participants that made them, before gossip."""
     if request.samples or kind == "shares":
         raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 hop, or for participants.")
     result = ESTIMATORS[kind].estimate(request)
@@ -111,66 +120,66 @@ def _hop_zero(kind: str, request: Request) -> RoundInfluence:
 
 
 def _of_sources(request: Request, scores: Tensor) -> Tensor:
-    """Scores of all at once, with NaN for participants that were not asked for."""
+    """These scores of all participants, with NaN for those that were not asked for."""
     others = [k for k in range(request.operator.network.nodes) if k not in request.sources]
     if others:
         scores[others] = torch.nan
     return scores
 
 
-def _padded(request: Request, each: list[Tensor], places: Sequence[Sequence[int]]) -> Tensor:
-    """Scores of the sources' samples at their places, one row a participant; NaN where there is none."""
+def _padded(request: Request, each: list[Tensor], positions: Sequence[Sequence[int]]) -> Tensor:
+    """Scores of the sources' samples at their positions in the batch, one row per participant; NaN elsewhere."""
     batch = request.rounds[0].draw.batch
     rows = torch.full((len(batch), batch[0].numel()), torch.nan, dtype=torch.float64)
-    for j, scores, own in zip(request.sources, each, places, strict=True):
+    for j, scores, own in zip(request.sources, each, positions, strict=True):
         rows[j, list(own)] = scores.double().cpu()
     return rows
 
 
 ESTIMATORS: dict[str, Estimator] = {
     "truth": Estimator(
-        _truth, "replay without the update: exact, a light cone for each source",
+        _truth, "replay without the update: exact; one replay per source",
         "what its updates did to everyone's test loss {hops} later, by replay without them",
     ),
     "first-order": Estimator(
-        _first_order, "DICE-E; with samples, all sources and samples in one sweep of reverse gossip",
+        _first_order, "DICE-E; with samples, one sweep of reverse gossip for all sources and samples",
         "what its updates did to everyone's test loss {hops} later, to first order", by_adjoints=True,
     ),
     "path-integrated": Estimator(
-        _path_integrated, "integrated along each source's update: follows the truth where networks learn",
+        _path_integrated, "first order integrated along each source's update: close to the truth also at large steps",
         "what its updates did to everyone's test loss {hops} later, integrated",
     ),
     "shares": Estimator(
-        _shares, "Aumann–Shapley parts of what the round achieved, of everybody in one sweep a point",
+        _shares, "Aumann–Shapley shares of what the round achieved; one sweep per quadrature point for everyone",
         "each participant's share of the change in everyone's test loss {hops} later", by_adjoints=True,
     ),
 }  # fmt: skip
 
 
 def check_part(kinds: Sequence[str], hops: int, sources: Sources = None) -> None:
-    """Raise ValueError unless processes that have a part of the network each can answer this."""
+    """Raise ValueError unless processes that each hold a part of the network can compute this together."""
     for kind in kinds:
         if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
-            known = ", ".join(name for name, estimator in ESTIMATORS.items() if estimator.by_adjoints)
+            names = ", ".join(name for name, estimator in ESTIMATORS.items() if estimator.by_adjoints)
             raise ValueError(
                 f"{kind} needs every participant's model, and no single process has them all. Between processes, use "
-                f"{known}, or whole-run kinds."
+                f"{names}, or whole-run kinds."
             )
     if not hops:
-        raise ValueError("between processes, influence is summed over hops, from 1 on; found 0 hops.")
+        raise ValueError("between processes, influence needs at least 1 hop; found 0.")
     if sources is not None:
-        raise ValueError("between processes, everybody is scored at once. Leave out the sources.")
+        raise ValueError("between processes, all participants are scored at once. Leave out the sources.")
 
 
 WHOLE_RUN_KINDS: dict[str, str] = {
     "whole-run": "how the final models' loss changes with the weight of each participant's data, at weight --at",
     "whole-run-shares": "each participant's share of what training did to the final models; shares add up",
 }
-"""Kinds that look at a whole run at once, with what they answer; see `whole_run` and `whole_run_shares`."""
+"""Kinds that score a whole run, and the question that each answers; see `whole_run` and `whole_run_shares`."""
 PAIRS: dict[str, str] = {
     "pairs": "who substitutes whom: how a participant's whole-run influence changes when another is left out",
 }
-"""The kind whose result is a number for each pair of participants; see `interplay`."""
+"""The kind that scores pairs of participants; see `interplay`."""
 
 
 def score_rounds(
@@ -186,26 +195,29 @@ def score_rounds(
     every: int = 1,
     exchange: Exchange | None = None,
 ) -> Iterator[RoundInfluence]:
-    """The influence of the updates of every `every`-th round, as rounds come by.
+    """Score the updates of every `every`-th round while the rounds arrive.
 
-    Memory: `hops` rounds and an evaluation gradient for each.
+    Memory: `hops` rounds, and an evaluation gradient for each.
 
     Args:
+        network: The network that makes the rounds.
         rounds: Rounds in order: live from `simulate(network, T, window=hops, taped=samples)`, from a recording, or
             from a `Recorder`.
-        hops: How far an update is followed. Over 0 hops: its effect on the participant that made it.
+        evaluation: What to measure, from `evaluate_on`.
+        hops: How many hops to follow an update; 0 is its effect on the participant that made it.
         kinds: Names of `ESTIMATORS`.
-        samples: Also score single samples.
-        points: Points of the quadrature of estimators that integrate.
-        sources: Whose updates; everybody's unless given.
-        exchange: How what was sent was exchanged; in memory unless given. Of a part of a network, only what adjoints
-            tell is known: kinds that go `by_adjoints`, summed over hops and receivers.
+        samples: Whether to score samples too.
+        points: Quadrature points of estimators that integrate.
+        sources: Participants whose updates to score; defaults to all.
+        every: Score one round in `every`.
+        exchange: The exchange that the rounds used; defaults to stacked averaging in memory. A process that holds a
+            part of the network can only use kinds that are `by_adjoints`, summed over hops and receivers.
 
     Yields:
-        One result for each scored round that has `hops` rounds to follow it.
+        One result for each scored round, once its `hops` rounds have arrived.
 
     Raises:
-        ValueError: Where there are fewer rounds than hops, or they are not this network's.
+        ValueError: If there are fewer rounds than hops, or they are not this network's.
 
     Example:
         >>> rounds = simulate(network, 100, window=2, taped=True)
@@ -218,7 +230,7 @@ def score_rounds(
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     wanted = None if sources is None else numbers_of(sources)
     if not names or wanted == []:
-        raise ValueError("there must be at least one kind and one source to look at.")
+        raise ValueError("score_rounds needs at least one kind and one source.")
     estimators = [lookup(ESTIMATORS, kind, "kind").estimate for kind in names]
     if network.members:
         check_part(names, hops, wanted)
@@ -238,7 +250,7 @@ def score_rounds(
             yield _together([estimate(request) for estimate in estimators])
     if seen + 1 < hops:
         raise ValueError(
-            f"{hops} hops need {hops} rounds to look at; found {seen + 1}. Record more, or ask for fewer hops."
+            f"{hops} hops need at least {hops} rounds; found {seen + 1}. Record more, or ask for fewer hops."
         )
 
 
@@ -250,7 +262,7 @@ def _together(parts: list[RoundInfluence]) -> RoundInfluence:
 
 
 def table(result: RoundInfluence) -> Table:
-    """All of it as rows of one tidy table."""
+    """This result as one tidy table."""
     return concatenate(
         [
             *(table_of(cascade) for cascade in result.cascades),

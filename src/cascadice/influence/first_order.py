@@ -1,4 +1,4 @@
-"""First order, source by source (DICE-E): push the update forwards through the rounds.
+"""First-order influence of one source at a time (DICE-E): push its update forwards through the rounds.
 
     δ_j^{t+½} = Δ_j      δ^{t+1} = W^t δ^{t+½}      δ_k^{t+h+½} = (I − η H_k^{t+h}) δ_k^{t+h}
     E[0, j] = q_j ∇L(θ_j^t)ᵀ Δ_j        E[h, k] = q_k ∇L(θ_k^{t+h})ᵀ δ_k^{t+h}
@@ -18,18 +18,23 @@ def first_order(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources = None, *,
     operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
-    """The first-order influence of each source's update (DICE-E): a tangent is pushed through the rounds.
+    """The first-order influence of each source's update (DICE-E).
 
-    One tangent for each source follows all paths at once. Cost: for each source, a Hessian-vector product for everyone
-    it reached, in each round.
+    One tangent per source follows all paths at once. Cost: for each source and round, one Hessian-vector product for
+    each participant that the update has reached.
 
     Args:
-        rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
-        sources: Whose updates; everybody's unless given. For all sources at once `reverse_gossip` is cheaper.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the update; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        sources: Participants whose updates to score; defaults to all. For all of them, `reverse_gossip` is cheaper.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
+
+    Raises:
+        ValueError: If the rounds are not consecutive or not this network's, or the optimizer has no derivative.
 
     Example:
         >>> first_order(network, rounds[10:11], evaluate_on(network)).value[1]
@@ -37,17 +42,21 @@ def first_order(
     chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
 
     def entries(group: list[int]) -> Entries:
-        first, before = rounds[0], None
-        change = scaled_updates(first, group, 1.0)
-        start = at_pairs(first.half, change, first.before.theta[change.nodes])
-        gradient = op.gradients_at(evaluation, start, change.nodes.tolist(), first.t)
-        yield 0, change, (gradient * change.theta).sum(-1)
-        for hop, round_ in enumerate(rounds, start=1):
-            half = change if hop == 1 else op.push(round_, change)
-            change = before = op.exchange(round_).push(round_, None, before, half)
-            if not len(change.nodes):  # it reached nobody
-                return
-            gradient = op.gradients_at(evaluation, round_.after, range(network.nodes), round_.t + 1)
-            yield hop, change, (gradient[change.nodes] * change.theta).sum(-1)
+        return _pushed(op, rounds, evaluation, group)
 
     return Cascade("first order", rounds[0].t, tuple(chosen), cascade_values(network, rounds, chosen, entries))
+
+
+def _pushed(operator: Operator, rounds: Sequence[Round], evaluation: Evaluation, sources: list[int]) -> Entries:
+    first, before = rounds[0], None
+    change = scaled_updates(first, sources, 1.0)
+    start = at_pairs(first.half, change, first.before.theta[change.nodes])
+    gradient = operator.gradients_at(evaluation, start, change.nodes.tolist(), first.t)
+    yield 0, change, (gradient * change.theta).sum(-1)
+    for hop, round_ in enumerate(rounds, start=1):
+        half = change if hop == 1 else operator.push(round_, change)
+        change = before = operator.exchange(round_).push(round_, None, before, half)
+        if not len(change.nodes):  # it reached nobody
+            return
+        gradient = operator.gradients_at(evaluation, round_.after, range(operator.network.nodes), round_.t + 1)
+        yield hop, change, (gradient[change.nodes] * change.theta).sum(-1)

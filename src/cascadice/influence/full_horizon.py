@@ -1,4 +1,4 @@
-"""Full horizon: one sweep backwards over all rounds scores every participant, sample and round on the final models.
+"""Full horizon: one backward sweep over all rounds scores every participant, sample and round on the final models.
 
 λ_k^T = q_k ∇L(θ_k^T)      λ_k^t = (I − η H_k) Σ_l W[l, k] λ_l^{t+1}      score_i = −η/B ∇ℓ_iᵀ Σ_k W[k, j] λ_k
 """
@@ -19,7 +19,7 @@ from cascadice.influence.checks import check_form, check_many, check_recording, 
 
 
 class HorizonScores(NamedTuple):
-    """What the updates of round t did to the final models, to first order: of participants, and of their samples."""
+    """First-order influence on the final models of the updates of round t, by participant and by sample."""
 
     t: int
     participants: Float[Tensor, " n"]
@@ -30,21 +30,23 @@ def full_horizon(
     network: Network, backwards: Iterable[Round], evaluation: Evaluation, *, samples: bool = True,
     operator: Operator | None = None,
 ) -> Iterator[HorizonScores]:  # fmt: skip
-    """The influence of every participant, sample and round on the models after the last round, in one sweep.
+    """The first-order influence of every participant, sample and round on the models after the last round.
 
-    Scores and Hessian-vector products share one pass. Cost: about two training passes a round, whatever the number of
-    rounds and samples.
+    Scores and Hessian-vector products share one pass. Cost: about two training passes per round, however many rounds
+    and samples there are.
 
     Args:
+        network: The network that made the rounds.
         backwards: The rounds from the last to the first, e.g. read one by one from a recording.
-        samples: Score samples too; without, their scores are empty.
-        operator: The operator to use, where its exchange is not the one in memory.
+        evaluation: What to measure, from `evaluate_on`.
+        samples: Whether to score samples too; if not, their scores are empty.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Yields:
         The scores of each round, from the last to the first; negative helped.
 
     Raises:
-        ValueError: Where the rounds do not go back one by one, or samples have no scores of their own.
+        ValueError: If a round is missing or not this network's, or the loss or model couples samples.
 
     Example:
         >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
@@ -59,18 +61,20 @@ def pull_back(
     operator: Operator, backwards: Iterable[Round], final: Callable[[Round], Adjoint], *,
     adjoint: Adjoint | None = None, samples: bool = True,
 ) -> Iterator[tuple[Round, Pulled]]:  # fmt: skip
-    """Rounds pulled back through one by one, the last one first.
+    """Pull the adjoint back through the rounds, the last one first, and yield each round with its scores.
 
     Args:
-        final: The adjoint after the last round, which is checked before.
-        adjoint: The adjoint to go on from instead.
-        samples: Score samples too.
+        operator: The operator of the network that made the rounds.
+        backwards: The rounds from the last to the first.
+        final: Computes the adjoint after the last round, once that round has been checked.
+        adjoint: The adjoint to continue from, instead of `final`.
+        samples: Whether to score samples too.
     """
     network = operator.network
-    for round_ in one_by_one(backwards):
+    for round_ in consecutive(backwards):
         check_form(network, round_)
         if adjoint is None:
-            check_recording(network, [round_], many=1)  # a sweep may be short, and each step is as long as its round
+            check_recording(network, [round_], many=1)  # one participant: a sweep may be short
             _check_buffers(round_)
             if samples:
                 check_samples_are_separate(network, round_.draw, round_.before)
@@ -81,17 +85,17 @@ def pull_back(
 
 
 def _check_buffers(round_: Round) -> None:
-    """Running statistics (BatchNorm) move without any learning rate, so α does not weigh what data does to them."""
+    """Running statistics (BatchNorm) change regardless of the learning rate, so α does not weight their change."""
     for name, value in round_.half.buffers.items():
         if value.is_floating_point() and not torch.equal(value, round_.before.buffers[name]):
             raise ValueError(
-                f"whole-run influence does not follow what data does to running statistics; {name!r} has moved. Use "
+                f"whole-run influence does not follow changes of running statistics; {name!r} has changed. Use "
                 "GroupNorm or LayerNorm, or retrain without the data."
             )
 
 
-def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
-    """The same rounds, which must go back one by one, and be at least one."""
+def consecutive(backwards: Iterable[Round]) -> Iterator[Round]:
+    """Yield these rounds; raise ValueError if one is missing or there are none."""
     check_many(backwards)
     later: int | None = None
     for round_ in backwards:
@@ -106,5 +110,5 @@ def one_by_one(backwards: Iterable[Round]) -> Iterator[Round]:
 
 
 def final_adjoint(operator: Operator, evaluation: Evaluation, last: Round) -> Adjoint:
-    """λ^T: the derivative of the measured sum by the final models; nothing measured depends on optimizer state."""
+    """λ^T: the derivative of the measured sum by the final models; it does not depend on optimizer state."""
     return Adjoint(operator.objective(evaluation, last.after), tree_map(torch.zeros_like, last.after.state))

@@ -1,34 +1,41 @@
-"""Who substitutes whom: how the whole-run influence of everybody changes when somebody is left out."""
+"""Interplay: how each participant's whole-run influence changes when another is left out.
+
+interplay[j, i] = ∂f/∂α_i (α − α e_j) − ∂f/∂α_i (α)
+"""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network
-from cascadice.influence.run_at import Rounds
+from cascadice.influence.weighted_run import Rounds
 from cascadice.influence.whole_run import whole_run
 
 
 def interplay(
     network: Network, rounds: Rounds, evaluation: Evaluation, *, at: float = 1.0, on: str | int = "all"
 ) -> Float[Tensor, "n n"]:
-    """`[j, i]`: how much i's influence changes when j is left out.
+    """How i's influence changes when j is left out, for all pairs.
 
-        ∂f/∂α_i (α − α e_j) − ∂f/∂α_i (α)
-
-    Negative: without j, i helps more, so the two substitute each other. Positive: i helps less, so they complement each
-    other. NaN on the diagonal. Cost: n + 1 × `whole_run`.
+    Negative: without j, i helps more, so they substitute each other. Positive: i helps less, so they complement each
+    other. NaN on the diagonal. Cost: (n + 1) × `whole_run`.
 
     Args:
-        rounds: How many rounds to train; or rounds that were kept, from the first to the last.
-        at: α, the weight of everybody's updates in the run that is looked at; 1 is the run itself.
-        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
+        network: The network to train, or that made the rounds.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        evaluation: What to measure, from `evaluate_on`.
+        at: α, the weight of everyone's updates in the run; 1 is the run itself.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
 
     Returns:
-        `[j, i]`, j the one left out and i the one whose influence changes.
+        `[j, i]`: the change in i's influence when j is left out.
+
+    Raises:
+        ValueError: As `whole_run`.
+        DivergedError: If one of the runs diverges.
 
     Example:
-        >>> interplay(network, 100, evaluate_on(network))[3].argmin()  # who stands in best for participant 3
+        >>> interplay(network, 100, evaluate_on(network))[3].argmin()  # the best substitute for participant 3
     """
     together = whole_run(network, rounds, evaluation, at=at, on=on, samples=False).participants
     without = [influence_without(j, network, rounds, evaluation, at=at, on=on) for j in range(network.nodes)]
@@ -38,11 +45,7 @@ def interplay(
 def influence_without(
     left_out: int, network: Network, rounds: Rounds, evaluation: Evaluation, *, at: float = 1.0, on: str | int = "all"
 ) -> Float[Tensor, " n"]:
-    """∂f/∂α_i of everybody, in the run at α in which one participant's updates do not count; NaN for that one.
-
-    Example:
-        >>> influence_without(3, network, 100, evaluate_on(network))
-    """
+    """∂f/∂α_i of everyone in the run at α without the updates of one participant; NaN for that one."""
     alpha = torch.full((network.nodes,), at, dtype=torch.float64)
     alpha[left_out] = 0
     return whole_run(network, rounds, evaluation, at=alpha, on=on, samples=False).participants

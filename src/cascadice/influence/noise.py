@@ -1,19 +1,19 @@
-"""How noisy samples are, and how noisy rounds are: the spread of a score is the product of both.
+"""A noise model of scores: the spread of a score is a factor of its sample times a factor of its round.
 
     v[i, t] = m_i + a_i b_t ε          ε: mean 0, variance 1; b_t² is 1 on average over rows
 
-The last rounds are often ten times as noisy as others, because gossip has not averaged what they did. One large score
-there says little of how noisy a sample is; but how noisy a round is shows in the scores of all samples. So b_t is
-fitted to all of them and a_i to those of i alone, in turn, until they agree:
+The last rounds are often ten times as noisy as others, because gossip has not yet averaged their updates. One large
+score in such a round says little about its sample. But all samples together show how noisy a round is, so b_t is fitted
+to all scores and a_i to those of i alone, alternately until both converge:
 
     m_i  = Σ_t v / b_t²  /  Σ_t 1 / b_t²
     a_i² = Σ_t (v − m_i)² / b_t²  /  (n_i − 1)
     b_t² = (PRIOR · median b² + Σ_i (v − m_i)² / a_i²)  /  (PRIOR + Σ_i (1 − h))      h = 1 / b_t² / Σ_s 1 / b_s²
 
-These are the equations of restricted maximum likelihood for normal ε, with a prior for rounds of few rows. 1 − h is
-what fitting m_i leaves of a row's variance; without it a noisy round would seem noisier at every step. The prior makes
-noisy rounds seem less noisy, so at the end all a_i² are raised, to the level at which all squares together are what is
-expected of them.
+These are the equations of restricted maximum likelihood for normal ε, with a prior for rounds that have few rows. 1 − h
+is the fraction of a row's variance that remains after m_i is fitted; without it, noisy rounds seem noisier at each
+step. The prior makes noisy rounds seem less noisy, so at the end all a_i² are scaled up until the sum of all squared
+residuals has its expected value.
 """
 
 from typing import NamedTuple
@@ -22,18 +22,18 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Array = np.ndarray
-PRIOR = 10  # a round's own rows count as much as so many rows that are as noisy as in the median round
+PRIOR = 10  # the weight of the prior, in rows that are as noisy as those of the median round
 STEPS = 100
-CLOSE = 1e-6  # relative change of every b² at which the fit ends
-LEAST = 1e-8  # the smallest b²: where nobody has any influence
+TOLERANCE = 1e-6  # the fit ends when no b² changes by more, relatively
+LEAST = 1e-8  # the smallest b², for rounds in which nobody has any influence
 
 
 class Noise(NamedTuple):
-    """What `noise` fits.
+    """The fitted noise model.
 
     Attributes:
         mean: m_i of each group.
-        spread: a_i of each group; NaN of a single row.
+        spread: a_i of each group; NaN for groups of one row.
         by_round: b_t² of each round.
     """
 
@@ -48,13 +48,16 @@ def noise(values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int
     Cost: a few dozen passes over the rows.
 
     Args:
-        values: Scores; of a sample in each of its uses, for example.
-        group: Which participant or sample each score is of, numbered from 0.
-        rounds: Which round it is of, numbered from 0.
+        values: Scores, for example those of each sample in each round that used it.
+        group: The participant or sample of each score, numbered from 0.
+        rounds: The round of each score, numbered from 0.
+
+    Returns:
+        The means and spreads of the groups, and the variances of the rounds.
 
     Example:
-        >>> found = noise(np.array([1.0, 3.0, 5.0, 2.0, 2.0]), np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 0, 1]))
-        >>> found.spread.round(1), bool(found.by_round[2] > found.by_round[1])
+        >>> fit = noise(np.array([1.0, 3.0, 5.0, 2.0, 2.0]), np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 0, 1]))
+        >>> fit.spread.round(1), bool(fit.by_round[2] > fit.by_round[1])
         (array([2., 0.]), True)
     """
     count, rows = np.bincount(group), np.bincount(rounds)
@@ -66,11 +69,11 @@ def noise(values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int
         squares = (values - mean[group]) ** 2
         spread = np.bincount(group, weight * squares) / np.where(count > 1, count - 1, np.nan)
         known = spread[group] > 0
-        found = np.bincount(rounds, known * squares / np.where(known, spread[group], 1.0))
+        relative = np.bincount(rounds, known * squares / np.where(known, spread[group], 1.0))
         free = np.bincount(rounds, known * (1 - weight / weights[group]))
-        before, level = variance, found.sum() / max((variance * free).sum(), LEAST)
-        variance = (PRIOR * np.median(before[rows > 0]) + found) / (PRIOR + free)
+        before, level = variance, relative.sum() / max((variance * free).sum(), LEAST)
+        variance = (PRIOR * np.median(before[rows > 0]) + relative) / (PRIOR + free)
         variance = np.maximum(variance / np.average(variance, weights=rows), LEAST)
-        if np.all(np.abs(variance - before) <= CLOSE * before):
+        if np.all(np.abs(variance - before) <= TOLERANCE * before):
             break
     return Noise(mean, np.sqrt(spread * level), variance)

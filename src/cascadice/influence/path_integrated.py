@@ -2,7 +2,8 @@
 
     Φ(α) = Σ q L with the source's update scaled by α        truth = Φ(1) − Φ(0) = ∫₀¹ Φ'(α) dα
 
-Φ' is the first-order form along the α-trajectory; a quadrature of few points sums to the truth.
+Φ' is the first-order form along the run in which the update is scaled by α; a quadrature with few points sums to the
+truth.
 """
 
 from collections.abc import Sequence
@@ -24,28 +25,33 @@ def path_integrated(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources = None,
     points: int = 2, *, operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
-    """The influence of each source's update, integrated along it: sums to the truth where networks are smooth.
+    """The influence of each source's update, integrated along it; it sums to the truth if networks are smooth.
 
-    Along α the light cone is replayed and one tangent pushed through it. Cost: `points` × (truth + first order), so
-    where a replay is allowed the truth itself is cheaper.
+    At each α the light cone is replayed and one tangent is pushed through it. Cost: `points` × (truth + first order),
+    so `truth` itself is cheaper wherever it can be computed.
 
     Args:
-        rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
-        sources: Whose updates; everybody's unless given.
-        points: Points of the quadrature.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the update; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        sources: Participants whose updates to score; defaults to all.
+        points: Quadrature points.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
 
+    Raises:
+        ValueError: If the rounds are not consecutive or not this network's, or `points` is not from 1 to 100.
+
     Example:
         >>> path_integrated(network, rounds[10:12], evaluate_on(network), sources=[3]).value.sum()
     """
-    chosen, places = check_sources(network, rounds, sources), weighted_points(points)
-    op = operator or Operator(network)
+    chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
+    quadrature = weighted_points(points)
 
     def entries(group: list[int]) -> Entries:
-        for alpha, weight in places:
+        for alpha, weight in quadrature:
             for hop, tangent, value in _along(op, rounds, evaluation, group, alpha):
                 yield hop, tangent, weight * value
 
@@ -56,7 +62,7 @@ def path_integrated(
 def _along(
     operator: Operator, rounds: Sequence[Round], evaluation: Evaluation, sources: list[int], alpha: float
 ) -> Entries:
-    """The first-order form where only α of each source's update was made."""
+    """The first-order form where each source made only α of its update."""
     away, tangent = scaled_updates(rounds[0], sources, alpha - 1), scaled_updates(rounds[0], sources, 1.0)
     here, before, tangent_before = rounds[0].half, None, None
     for hop in range(len(rounds) + 1):
@@ -79,7 +85,7 @@ def _along(
 
 
 def _of_the_same_pairs(tangent: Perturbation, away: Perturbation) -> tuple[Perturbation, Perturbation]:
-    """Both with a row for each pair of either: a rule that selects may let a change through and not its derivative."""
+    """Both, with a row for each pair of either: a rule that selects may pass on a change but not its derivative."""
     if torch.equal(tangent.nodes, away.nodes) and torch.equal(tangent.sources, away.sources):
         return tangent, away
     pairs = [torch.stack([change.sources, change.nodes], 1) for change in (tangent, away)]
@@ -100,18 +106,23 @@ def path_integrated_samples(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int, points: int = 2, *,
     operator: Operator | None = None,
 ) -> Float[Tensor, " batch"]:  # fmt: skip
-    """Every sample's part of `path_integrated` of its participant: only the source's own update is scaled.
+    """Each sample's part of its participant's `path_integrated` influence: only the source's own update is scaled.
 
-    They sum to it as `shares_of_samples` do to `shares`. Cost: as `shares`, for one source.
+    The parts sum to it as `shares_of_samples` sum to `shares`. Cost: that of `shares`.
 
     Args:
-        rounds: Consecutive rounds, from the one of the update on.
-        source: Whose batch.
-        points: Points of the quadrature.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the update; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        source: The participant whose batch to score.
+        points: Quadrature points.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
         A score for each sample of the source's batches in the first round; negative helped.
+
+    Raises:
+        ValueError: If the rounds are not consecutive or not this network's, or the loss or model couples samples.
 
     Example:
         >>> path_integrated_samples(network, rounds[10:12], evaluate_on(network), source=3).argmax()

@@ -1,4 +1,9 @@
-"""What every link carried in a round, as its receiver can tell: from its own data, and from what it received."""
+"""Proximal influence over every link of a round, which a receiver can compute from its own data and messages.
+
+    influence[j, k] = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j        cosine[j, k] = cos(∇L(θ_k^{t+1}), Δ_j)
+
+Definition 4 of Zhu et al. 2025.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +22,7 @@ from cascadice.influence.checks import check_form, check_round
 
 
 class Proximity(NamedTuple):
-    """`[j, k]` is of what j sent to k in round t; 0 where k heard nothing from j. Negative helped."""
+    """`[j, k]` is about what j sent to k in round t; 0 if k received nothing from j. Negative helped."""
 
     t: int
     influence: Float[Tensor, "n n"]
@@ -25,22 +30,21 @@ class Proximity(NamedTuple):
 
 
 def proximity(network: Network, round_: Round, evaluation: Evaluation) -> Proximity:
-    """Proximal influence (Definition 4) over every link of the round, and its direction without its size.
+    """Proximal influence (Definition 4) over every link of the round, and the cosine between gradient and update.
 
-        influence[j, k] = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j        cosine[j, k] = cos(∇L(θ_k^{t+1}), Δ_j)
-
-    Evaluated on own data, k needs nothing but its own data and its neighbours' messages. Cost: an evaluation gradient a
-    participant, then one product of [n, d] matrices.
+    If everyone is evaluated on its own data, k needs only its own data and its neighbours' messages. Cost: one
+    evaluation gradient per participant, then one product of [n, d] matrices.
 
     Args:
-        round_: The round whose links are scored.
-        evaluation: What everybody is evaluated on; `own_data` needs no data of others.
+        network: The network that made the round.
+        round_: The round whose links to score.
+        evaluation: What to measure; `evaluate_on(network, own_data(network, 32))` uses nobody else's data.
 
     Returns:
         The influence and the cosine of every link.
 
     Raises:
-        ValueError: Where a rule that does not average mixed the round: its links have no weights.
+        ValueError: If the round was mixed by a rule that does not average, so that its links have no weights.
 
     Example:
         >>> proximity(network, rounds[10], evaluate_on(network, own_data(network, 32))).influence
@@ -52,7 +56,7 @@ def proximity(network: Network, round_: Round, evaluation: Evaluation) -> Proxim
 def proximity_of(
     network: Network, round_: Round, evaluation: Evaluation, sources: Sequence[int], updates: Float[Tensor, "sources d"]
 ) -> Proximity:
-    """The proximity of these sources, whose updates are known, to the network's participants; 0 of all other pairs."""
+    """The proximity of these sources, given their updates, to the network's participants; 0 for all other pairs."""
     check_form(network, round_)
     if round_.rule is not None:
         raise ValueError(
@@ -61,14 +65,14 @@ def proximity_of(
     _, gradient = Operator(network).gradients(evaluation, round_.after, range(network.nodes))
     inner, own = inner_products(updates, gradient), network.members or range(network.nodes)
     lengths = torch.outer(norms(updates), norms(gradient))
-    heard = round_.W.to_dense().to(inner)[list(own)][:, list(sources)].T
-    cosine = torch.where((heard > 0) & (lengths > 0), inner / lengths, 0.0)
-    influence = heard * network.weights.to(inner) * inner
+    weight = round_.W.to_dense().to(inner)[list(own)][:, list(sources)].T
+    cosine = torch.where((weight > 0) & (lengths > 0), inner / lengths, 0.0)
+    influence = weight * network.weights.to(inner) * inner
     return Proximity(round_.t, *(placed(network, values, sources, own) for values in (influence, cosine)))
 
 
 def placed(network: Network, values: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Float[Tensor, "n n"]:
-    """The matrix of everybody with these values in these rows and columns, and 0 elsewhere."""
+    """The matrix of the whole network with these values in these rows and columns, and 0 elsewhere."""
     if [*rows] == [*columns] == [*range(network.whole)]:
         return values
     whole = values.new_zeros(network.whole, network.whole)
@@ -77,16 +81,17 @@ def placed(network: Network, values: Tensor, rows: Sequence[int], columns: Seque
 
 
 def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
-    """Samples of each participant's own training data, drawn by the network's seed: what it may be evaluated on.
+    """Random samples of each participant's own training data, drawn by the network's seed, to evaluate it on.
 
     Args:
-        size: How many samples, for all or for each participant.
+        network: The network, made with a partition.
+        size: How many samples: one number for all participants, or one for each.
 
     Returns:
-        A set for each participant, as `evaluate_on` takes them.
+        A set for each participant, for `evaluate_on`.
 
     Raises:
-        ValueError: Where the network does not know who holds what, or somebody holds fewer samples.
+        ValueError: If the network has no partition, or a participant holds fewer samples.
 
     Example:
         >>> evaluate_on(network, own_data(network, 32))
@@ -105,16 +110,16 @@ def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
     for k, (part, count) in enumerate(zip(network.partition, sizes, strict=True)):
         if not 1 <= count <= len(part):
             raise ValueError(f"size must be in 1..{len(part)}, what participant {k} holds; found {count}.")
-        who = network.members[k] if network.members else k
-        order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", who))
+        node = network.members[k] if network.members else k
+        order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", node))
         sets.append(network.data.train.subset(part[order[:count]].to(network.device)))
     return sets
 
 
 def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
-    """The evaluation of round t: `size` of everybody's samples, others in each round, until all have had their turn.
+    """The evaluation for round t: `size` samples of each participant, rotating through all of them over the rounds.
 
-    Evaluated on the same few in every round, what those few happen to have in common with a neighbour's data adds up.
+    With the same few samples in every round, their chance similarity to a neighbour's data would add up.
     """
     if not evaluation.own:
         raise ValueError("the evaluation must have samples of each participant; found one set for all. Use own_data.")
@@ -124,9 +129,9 @@ def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
     if size == least and isinstance(evaluation.y, Tensor):
         return evaluation
 
-    def taken(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+    def turn(x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
         rows = torch.arange(t * size, (t + 1) * size, device=y.device) % len(y)
         return at(x, rows), y[rows]
 
-    x, y = stacked([taken(*evaluation.of(k)) for k in range(len(evaluation.y))])
+    x, y = stacked([turn(*evaluation.of(k)) for k in range(len(evaluation.y))])
     return replace(evaluation, x=x, y=y)

@@ -1,4 +1,4 @@
-"""Integrals along updates: the one place that knows where to look and with which weight."""
+"""Gauss–Legendre quadrature on [0, 1], for integrals over the scale α of updates."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,12 +8,21 @@ from torch import Tensor
 
 from cascadice.influence.cascade import Cascade
 
-MOST_POINTS = 100  # each costs a pass over the run; training is not so smooth that more would help
+MOST_POINTS = 100  # each costs a pass over the rounds, and training is not smooth enough for more to help
 Estimate = TypeVar("Estimate", Tensor, Cascade)
 
 
 def weighted_points(points: int) -> list[tuple[float, float]]:
-    """Places on [0, 1] and their weights by Gauss–Legendre, exact for polynomials up to degree 2 · points − 1.
+    """Gauss–Legendre points on [0, 1] with their weights, exact for polynomials up to degree 2 · points − 1.
+
+    Args:
+        points: How many, from 1 to 100.
+
+    Returns:
+        Pairs of point and weight; the weights sum to 1.
+
+    Raises:
+        ValueError: If there are too few or too many points.
 
     Example:
         >>> weighted_points(1)
@@ -23,28 +32,28 @@ def weighted_points(points: int) -> list[tuple[float, float]]:
         raise ValueError(f"a quadrature needs at least 1 point; found {points}. Use points=2.")
     if points > MOST_POINTS:
         raise ValueError(f"a quadrature may have at most {MOST_POINTS} points; found {points}. Use fewer, such as 8.")
-    places, weights = np.polynomial.legendre.leggauss(points)
-    return [((1 + float(x)) / 2, float(w) / 2) for x, w in zip(places, weights, strict=True)]
+    return [((1 + float(x)) / 2, float(w) / 2) for x, w in zip(*np.polynomial.legendre.leggauss(points), strict=True)]
 
 
 def with_error(estimate: Callable[[int], Estimate], points: int = 2) -> tuple[Estimate, Tensor]:
-    """An integral at `points` + 1, and how far it moved from `points`: an estimate of its error, on the safe side.
+    """An integral with `points` + 1 points, and a conservative estimate of its error: its change from `points` points.
 
-    Where networks are smooth the error of the value is far smaller; kinks (ReLU) are not seen by derivatives, and from
-    two hops on leave a part that no number of points shows. Cost: 2 · `points` + 1 points.
+    In smooth networks the true error is far smaller. Derivatives do not see kinks (ReLU), which from two hops on leave
+    an error that no number of points reveals. Cost: 2 · `points` + 1 points.
 
     Args:
-        estimate: A function of the number of points.
+        estimate: A function from the number of points to the integral.
+        points: The smaller number of points.
 
     Returns:
-        The estimate at `points` + 1, and the size of its change from `points`.
+        The estimate with `points` + 1 points, and the absolute value of its change.
 
     Example:
         >>> value, error = with_error(lambda points: shares(network, rounds, evaluation, points))  # doctest: +SKIP
     """
-    rough, value = estimate(points), estimate(points + 1)
-    return value, (_numbers(value) - _numbers(rough)).abs()
+    coarse, fine = estimate(points), estimate(points + 1)
+    return fine, (_values(fine) - _values(coarse)).abs()
 
 
-def _numbers(estimate: Tensor | Cascade) -> Tensor:
+def _values(estimate: Tensor | Cascade) -> Tensor:
     return estimate.value if isinstance(estimate, Cascade) else estimate

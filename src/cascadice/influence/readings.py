@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -15,8 +14,17 @@ from cascadice.influence.cascade import Cascade
 def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
     """Each source's influence on itself and on its direct neighbours (Definition 2): hops 0 and 1.
 
-    A self-loop is a link (footnote 3), so what the source keeps of its own update through gossip counts, entry (1, j);
-    `own=False` leaves that entry out, as the authors' published code does.
+    A self-loop is a link (footnote 3), so entry (1, j) counts: what the source keeps of its own update through gossip.
+
+    Args:
+        cascade: What `truth`, `first_order` or `path_integrated` returned.
+        own: Whether to count entry (1, j); the authors' published code does not.
+
+    Returns:
+        A sum for each source.
+
+    Raises:
+        ValueError: If the cascade has only hop 0.
 
     Example:
         >>> cascade = Cascade("truth", 0, (1,), torch.tensor([[[0.0, -3.0, 0.0]], [[-1.0, -2.0, 0.5]]]))
@@ -30,6 +38,12 @@ def one_hop(cascade: Cascade, *, own: bool = True) -> Float[Tensor, " s"]:
 def r_hop(cascade: Cascade) -> Float[Tensor, " s"]:
     """Each source's influence on everyone it reached, over all hops of the cascade (Definition 3).
 
+    Args:
+        cascade: What `truth`, `first_order` or `path_integrated` returned.
+
+    Returns:
+        A sum for each source.
+
     Example:
         >>> r_hop(Cascade("truth", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]], [[0.0, 0.25]]])))
         tensor([-3.2500])
@@ -38,7 +52,13 @@ def r_hop(cascade: Cascade) -> Float[Tensor, " s"]:
 
 
 def by_hop(cascade: Cascade) -> Float[Tensor, "hops s"]:
-    """How the influence of each source decays from hop to hop: the sum over receivers.
+    """The influence of each source at each hop: the sum over receivers, which shows how it decays.
+
+    Args:
+        cascade: What `truth`, `first_order` or `path_integrated` returned.
+
+    Returns:
+        `[hop, source]`.
 
     Example:
         >>> by_hop(Cascade("truth", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]])))
@@ -49,7 +69,13 @@ def by_hop(cascade: Cascade) -> Float[Tensor, "hops s"]:
 
 
 def by_receiver(cascade: Cascade) -> Float[Tensor, "s n"]:
-    """On whom each source's influence fell: the sum over hops.
+    """The influence of each source on each receiver: the sum over hops.
+
+    Args:
+        cascade: What `truth`, `first_order` or `path_integrated` returned.
+
+    Returns:
+        `[source, receiver]`.
 
     Example:
         >>> by_receiver(Cascade("truth", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]])))
@@ -59,12 +85,21 @@ def by_receiver(cascade: Cascade) -> Float[Tensor, "s n"]:
 
 
 def proximal(cascade: Cascade) -> Float[Tensor, "s n"]:
-    """`[s, k]`: influence of source s on receiver k after one gossip (Definition 4), 0 where k hears nothing from s.
+    """The influence of each source on each receiver after one gossip (Definition 4); 0 if k receives nothing from j.
 
         I^{k,j} = W[k, j] q_k ∇L(θ_k^{t+1})ᵀ Δ_j
 
-    That is the first-order entry, with Δ_j = −η ∇L(θ_j; z_j) for SGD as in print; of another kind of cascade it is that
-    kind's entry. With all participants as sources, in order, it is `given` of the reciprocity factors.
+    This is the entry of a first-order cascade, with Δ_j = −η ∇L(θ_j; z_j) for SGD as in print; cascades of other kinds
+    have their own entries. With all participants as sources, in order, it is `given` of the reciprocity factors.
+
+    Args:
+        cascade: What `truth`, `first_order` or `path_integrated` returned.
+
+    Returns:
+        `[source, receiver]`.
+
+    Raises:
+        ValueError: If the cascade has only hop 0.
 
     Example:
         >>> proximal(Cascade("first order", 0, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]])))
@@ -76,12 +111,18 @@ def proximal(cascade: Cascade) -> Float[Tensor, "s n"]:
 
 
 def reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """`R[k, j]`: what k gains from j over what j gains from k (Definition 5); near 1 is an even exchange.
+    """What k gains from j divided by what j gains from k (Definition 5); near 1 is an even exchange.
 
-        R[k, j] = given[j, k] / given[k, j],   given[j, k] the proximal influence of j on k, in one round or summed
+        R[k, j] = given[j, k] / given[k, j]
 
-    NaN where j gains nothing from k. Negative: one helps, the other harms. Departs from print, which evaluates j's
-    gradient on k's data (∇L(θ_j; z_k)) and k's on j's; everyone's update comes from its own data, as in Definition 4.
+    Departs from print, which evaluates j's gradient on k's data (∇L(θ_j; z_k)) and k's on j's; here everyone's update
+    comes from its own data, as in Definition 4.
+
+    Args:
+        given: `[j, k]`, the proximal influence of j on k, in one round or summed over rounds.
+
+    Returns:
+        `R[k, j]`; negative if one helps and the other harms, NaN if j gains nothing from k.
 
     Example:
         >>> reciprocity(torch.tensor([[0.0, -1.0], [-2.0, 0.0]]))[0, 1]  # 0 gains twice as much from 1 as 1 from 0
@@ -91,12 +132,18 @@ def reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
 
 def neighbourhood_reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
-    """`R[j]`: what j's neighbours gain from j over what j gains from its neighbours (Definition 5); NaN if nothing.
+    """What j's neighbours gain from j divided by what j gains from its neighbours (Definition 5).
 
-        R[j] = Σ_{k≠j} given[j, k] / Σ_{l≠j} given[l, j],   given[j, k] the proximal influence of j on k
+        R[j] = Σ_{k≠j} given[j, k] / Σ_{l≠j} given[l, j]
 
-    What j gives itself is no exchange, and is left out. Departs from print, whose denominator has q_l and z_j where j
-    receives from l: the receiver's weight q_j and the source's data z_l.
+    What j gives itself is left out. Departs from print, whose denominator has q_l and z_j; as j receives from l, it
+    must be the receiver's weight q_j and the source's data z_l.
+
+    Args:
+        given: `[j, k]`, the proximal influence of j on k, in one round or summed over rounds.
+
+    Returns:
+        `R[j]`; NaN if j gains nothing.
 
     Example:
         >>> neighbourhood_reciprocity(torch.tensor([[0.0, -1.0], [-2.0, 0.0]]))
@@ -106,12 +153,21 @@ def neighbourhood_reciprocity(given: Float[Tensor, "n n"]) -> Float[Tensor, " n"
     return _ratio(others.sum(1), others.sum(0))
 
 
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    return torch.where(below == 0, torch.nan, above / below)
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    return torch.where(denominator == 0, torch.nan, numerator / denominator)
 
 
 def accumulate(cascades: Iterable[Cascade]) -> Cascade:
-    """The sum of the cascades of several rounds, as one that starts in the first of them; one is held at a time.
+    """Sum the cascades of several rounds, holding one at a time.
+
+    Args:
+        cascades: Cascades of one kind, with the same sources and number of hops.
+
+    Returns:
+        One cascade, with the round of the first.
+
+    Raises:
+        ValueError: If there are none, or they cannot be summed.
 
     Example:
         >>> one = Cascade("truth", 4, (0,), torch.tensor([[[-3.0, 0.0]], [[-1.0, 0.5]]]))
@@ -124,14 +180,14 @@ def accumulate(cascades: Iterable[Cascade]) -> Cascade:
         raise ValueError("there must be at least one cascade to accumulate; found none.")
     total = first.value.double()
     for cascade in remaining:
-        if (what := _difference(first, cascade)) is not None:
-            raise ValueError(f"cascades must have one kind, the same sources and as many hops to be summed; {what}.")
+        if (why := _difference(first, cascade)) is not None:
+            raise ValueError(f"cascades must have the same kind, sources and number of hops to be summed; {why}.")
         total = total + cascade.value
     return first._replace(value=total)
 
 
 def _difference(one: Cascade, other: Cascade) -> str | None:
-    """What keeps two cascades from being summed."""
+    """Why two cascades cannot be summed; None if they can."""
     if one.kind != other.kind:
         return f"found kinds {one.kind!r} and {other.kind!r}"
     if one.samples is not None or other.samples is not None:
@@ -144,7 +200,16 @@ def _difference(one: Cascade, other: Cascade) -> str | None:
 
 
 def summed(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
-    """Each participant's scores of all rounds, summed. What it did to the final models is `whole_run_shares`.
+    """Sum each participant's scores over rounds. For its effect on the final models, use `whole_run_shares`.
+
+    Args:
+        per_round: The scores of each round, `[n]`.
+
+    Returns:
+        The sums, in double precision.
+
+    Raises:
+        ValueError: If there are no rounds, or they score different numbers of participants.
 
     Example:
         >>> summed([torch.tensor([-1.0, 0.5]), torch.tensor([-2.0, 0.25])])
@@ -161,14 +226,28 @@ def summed(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
 
 
 class Contributions(NamedTuple):
-    """`value[i]` of training sample i over the run, and how often it was used; 0 if never."""
+    """`value[i]` is the sum of the scores of training sample i, and `uses[i]` how often it was drawn."""
 
     value: Float[Tensor, " size"]
     uses: Int[Tensor, " size"]
 
 
 def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]], size: int) -> Contributions:
-    """What each of the `size` training samples contributed, whoever drew it and however often: a sum over rounds."""
+    """Sum the scores of each training sample over rounds and participants.
+
+    Args:
+        scores: Rounds with the scores of their samples, from `by_sample`.
+        size: The number of training samples.
+
+    Returns:
+        The sum and the number of uses of each training sample; 0 if it was never drawn.
+
+    Raises:
+        ValueError: If `size` is too small, or scores do not match their round.
+
+    Example:
+        >>> sample_contributions([(round, by_sample(network, round, adjoint))], len(data.train))  # doctest: +SKIP
+    """
     value, uses = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
     for round_, scored in scores:
         drawn = samples_of(round_, scored).reshape(-1)
@@ -185,7 +264,7 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
 
 
 def samples_of(round_: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
-    """Which training sample each score of a round belongs to; the batches of local steps follow one another."""
+    """The index of the training sample that each score of a round belongs to."""
     drawn = round_.draw.batch.cpu()
     if drawn.flatten(1).shape != scores.shape:
         raise ValueError(
@@ -196,16 +275,24 @@ def samples_of(round_: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor,
 
 
 class Extremes(NamedTuple):
-    """Places of the most negative values and of the most positive ones, the strongest first."""
+    """Indices of the most negative and of the most positive values, the strongest first."""
 
     helpful: Int[Tensor, " helpful"]
     harmful: Int[Tensor, " harmful"]
 
 
 def extremes(values: Float[Tensor, " size"], most: int = 10) -> Extremes:
-    """The `most` helpful and harmful samples, or participants; fewer if fewer helped or harmed.
+    """The most helpful (negative) and most harmful (positive) samples or participants; 0 is neither.
 
-    Only what is below 0 helped and what is above 0 harmed: samples that were never used, at 0, are in neither.
+    Args:
+        values: A score for each sample or participant.
+        most: How many of each at most.
+
+    Returns:
+        Indices of the helpful and of the harmful ones.
+
+    Raises:
+        ValueError: If `most` is less than 1.
 
     Example:
         >>> helpful, harmful = extremes(torch.tensor([0.5, -1.0, 0.0, -2.0]))
@@ -217,69 +304,3 @@ def extremes(values: Float[Tensor, " size"], most: int = 10) -> Extremes:
     order = values.argsort(stable=True)
     rising = values[order]
     return Extremes(order[rising < 0][:most], order[rising > 0].flip(0)[:most])
-
-
-class Agreement(NamedTuple):
-    """How well an estimate follows the truth; correlations are NaN where either does not vary."""
-
-    pearson: float
-    spearman: float
-    slope: float
-    relative_rmse: float
-
-
-def agreement(truth: Float[Tensor, " points"], estimate: Float[Tensor, " points"]) -> Agreement:
-    """Correlation of values and of ranks, least-squares slope of the estimate on the truth, and error.
-
-        relative RMSE = √(mean (estimate − truth)² / mean truth²)
-
-    An estimate that is right has 1, 1, 1, 0. Points at which either is NaN or infinite are left out.
-
-    Args:
-        truth: The true values, e.g. `truth(network, rounds, evaluation).value.flatten()`.
-        estimate: The estimates of the same values, in the same order.
-
-    Returns:
-        Pearson's and Spearman's correlation, the slope, the relative RMSE.
-
-    Example:
-        >>> exact = torch.tensor([1.0, 2.0, 4.0])
-        >>> agreement(exact, 2 * exact).slope
-        2.0
-    """
-    finite = truth.isfinite() & estimate.isfinite()
-    if (points := int(finite.sum())) < 3:
-        raise ValueError(f"agreement needs at least 3 finite points; found {points}. Score more rounds or sources.")
-    true, guess = truth[finite].double(), estimate[finite].double()
-    (spread, shared), _ = torch.cov(torch.stack([true, guess]))
-    error = ((guess - true).square().mean() / true.square().mean()).sqrt()
-    return Agreement(
-        _correlation(true, guess), _correlation(_ranks(true), _ranks(guess)), float(shared / spread), float(error)
-    )
-
-
-def resampled_rank_correlations(
-    one: Float[Tensor, " points"], other: Float[Tensor, " points"], picks: Int[Tensor, "resamples points"]
-) -> Float[Tensor, " resamples"]:
-    """The rank correlation of the points in each row of `picks`; NaN where one of the two does not vary."""
-    a, b = (ranks - ranks.mean(1, keepdim=True) for ranks in (_resampled_ranks(v, picks) for v in (one, other)))
-    return ((a * b).sum(1) / (a.square().sum(1) * b.square().sum(1)).sqrt()).clamp(-1, 1)
-
-
-def _resampled_ranks(values: Tensor, picks: Tensor) -> Tensor:
-    """`_ranks` of the values in each row of `picks`."""
-    _, places = np.unique(values.cpu().numpy(), return_inverse=True)
-    which = torch.from_numpy(places)[picks]
-    counts = torch.zeros(len(picks), int(which.max()) + 1, dtype=torch.float64)
-    counts.scatter_add_(1, which, torch.ones_like(which, dtype=torch.float64))
-    return (counts.cumsum(1) - (counts - 1) / 2).gather(1, which)
-
-
-def _correlation(one: Tensor, other: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([one, other]))[0, 1])
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Places in order, from 1; equal values share the mean of their places."""
-    _, which, counts = np.unique(values.cpu().numpy(), return_inverse=True, return_counts=True)
-    return torch.from_numpy((counts.cumsum() - (counts - 1) / 2)[which])

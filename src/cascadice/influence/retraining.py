@@ -1,9 +1,8 @@
-"""What retraining shows: networks trained again without some participants or samples, and how well scores predict them.
+"""Retraining without some participants or samples, and how well scores predict its results.
 
-    f(S) = Σ_k q_k L(θ_k^T) of the network trained with the subset S        predicted: Σ_{j ∈ S} score_j
+    f(S) = Σ_k q_k L(θ_k^T) of the network trained on the subset S        prediction: Σ_{j ∈ S} score_j
 
-The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is the rank correlation of the two over random
-subsets.
+The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is their rank correlation over random subsets.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,31 +24,30 @@ from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import rows_of
 from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
+from cascadice.influence.agreement import agreement, resampled_rank_correlations
 from cascadice.influence.checks import check_samples_are_separate
-from cascadice.influence.readings import agreement, resampled_rank_correlations
-from cascadice.influence.run_at import focused, judged, measured
+from cascadice.influence.weighted_run import focus, models_to_measure, weighted_loss
 
 MEMORY = 2**30
-"""Bytes of parameters and optimizer state to train side by side."""
+"""Most bytes of parameters and optimizer state to train side by side."""
 MOST = 256
-"""Networks side by side: their W is dense."""
+"""Most networks to train side by side: their joint W is dense."""
 
 
 def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
-    """Different random subsets of `size` participants or samples, which keep the part `keep` each: rows of 0 and 1.
-
-    Where there are fewer than `count`, all of them.
+    """Distinct random subsets that each keep the fraction `keep` of `size` participants or samples.
 
     Args:
         size: The number of participants or samples.
-        keep: The part of them in each subset, between 0 and 1.
-        count: How many subsets.
+        keep: The fraction of them in each subset, between 0 and 1.
+        count: How many subsets; if fewer exist, all of them are returned.
+        seed: Seed of the random choice.
 
     Returns:
         A row for each subset: 1 for those in it, 0 for the others.
 
     Raises:
-        ValueError: Where a subset would keep nobody, or everybody; where none are asked for.
+        ValueError: If a subset would keep none or all of them, or `count` is less than 1.
 
     Example:
         >>> random_subsets(4, keep=0.5, count=2)
@@ -60,8 +58,8 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     if not 0 < kept < size:
         who = "all of them" if kept >= size else "none"
         raise ValueError(
-            f"each subset must keep some and leave some out; the part {keep:g} of {size} keeps {who}. "
-            + (f"Keep a part from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2.")
+            f"each subset must keep some and leave some out; the fraction {keep:g} of {size} keeps {who}. "
+            + (f"Keep a fraction from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2.")
         )
     if count < 1:
         raise ValueError(f"at least one subset must be asked for; found {count}.")
@@ -73,7 +71,7 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
 
 
 def without_each(nodes: int) -> Float[Tensor, "nodes nodes"]:
-    """The subsets that leave out one participant each, as `retrain` takes them."""
+    """The subsets that each leave out one participant, for `retrain(updates=...)`."""
     return 1 - torch.eye(nodes, dtype=torch.float64)
 
 
@@ -89,58 +87,61 @@ def retrain(
     names: Sequence[str] | None = None,
     trained: Callable[[int], None] | None = None,
 ) -> Float[Tensor, " subsets"]:
-    """Train the network again with each of these weights, many side by side, and measure the final models.
+    """Train the network again with each row of weights, many side by side, and measure the final models.
+
+    Cost: one training per row.
 
     Args:
-        rounds: How many rounds to train; a mixing rule that the network was trained with (`simulate(rule=...)`) is
-            not used.
-        updates: Weights of everybody's updates, a row for each network to train: 0 leaves a participant out.
-        samples: Weights of the training samples, a row for each network: 0 leaves a sample out.
-        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
-        together: How many networks to train side by side; unless given, as many as fit in `MEMORY`.
-        names: What to call each network in errors; "network 3 of those trained again" unless given.
-        trained: Called with how many networks were trained, each time some are done.
+        network: The network to train.
+        rounds: How many rounds to train, with the network's own W (not by a mixing rule given to `simulate`).
+        evaluation: What to measure, from `evaluate_on`.
+        updates: Weights of everyone's updates, a row for each network to train; 0 leaves a participant out.
+        samples: Weights of the training samples, a row for each network; 0 leaves a sample out.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
+        together: How many networks to train side by side; defaults to as many as fit in `MEMORY`.
+        names: What to call each network in errors; defaults to "retrained network 3".
+        trained: Called with the number of networks trained so far, each time some are done.
 
     Returns:
         f of each network.
 
     Raises:
-        ValueError: Where a network would have nobody, or nothing, to train, or weights have the wrong shape.
-        DivergedError: Where one of them diverges.
+        ValueError: If weights have the wrong shape, or leave a network nothing to train on.
+        DivergedError: If one of the networks diverges.
 
     Example:
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
     if not isinstance(rounds, int) or rounds < 1:
-        found = rounds if isinstance(rounds, int | float) else type(rounds).__name__
-        raise ValueError(f"rounds must be how many rounds to train, at least 1; found {found}.")
-    total = _checked(network, updates, samples)
+        given = rounds if isinstance(rounds, int | float) else type(rounds).__name__
+        raise ValueError(f"rounds must be the number of rounds to train, at least 1; found {given}.")
+    total = _count_networks(network, updates, samples)
     if names is not None and len(names) != total:
         raise ValueError(f"there must be a name for each of {total} networks; found {len(names)}.")
-    names = names or [f"network {i} of those trained again" for i in range(total)]
+    names = names or [f"retrained network {i}" for i in range(total)]
     if samples is not None:
         check_samples_are_separate(network, draw(network, 0), network.initial)
     alone = network.groups or network.uneven
     count = 1 if alone else together or min(MOST, max(1, MEMORY // bytes_of(network.initial)))
-    there, on = focused(network, on)
-    operator, values = Operator(there), list[Tensor]()
+    measured, on = focus(network, on)
+    operator, values = Operator(measured), list[Tensor]()
     for first in range(0, total, count):
         part = slice(first, min(first + count, total))
         own_updates, own_samples = (None if weights is None else weights[part] for weights in (updates, samples))
-        models = _trained(network, rounds, own_updates, own_samples, names[part])
+        models = _train_side_by_side(network, rounds, own_updates, own_samples, names[part])
         for i in range(0, len(models.theta), network.nodes):
-            own = judged(operator, rows_of(models, slice(i, i + network.nodes)), on)
-            values.append(measured(operator, evaluation, own).double())
+            own = models_to_measure(operator, rows_of(models, slice(i, i + network.nodes)), on)
+            values.append(weighted_loss(operator, evaluation, own).double())
         if trained is not None:
             trained(part.stop)
     return torch.stack(values).cpu()
 
 
-def _checked(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
-    """How many networks there are to train; each must have somebody, and something, to train."""
+def _count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
+    """How many networks to train; raise ValueError if weights are malformed or leave one nothing to train on."""
     given = {name: w for name, w in (("updates", updates), ("samples", samples)) if w is not None}
     if not given:
-        raise ValueError("there must be weights of updates, of samples or of both; found neither.")
+        raise ValueError("retrain needs weights: updates, samples or both; found neither.")
     wanted = {"updates": (network.nodes, "participants"), "samples": (len(network.data.train), "training samples")}
     for name, weights in given.items():
         size, what = wanted[name]
@@ -162,10 +163,10 @@ def _checked(network: Network, updates: Tensor | None, samples: Tensor | None) -
     return len(next(iter(given.values())))
 
 
-def _trained(
+def _train_side_by_side(
     network: Network, rounds: int, updates: Tensor | None, samples: Tensor | None, names: Sequence[str]
 ) -> Participants:
-    """The final models of networks side by side, one for each row of weights."""
+    """The final models of one network per row of weights."""
     count = next(len(weights) for weights in (updates, samples) if weights is not None)
     many = network if count == 1 else fleet([network] * count)
     if updates is not None:
@@ -182,7 +183,7 @@ def _trained(
 
 
 class Prediction(NamedTuple):
-    """How well scores predict retraining: rank correlation with a 95 % interval over subsets, and correlation."""
+    """How well scores predict retraining: rank correlation with its 95 % bootstrap interval, and linear correlation."""
 
     spearman: float
     low: float
@@ -197,13 +198,16 @@ def datamodeling_score(
     """LDS: how well the sum of a subset's scores predicts f of the network trained on it.
 
     Args:
-        scores: ∂f/∂α, shares, or any scores of which negative means that it helped.
-        subsets: Rows of 0 and 1, or of weights.
+        scores: ∂f/∂α, shares, or any scores for which negative means helped.
+        subsets: A row of 0 and 1, or of weights, for each subset.
         retrained: f of each subset, from `retrain`.
-        resamples: Bootstrap samples of subsets for the interval.
+        resamples: Bootstrap resamples of the subsets for the interval.
 
     Returns:
-        The agreement of predictions with f, 1 where they rank all subsets alike.
+        The correlations of the predictions with f; 1 if they rank all subsets as retraining does.
+
+    Raises:
+        ValueError: If the shapes do not match.
 
     Example:
         >>> subsets = random_subsets(network.nodes, keep=0.8, count=48)
@@ -218,45 +222,47 @@ def datamodeling_score(
     return predicts(subsets.double() @ scores.double().cpu(), retrained, resamples)
 
 
-def predicts(predicted: Float[Tensor, " points"], found: Float[Tensor, " points"], resamples: int = 1000) -> Prediction:
-    """How well predictions rank what was found, e.g. scores of participants and what leaving each out changed."""
-    if predicted.dim() != 1 or predicted.shape != found.shape or resamples < 1:
+def predicts(
+    predicted: Float[Tensor, " points"], actual: Float[Tensor, " points"], resamples: int = 1000
+) -> Prediction:
+    """How well predictions rank actual values, e.g. participants' scores and their leave-one-out changes."""
+    if predicted.dim() != 1 or predicted.shape != actual.shape or resamples < 1:
         raise ValueError(
             "there must be one prediction for each retrained value, and at least one resample; found shapes "
-            f"{list(predicted.shape)} and {list(found.shape)}, and {resamples} resamples."
+            f"{list(predicted.shape)} and {list(actual.shape)}, and {resamples} resamples."
         )
-    whole, each = agreement(found, predicted), _resampled(found, [predicted], resamples)[0]
+    whole, each = agreement(actual, predicted), _resampled(actual, [predicted], resamples)[0]
     return Prediction(whole.spearman, *_middle_95(each), whole.pearson)
 
 
 def paired_advantage(
-    better: Float[Tensor, " points"], worse: Float[Tensor, " points"], found: Float[Tensor, " points"],
+    better: Float[Tensor, " points"], worse: Float[Tensor, " points"], actual: Float[Tensor, " points"],
     resamples: int = 1000,
 ) -> tuple[float, float]:  # fmt: skip
-    """The 95 % interval of how much better one prediction ranks what was found than another does.
+    """The 95 % bootstrap interval of the difference between two predictions' rank correlations with actual values.
 
-    Both are resampled together: what makes some points hard to predict for both does not widen the interval. NaN where
-    one of them is the same everywhere.
+    Both use the same resamples, so points that are hard to predict for both do not widen the interval. NaN if one of
+    them is constant.
 
     Example:
         >>> low, high = paired_advantage(subsets @ scores, subsets @ others, retrained)
         >>> low > 0  # clearly better
     """
-    one, other = _resampled(found, [better, worse], resamples)
+    one, other = _resampled(actual, [better, worse], resamples)
     return _middle_95(one - other)
 
 
-def _resampled(found: Tensor, predictions: Sequence[Tensor], resamples: int) -> list[Tensor]:
-    """The rank correlation of each prediction with what was found, over the same bootstrap samples of the points."""
-    finite = torch.stack([found, *predictions]).isfinite().all(0)
-    found = found[finite]
-    generator = seeds.generator(0, "bootstrap", len(found))
-    picks = torch.randint(len(found), (resamples, len(found)), generator=generator)
-    return [resampled_rank_correlations(found, predicted[finite], picks) for predicted in predictions]
+def _resampled(actual: Tensor, predictions: Sequence[Tensor], resamples: int) -> list[Tensor]:
+    """The rank correlations of each prediction with the actual values, over the same bootstrap resamples."""
+    finite = torch.stack([actual, *predictions]).isfinite().all(0)
+    actual = actual[finite]
+    generator = seeds.generator(0, "bootstrap", len(actual))
+    picks = torch.randint(len(actual), (resamples, len(actual)), generator=generator)
+    return [resampled_rank_correlations(actual, predicted[finite], picks) for predicted in predictions]
 
 
 def _middle_95(each: Tensor) -> tuple[float, float]:
-    """The interval that has 95 % of these numbers, without those that are NaN."""
+    """The central interval that holds 95 % of these numbers, ignoring NaN."""
     each = each[each.isfinite()]
     if not len(each):
         return float("nan"), float("nan")
@@ -268,23 +274,27 @@ def leave_one_out(
     network: Network, rounds: int, evaluation: Evaluation, *, on: str | int = "all",
     trained: Callable[[int], None] | None = None,
 ) -> Float[Tensor, " n"]:  # fmt: skip
-    """What each participant's data did, by retraining without it: f(1) − f(1 − e_j). Negative helped.
+    """What each participant's data did, by retraining without it: f(1) − f(1 − e_j).
 
-    Cost: a training for each participant, and one with all of them.
+    Cost: n + 1 trainings.
 
     Args:
-        rounds: How many rounds to train; a mixing rule that the network was trained with (`simulate(rule=...)`) is
-            not used.
-        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
-        trained: Called with how many networks were trained, each time some are done.
+        network: The network to train.
+        rounds: How many rounds to train, with the network's own W (not by a mixing rule given to `simulate`).
+        evaluation: What to measure, from `evaluate_on`.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
+        trained: Called with the number of networks trained so far, each time some are done.
 
     Returns:
-        A value for each participant.
+        A value for each participant; negative helped.
+
+    Raises:
+        DivergedError: If one of the networks diverges.
 
     Example:
         >>> leave_one_out(network, 100, evaluate_on(network))
     """
-    everybody = torch.ones(1, network.nodes, dtype=torch.float64)
-    rows = torch.cat([everybody, without_each(network.nodes)])
+    everyone = torch.ones(1, network.nodes, dtype=torch.float64)
+    rows = torch.cat([everyone, without_each(network.nodes)])
     values = retrain(network, rounds, evaluation, updates=rows, on=on, trained=trained)
     return values[0] - values[1:]

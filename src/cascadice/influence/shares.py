@@ -1,6 +1,8 @@
-"""Aumann–Shapley shares: everybody's update of a round is scaled together, and each gets its part of the change.
+"""Aumann–Shapley shares: all updates of a round are scaled together, and each gets its part of the change.
 
-share_j = ∫₀¹ A_j(α)ᵀ Δ_j dα        Σ_j share_j = Φ(1) − Φ(0)
+    share_j = ∫₀¹ A_j(α)ᵀ Δ_j dα        Σ_j share_j = Φ(1) − Φ(0)
+
+A_j(α) is the adjoint of reverse gossip along the rounds in which all updates of the first one are scaled by α.
 """
 
 from collections.abc import Sequence
@@ -12,24 +14,29 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Operator, Round, send
 from cascadice.influence.checks import check_recording, check_samples_are_separate
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, swept
+from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_sweep
 
 
 def shares(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2, *,
     operator: Operator | None = None,
 ) -> Float[Tensor, " n"]:  # fmt: skip
-    """Each participant's share of what the round's updates really did; the shares sum to that change.
+    """Each participant's share of the change that the round's updates made; the shares sum to that change.
 
     Cost: `points` × (a replay of the rounds and a sweep of reverse gossip).
 
     Args:
-        rounds: Consecutive rounds, from the one of the updates on; their number is the number of hops.
-        points: Points of the quadrature.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the updates; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        points: Quadrature points.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
         A share for each participant; negative helped.
+
+    Raises:
+        ValueError: If the rounds are not consecutive or not this network's.
 
     Example:
         >>> shares(network, rounds[10:12], evaluate_on(network)).sum()
@@ -42,19 +49,24 @@ def shares_of_samples(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int = 2, *,
     operator: Operator | None = None,
 ) -> Float[Tensor, "n batch"]:  # fmt: skip
-    """Every sample's part of its participant's share.
+    """Each sample's part of its participant's share.
 
-    With one step of SGD a round they sum to `shares`. What a step does without any gradient (old momentum, weight
-    decay) belongs to no sample; where a step is not linear in the gradient (Adam, clipping), parts are of its
-    derivative. Cost: as `shares`.
+    With one SGD step per round the parts sum to `shares`. What a step does without a gradient (old momentum, weight
+    decay) belongs to no sample. If a step is not linear in the gradient (Adam, clipping), parts are those of its
+    derivative. Cost: that of `shares`.
 
     Args:
-        rounds: Consecutive rounds, from the one of the updates on.
-        points: Points of the quadrature.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the updates; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        points: Quadrature points.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
-        A score for each sample of everybody's batches in the first round; negative helped.
+        A score for each sample of everyone's batches in the first round; negative helped.
+
+    Raises:
+        ValueError: If the rounds are not consecutive or not this network's, or the loss or model couples samples.
 
     Example:
         >>> shares_of_samples(network, rounds[10:12], evaluate_on(network))[3].argmax()
@@ -68,37 +80,37 @@ def mean_adjoint(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, points: int, *, only: int | None = None,
     direct: bool = True, operator: Operator | None = None,
 ) -> RoundAdjoint:  # fmt: skip
-    """∫₀¹ A(α) dα: the mean adjoint along everybody's updates, or along those of `only` one participant.
+    """∫₀¹ A(α) dα: the mean adjoint along everyone's updates, or along that of one participant, `only`.
 
-    Without `direct`, the effect of an update on its own participant before gossip is left out.
+    If `direct` is false, the effect of an update on its own participant before gossip is left out.
     """
-    first, operator = rounds[0].half, operator.fresh() if operator else Operator(network)  # it will know A(α) alone
-    theta, state = torch.zeros_like(first.theta), {name: torch.zeros_like(value) for name, value in first.state.items()}
+    half, operator = rounds[0].half, operator.fresh() if operator else Operator(network)  # its gradients are those at α
+    theta, state = torch.zeros_like(half.theta), {name: torch.zeros_like(value) for name, value in half.state.items()}
     for alpha, weight in weighted_points(points):
-        along = scaled_rounds(operator, rounds, alpha, only)
-        here = along[0].half
+        scaled = scaled_rounds(operator, rounds, alpha, only)
+        half = scaled[0].half
         operator.forget()
-        adjoint = swept(network, along, evaluation, direct=here.theta, operator=operator)
-        theta.add_(adjoint.theta if direct else adjoint.theta - operator.objective(evaluation, here), alpha=weight)
+        adjoint = reverse_sweep(network, scaled, evaluation, direct=half.theta, operator=operator)
+        theta.add_(adjoint.theta if direct else adjoint.theta - operator.objective(evaluation, half), alpha=weight)
         for name, total in state.items():
             total.add_(adjoint.state[name], alpha=weight)
     return RoundAdjoint(rounds[0].t, theta, state)
 
 
 def scaled_rounds(operator: Operator, rounds: Sequence[Round], alpha: float, only: int | None = None) -> list[Round]:
-    """These rounds again, with `alpha` of everybody's local work in the first, or of `only` one participant's.
+    """Replay these rounds with everyone's first update scaled by `alpha`, or that of one participant, `only`.
 
-    Buffers (running statistics of BatchNorm) are held as they were.
+    Buffers (running statistics of BatchNorm) keep their recorded values.
     """
     first = rounds[0]
     weights = torch.ones_like(first.half.theta[:, 0])
     weights[slice(None) if only is None else only] = alpha
     half = send.part(first.before, first.half, weights)._replace(buffers=first.half.buffers)
-    played = [first._replace(half=half, after=operator.exchange(first).apply(first, half), tape=())]
+    replayed = [first._replace(half=half, after=operator.exchange(first).apply(first, half), tape=())]
     for round_ in rounds[1:]:
-        before = played[-1].after._replace(buffers=round_.before.buffers)
+        before = replayed[-1].after._replace(buffers=round_.before.buffers)
         half, loss, _ = operator.work(round_.draw, before)
         round_ = Round(round_.draw, before, half._replace(buffers=round_.half.buffers), half, loss, (), round_.rule)
         after = operator.exchange(round_).apply(round_, round_.half)
-        played.append(round_._replace(after=after))
-    return played
+        replayed.append(round_._replace(after=after))
+    return replayed

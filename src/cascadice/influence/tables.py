@@ -1,9 +1,9 @@
-"""One tidy table of influence, a row for each number: in memory as columns, on disk as Parquet parts, one a round.
+"""One tidy table of influence, a row for each number: in memory as columns, on disk as one Parquet part per round.
 
 A folder of influence
     influence.json           the settings: hops, kinds, points, evaluation
-    part-00000007.parquet    the rows of round 7; written aside, then renamed: all there or not at all
-    NAME.safetensors         an array, where a table would be too big
+    part-00000007.parquet    the rows of round 7, written completely or not at all
+    NAME.safetensors         an array, if a table would be too big
 """
 
 import json
@@ -46,7 +46,7 @@ TYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Influence as columns of one length. -1 in `sample`, `hop` or `receiver` means: all of them, summed."""
+    """Influence as columns of equal length. -1 in `sample`, `hop` or `receiver` means: summed over all of them."""
 
     round: NDArray[np.int32]
     source: NDArray[np.int32]
@@ -73,15 +73,15 @@ class Table:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def select(self, **wanted: Any) -> "Table":
-        """The rows whose columns equal what is wanted, or are among it: `select(kind="truth", hop=[0, 1])`."""
+        """The rows whose columns have one of the wanted values: `select(kind="truth", hop=[0, 1])`."""
         keep = np.ones(len(self), dtype=bool)
         for name, values in wanted.items():
-            among = np.atleast_1d(list(values) if isinstance(values, Set) else values)
-            keep &= np.isin(lookup(self.columns, name, "column"), among)
+            allowed = np.atleast_1d(list(values) if isinstance(values, Set) else values)
+            keep &= np.isin(lookup(self.columns, name, "column"), allowed)
         return self.where(keep)
 
     def where(self, keep: NDArray[np.bool_]) -> "Table":
-        """The rows to keep."""
+        """The rows where `keep` is true."""
         return Table(**{name: column[keep] for name, column in self.columns.items()})
 
     def to_arrow(self) -> "pyarrow.Table":
@@ -97,7 +97,7 @@ class Table:
 
 
 def as_frame(columns: Mapping[str, NDArray[Any]]) -> "pandas.DataFrame":
-    """Columns of one length as a data frame."""
+    """Columns of equal length as a data frame."""
     try:
         import pandas as pd
     except ImportError:
@@ -106,23 +106,28 @@ def as_frame(columns: Mapping[str, NDArray[Any]]) -> "pandas.DataFrame":
 
 
 def _table(kind: str, **numbers: Any) -> Table:
-    """A table from columns or single numbers, in the types of its columns; refused where those are too narrow."""
+    """A table from columns or single numbers; raise ValueError if a number does not fit its column's type."""
     rows = np.size(numbers["value"])
     columns: dict[str, NDArray[Any]] = {"kind": np.empty(rows, dtype=np.object_)}
     columns["kind"].fill(kind)
     for name, given in numbers.items():
-        spread = np.broadcast_to(np.asarray(given), rows)
-        columns[name] = spread.astype(TYPES[name])
-        if name != "value" and not np.array_equal(columns[name], spread):
-            raise ValueError(f"column {name!r} has room for {np.dtype(TYPES[name])}; found {np.max(given)}.")
+        column = np.broadcast_to(np.asarray(given), rows)
+        columns[name] = column.astype(TYPES[name])
+        if name != "value" and not np.array_equal(columns[name], column):
+            raise ValueError(f"column {name!r} must fit in {np.dtype(TYPES[name])}; found {np.max(given)}.")
     return Table(**columns)
 
 
 def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
-    """A row for each entry of a cascade that is not exactly 0, and for each source's direct effect, hop 0.
+    """A table of a cascade: a row for each entry that is not exactly 0, and for each source's direct effect at hop 0.
 
-    `sample` is the training sample that each case stands for, where it is not the whole batch: one, or one a case.
-    A cascade of samples knows only their places in the batch: `round.draw.batch[source, 0, list(cascade.samples)]`.
+    Args:
+        cascade: What `truth`, `first_order` or `path_integrated` returned.
+        sample: The index of the training sample of each case, if cases are samples. A cascade has only their positions
+            in the batch: use `round.draw.batch[source, 0, list(cascade.samples)].tolist()`.
+
+    Raises:
+        ValueError: If the cascade is of samples and `sample` is missing, or has the wrong length.
 
     Example:
         >>> import torch
@@ -139,17 +144,21 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
     samples = np.array(sample, dtype=np.int64)
     if samples.ndim and samples.shape != sources.shape:
         raise ValueError(f"sample must be one number, or one for each of {len(sources)} cases; found {samples.size}.")
-    there = value != 0
-    there[np.arange(len(sources)), 0, sources] = True
-    s, hop, receiver = there.nonzero()
-    which = np.broadcast_to(samples, sources.shape)[s]
-    return _table(
-        cascade.kind, round=cascade.t, source=sources[s], sample=which, hop=hop, receiver=receiver, value=value[there]
-    )
+    present = value != 0
+    present[np.arange(len(sources)), 0, sources] = True
+    s, hop, receiver = present.nonzero()
+    sample_of = np.broadcast_to(samples, sources.shape)[s]
+    columns = {"source": sources[s], "sample": sample_of, "hop": hop, "receiver": receiver, "value": value[present]}
+    return _table(cascade.kind, round=cascade.t, **columns)
 
 
 def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Table:
-    """A row for each participant's update in round t: its influence on all, over all hops. NaN has no row.
+    """A table of participants' scores in round t, summed over hops and receivers.
+
+    Args:
+        kind: The estimator's name.
+        t: The round.
+        scores: A score for each participant; NaN gets no row.
 
     Example:
         >>> import torch
@@ -162,23 +171,29 @@ def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Tab
 
 
 def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]) -> Table:
-    """A row for each sample used in the round, `sample` its place in the training data: its influence on all.
+    """A table of samples' scores in a round, by their indices in the training data.
 
-    NaN is a sample that was not looked at, and has no row.
+    Args:
+        kind: The estimator's name.
+        round: The round that drew the samples.
+        scores: `[n, samples]`, from `by_sample`; NaN gets no row.
+
+    Example:
+        >>> table_of_samples("first order", round, by_sample(network, round, adjoint))  # doctest: +SKIP
     """
     return table_of_drawn(kind, round.t, samples_of(round, scores), scores)
 
 
 def table_of_drawn(kind: str, t: int, drawn: Int[Tensor, "n samples"], scores: Float[Tensor, "n samples"]) -> Table:
-    """The same, where it is known which samples were drawn in round t; -1 is none."""
+    """`table_of_samples`, given the indices of the samples drawn in round t; -1 is padding."""
     value, numbers = scores.detach().cpu().double().numpy(), drawn.cpu().numpy()
-    source, place = (~np.isnan(value) & (numbers >= 0)).nonzero()
-    sample, value = numbers[source, place], value[source, place]
+    source, position = (~np.isnan(value) & (numbers >= 0)).nonzero()
+    sample, value = numbers[source, position], value[source, position]
     return _table(kind, round=t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
 
 
 def renumbered(table: Table, members: Sequence[int]) -> Table:
-    """The table of a part of a network, by the participants' numbers in the whole one; the same if it is no part."""
+    """The table of one process's `members`, with the participants' numbers in the whole network."""
     if not members:
         return table
     if not (table.receiver == ALL).all():
@@ -187,7 +202,7 @@ def renumbered(table: Table, members: Sequence[int]) -> Table:
 
 
 def concatenate(tables: Iterable[Table]) -> Table:
-    """The rows of all tables, one after the other; none make an empty table.
+    """The rows of all tables in order; no tables give an empty one.
 
     Example:
         >>> import torch
@@ -195,32 +210,43 @@ def concatenate(tables: Iterable[Table]) -> Table:
         >>> concatenate(rounds).round
         array([0, 0, 1, 1], dtype=int32)
     """
-    given = [table.columns for table in tables]
+    columns = [table.columns for table in tables]
     empty = {name: np.empty(0, dtype=kind) for name, kind in TYPES.items()}
-    return Table(**{name: np.concatenate([empty[name], *(table[name] for table in given)]) for name in TYPES})
+    return Table(**{name: np.concatenate([empty[name], *(each[name] for each in columns)]) for name in TYPES})
 
 
 def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str]) -> None:
-    """Add the rows of round `number` to a folder, or replace them; `note` are the settings of the whole folder.
+    """Write the rows of round `number` into a folder, replacing earlier ones.
 
-    One writer a folder: what a killed one left half written is removed. `files.flush` makes parts
-    survive a loss of power.
+    Only one process may write to a folder; drafts of a killed one are removed. `files.flush` makes parts survive a loss
+    of power.
+
+    Args:
+        folder: The folder, made if it does not exist.
+        table: The rows.
+        number: Their round.
+        note: The settings that all parts of the folder share.
+
+    Raises:
+        ValueError: If the number is negative, or the folder holds influence of other settings.
+
+    Example:
+        >>> write_part("influence", table, 7, {"hops": "1"})  # doctest: +SKIP
     """
     from pyarrow import parquet
 
     if number < 0:
         raise ValueError(f"parts are numbered from 0, by round; found {number}.")
-    place = Path(folder)
-    files.remove_drafts(place)
-    if not (place / NOTE).exists():
-        files.write_json(place / NOTE, note)
-    elif (settings := read_note(place)) != dict(note):
+    files.remove_drafts(Path(folder))
+    if not (path := Path(folder) / NOTE).exists():
+        files.write_json(path, note)
+    elif (settings := read_note(folder)) != dict(note):
         differs = next(name for name in (*note, *settings) if note.get(name) != settings.get(name))
         raise ValueError(
-            f"{place} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
+            f"{folder} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
-    with files.replacing(place / f"part-{number:08d}.parquet", durable=False) as draft:
+    with files.replacing(Path(folder) / f"part-{number:08d}.parquet", durable=False) as draft:
         parquet.write_table(table.to_arrow(), draft)
 
 
@@ -234,12 +260,19 @@ def read_note(folder: Folder) -> dict[str, Any]:
     """The settings that the influence in a folder was computed with."""
     path = Path(folder) / NOTE
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there.")
+        raise FileNotFoundError(f"{path} does not exist.")
     return files.read_json(path)
 
 
 def read_table(folder: Folder) -> Table:
-    """All parts in a folder as one table, in the order of their numbers.
+    """All parts in a folder as one table, in the order of their rounds.
+
+    Args:
+        folder: A folder of influence.
+
+    Raises:
+        FileNotFoundError: If there are no parts.
+        ValueError: If a part is damaged, missing or of another format.
 
     Example:
         >>> read_table("runs/demo/influence").select(kind="truth", source=3)  # doctest: +SKIP
@@ -276,16 +309,32 @@ def _schema() -> "pyarrow.Schema":
 
 
 def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str]) -> None:
-    """Keep a tensor under a name, all of it or nothing, with a checksum; `note` says what it is."""
+    """Save a tensor to NAME.safetensors in a folder, completely or not at all, with a checksum.
+
+    `note` describes it and is saved with it. A name is made of letters, digits, "_", "-" and ".".
+
+    Example:
+        >>> save_array("influence", "proximal", given, {"rounds": "0-19"})  # doctest: +SKIP
+    """
     write_tensors(_array_path(folder, name), {name: tensor}, {"note": json.dumps(dict(note))})
 
 
 def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
-    """A kept tensor, bit for bit, and its note."""
+    """Load what `save_array` saved.
+
+    Returns:
+        The tensor, bit for bit, and its note.
+
+    Raises:
+        ValueError: If the file is damaged or holds something else.
+
+    Example:
+        >>> tensor, note = load_array("influence", "proximal")  # doctest: +SKIP
+    """
     path = _array_path(folder, name)
     tensors, content = read_tensors(path, None)
     if name not in tensors or "note" not in content:
-        raise ValueError(f"{path} must hold an array kept under {name!r}; found {', '.join(tensors)}.")
+        raise ValueError(f"{path} must hold an array saved as {name!r}; found {', '.join(tensors)}.")
     with files.intact(path, ValueError):
         return tensors[name], jsonl.parse(content["note"])
 

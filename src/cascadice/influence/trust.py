@@ -1,9 +1,9 @@
-"""Mixing rules that trust by influence on the receiver's own data: of one round, or of all rounds so far.
+"""Mixing rules that trust neighbours by their influence on the receiver's own data.
 
-    proximal:   c[k, j] = ∇L_k(θ_k^{t+½})ᵀ Δ_j^t           Definition 4, but for factors that k's neighbours share
+    proximal:   c[k, j] = ∇L_k(θ_k^{t+½})ᵀ Δ_j^t           Definition 4, up to factors that all of k's neighbours share
     whole run:  c[k, j] = ∂L_k(θ_k^t)/∂α_j                 α_j weights every update of j in the rounds so far
 
-Both drop neighbours as `cosine_trust` does, which computes no influence: it compares the directions of updates.
+Both drop neighbours as `cosine_trust` does, which compares the directions of updates and computes no influence.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from cascadice.influence.proximity import in_turn, own_data
 from cascadice.influence.whole_run import whole_run
 from cascadice.names import lookup
 
-SAMPLES = 64  # of everybody's own, where it holds as many
+SAMPLES = 64  # default number of own samples to evaluate on, if a participant has so many
 
 
 def proximal_trust(
@@ -37,20 +37,21 @@ def proximal_trust(
 
     k scores j's update by its inner product with the gradient of k's own loss (Definition 4), divided by two lengths
     that all of k's neighbours share: of the gradient, and of the median update that k receives. Scores accumulate, and
-    neighbours are dropped and let in, as by `cosine_trust`; updates far larger than usual are not let in either. Cost:
-    one gradient on `samples` of everybody's own data per round.
+    neighbours are dropped and readmitted, as by `cosine_trust`; updates far larger than usual are also rejected. Cost:
+    one gradient per participant and round, on `samples` of its own samples.
 
     Args:
-        samples: How many of its own samples each participant evaluates on in a round, others in each; 64 by default.
+        network: The network to train.
+        samples: How many of its own samples each participant evaluates on per round, in rotation; 64 by default.
         memory: Weight of evidence to keep.
         degree: Greatest number of neighbours to listen to.
-        explore: Whether each participant also receives one stranger's update a round; see `cosine_trust`.
+        explore: Whether each participant also receives one stranger's update per round; see `cosine_trust`.
 
     Returns:
         A rule for `simulate(network, rounds, rule=...)`.
 
     Raises:
-        ValueError: If participants have no data of their own, or fewer samples.
+        ValueError: If the network has no partition, or a participant holds fewer samples.
 
     Example:
         >>> *_, last = cascadice.simulate(network, 100, rule=proximal_trust(network))
@@ -73,61 +74,66 @@ def whole_run_trust(
 ) -> TrustRule:
     """A mixing rule by which participants drop those whose updates harmed them over all rounds so far.
 
-    After every `every` rounds, each participant learns ∂L_k/∂α_j on its own data, through all paths and rounds from the
-    first to this one, and listens to the neighbours for which it is negative. Cost: each time, for each participant,
-    one sweep back over the rounds so far, about two trainings; so (T / every) · n / 2 times two trainings over T rounds
-    in all, and all rounds are kept in memory. It takes a whole network's data: use it to learn what such knowledge is
-    worth, not in the field.
+    Every `every` rounds, each participant computes ∂L_k/∂α_j on its own data, through all paths and rounds so far, and
+    listens to the neighbours for which it is negative. Cost: each time, for each participant, one backward sweep over
+    the rounds so far, about two trainings; over T rounds (T / every) · n / 2 times two trainings. All rounds stay in
+    memory. It needs the whole network's data: use it to learn what such knowledge would bring, not in deployment.
 
     Args:
+        network: The network to train.
         every: Rounds between two sweeps.
         samples: How many of its own samples each participant evaluates on; 64 by default.
+        degree: Greatest number of neighbours to listen to.
+
+    Returns:
+        A rule for `simulate(network, rounds, rule=...)`.
 
     Raises:
-        ValueError: If participants have no data of their own, or `every` is not positive.
+        ValueError: If the network has no partition, or `every` is less than 1.
 
     Example:
         >>> *_, last = cascadice.simulate(network, 100, rule=whole_run_trust(network, every=25))
     """
     if every < 1:
         raise ValueError(f"every must be at least one round; found {every}.")
-    evaluation, kept, sent = _own(network, samples), list[Round](), list[tuple[Draw, Participants, Participants]]()
+    evaluation, rounds = _own(network, samples), list[Round]()
+    latest: list[tuple[Draw, Participants, Participants]] = []
 
     def learn(trust: Trust, draw: Draw, before: Participants, half: Participants, received: Tensor) -> Trust:
-        if sent:
-            drawn, was, worked = sent.pop()
-            assert rule.mixing is not None  # the rule chose one after the round was sent
+        if latest:  # it is complete now: the rule has chosen its W, and `before` is its result
+            drawn, start, sent = latest.pop()
+            assert rule.mixing is not None
             loss = before.theta.new_zeros(network.nodes)
-            kept.append(Round(drawn._replace(W=rule.mixing), was, worked, tree_map(torch.clone, before), loss))
-        sent.append((draw, *tree_map(torch.clone, (before, half))))
-        return trust if not kept or len(kept) % every else _over_all(network, kept, evaluation, trust)
+            rounds.append(Round(drawn._replace(W=rule.mixing), start, sent, tree_map(torch.clone, before), loss))
+        latest.append((draw, *tree_map(torch.clone, (before, half))))
+        return trust if not rounds or len(rounds) % every else _trust_by_whole_run(network, rounds, evaluation, trust)
 
     rule = _with_small_trust(TrustRule(network, learn, degree, explore=False))
     return rule
 
 
-def _over_all(network: Network, rounds: list[Round], evaluation: Evaluation, trust: Trust) -> Trust:
-    """What everybody's updates did to everybody over these rounds; the n-th participants of all networks at once."""
+def _trust_by_whole_run(network: Network, rounds: list[Round], evaluation: Evaluation, trust: Trust) -> Trust:
+    """Trust by everyone's whole-run influence on everyone; one sweep per participant, for all networks of a fleet."""
     size = network.nodes // network.blocks
     total = torch.zeros_like(trust.total)
-    for place in range(size):
-        on = torch.zeros_like(network.q)
-        on[place::size] = 1
-        scores = whole_run(replace(network, q=on), rounds, evaluation, samples=False).participants
+    for k in range(size):
+        q = torch.zeros_like(network.q)
+        q[k::size] = 1
+        scores = whole_run(replace(network, q=q), rounds, evaluation, samples=False).participants
         for first in range(0, network.nodes, size):
-            total[first + place, first : first + size] = scores[first : first + size]
-    places = torch.arange(network.nodes)
-    others = (places[:, None] // size == places // size) & (places[:, None] != places)
+            total[first + k, first : first + size] = scores[first : first + size]
+    nodes = torch.arange(network.nodes)
+    others = (nodes[:, None] // size == nodes // size) & (nodes[:, None] != nodes)
     return trust._replace(total=total * others, weight=others.to(total), trusted=(total < 0) | ~others)
 
 
 def _own(network: Network, samples: int | None) -> Evaluation:
-    least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # without one, own_data refuses
+    least = min((len(part) for part in network.partition or ()), default=SAMPLES)  # own_data raises without a partition
     return evaluate_on(network, own_data(network, samples or min(4 * SAMPLES, least)))
 
 
 def _with_small_trust(rule: TrustRule) -> TrustRule:
-    """The rule without room for sums of updates, which it does not need."""
+    """The rule without the buffer for sums of updates, which it does not need."""
     rule.trust = rule.trust._replace(recent=rule.trust.recent[:, :0])
     return rule
 
@@ -138,7 +144,7 @@ RULES: Mapping[str, NamedRule] = {
         proximal_trust, True, True, "listen to those whose updates lower the loss on the receiver's own data"
     ),
     "whole-run-trust": NamedRule(
-        whole_run_trust, True, True, "listen to those whose updates helped over all rounds so far; many times the cost"
+        whole_run_trust, True, True, "listen to those whose updates helped over all rounds so far; costs many trainings"
     ),
 }
 

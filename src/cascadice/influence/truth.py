@@ -2,7 +2,7 @@
 
     truth[0, j] = q_j (L(θ_j^{t+½}) − L(θ_j^t))        truth[h, k] = q_k (L(θ_k^{t+h}) − L(θ_{k∖j}^{t+h}))
 
-Definitions 1 and 2 of Zhu et al. 2025. Only the light cone of the source changes, so only that is replayed.
+Definitions 1 and 2 of Zhu et al. 2025. Only the source's light cone changes, so only that is replayed.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,23 @@ def truth(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources = None, *,
     operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
-    """The true influence of each source's update: it skips its local step, and its light cone is replayed.
+    """The true influence of each source's update: the source skips its local step, and its light cone is replayed.
 
-    Buffers (running statistics of BatchNorm) are held as they were. Cost: for each source, a training step for everyone
-    it reached in each round, and an evaluation.
+    Buffers (running statistics of BatchNorm) keep their recorded values. Cost: for each source and round, a training
+    step and an evaluation for each participant that the update has reached.
 
     Args:
-        rounds: Consecutive rounds, from the one of the update on; their number is the number of hops.
-        sources: Whose updates; everybody's unless given.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the update; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        sources: Participants whose updates to score; defaults to all.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
         The cascade `value[hop, source, receiver]`; negative helped.
 
     Raises:
-        ValueError: Where the rounds are not this network's, or do not follow one another.
+        ValueError: If the rounds are not consecutive or not this network's.
 
     Example:
         >>> truth(network, rounds[10:13], evaluate_on(network), sources=[3]).total
@@ -53,26 +55,29 @@ def truth_of_samples(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, source: int,
     samples: Sequence[int] | None = None, *, operator: Operator | None = None,
 ) -> Cascade:  # fmt: skip
-    """The true influence of single samples: the source's local work with one term fewer in one gradient.
+    """The true influence of single samples: the source repeats its local work without the sample's gradient term.
 
-        g_{∖i} = g − J_iᵀ ∂L/∂output_i        so that to first order the parts add up to the batch's
+        g_{∖i} = g − J_iᵀ ∂L/∂output_i        so that to first order the samples add up to the batch
 
-    The local steps are made again from (θ, state) with any optimizer, and the light cone is replayed. With several
-    local steps, a term is left out of the step that used it, and the later ones follow. Cost: as `truth`, with each
-    sample as a source.
+    The local steps are repeated from (θ, state) with any optimizer, and the light cone is replayed. With several local
+    steps, the term is left out of the step that used it, and the later steps follow from that. Cost: that of `truth`
+    with every sample as a source.
 
     Args:
-        rounds: Consecutive rounds, from the one of the update on.
-        source: Whose batch.
-        samples: Places in `draw.batch[source].flatten()`: the batches of local steps follow one another, as in
-            `by_sample`. All unless given.
-        operator: The operator to use, where its exchange is not the one in memory.
+        network: The network that made the rounds.
+        rounds: Consecutive rounds, starting with that of the update; one hop per round.
+        evaluation: What to measure, from `evaluate_on`.
+        source: The participant whose batch to score.
+        samples: Positions in `draw.batch[source].flatten()`, which holds the batches of all local steps in order, as in
+            `by_sample`; defaults to all.
+        operator: The operator to use; defaults to one with stacked averaging in memory.
 
     Returns:
         The cascade `value[hop, sample, receiver]`; negative helped.
 
     Raises:
-        ValueError: Where the rounds are not this network's, or samples have no part of their own in the loss.
+        ValueError: If the rounds are not this network's, a position is not in the batch, or the loss or model couples
+            samples.
 
     Example:
         >>> truth_of_samples(network, rounds[10:12], evaluate_on(network), source=3, samples=[0, 1]).value.sum(2)
@@ -81,47 +86,46 @@ def truth_of_samples(
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     drawn, op = rounds[0].draw.batch[source].flatten().cpu(), operator or Operator(network)
     used = (drawn != PADDING).nonzero().flatten().tolist()
-    places = used if samples is None else list(samples)
-    for place in places:
-        if place not in used:
+    positions = used if samples is None else list(samples)
+    for position in positions:
+        if position not in used:
             last = max(used, default=0)
-            raise ValueError(f"samples must be places in a batch of {len(used)}, from 0 to {last}; found {place}.")
+            raise ValueError(
+                f"samples must be positions in a batch of {len(used)}, from 0 to {last}; found {position}."
+            )
 
     def entries(group: list[int]) -> Entries:
         return _replayed(op, rounds, evaluation, _without_samples(op, rounds[0], source, group))
 
-    value = cascade_values(network, rounds, places, entries)
-    return Cascade("truth", rounds[0].t, (source,) * len(places), value, tuple(places))
+    value = cascade_values(network, rounds, positions, entries)
+    return Cascade("truth", rounds[0].t, (source,) * len(positions), value, tuple(positions))
 
 
-def _without_samples(operator: Operator, first: Round, source: int, places: list[int]) -> Perturbation:
-    """What the source's local work would leave changed without one sample's term, a row each. Cost: that work each."""
-    device, dtype = first.loss.device, first.half.theta.dtype
-    chosen = torch.tensor(places, device=device)
-    _, steps, size = first.draw.batch.shape
-    weights = (chosen[:, None] != torch.arange(steps * size, device=device)).to(dtype).view(-1, steps, size)
-    nodes = torch.full_like(chosen, source)
+def _without_samples(operator: Operator, first: Round, source: int, positions: list[int]) -> Perturbation:
+    """How leaving out each sample changes what the source sends, one row per sample."""
+    rows, (steps, size) = torch.arange(len(positions)), first.draw.batch.shape[1:]
+    weights = first.half.theta.new_ones(len(positions), steps * size)
+    weights[rows, positions] = 0
+    nodes = torch.full_like(rows, source).to(first.loss.device)
     before = rows_of(first.before, nodes)
-    again, _, _ = operator.work(first.draw, before, nodes.tolist(), Weights(samples=(weights,)))
-    pairs = Perturbation(nodes, torch.arange(len(places), device=device), before.theta, before.state)
-    return difference(again, first.half, pairs)
+    sent, _, _ = operator.work(first.draw, before, nodes.tolist(), Weights(samples=(weights.view(-1, steps, size),)))
+    return difference(sent, first.half, Perturbation(nodes, rows.to(nodes.device), before.theta, before.state))
 
 
 def _replayed(operator: Operator, rounds: Sequence[Round], evaluation: Evaluation, change: Perturbation) -> Entries:
-    """How much more everyone's loss is than if, after the first local work, the change had been made."""
+    """Everyone's loss minus its loss if `change` had been made after the local work of the first round."""
     yield 0, change, _excess(operator, evaluation, rounds[0].half, change)
     before = None
     for hop, round_ in enumerate(rounds, start=1):
         half = change if hop == 1 else operator.replay(round_, change)
-        change = operator.exchange(round_).replay(round_, before, half)
+        change = before = operator.exchange(round_).replay(round_, before, half)
         if not len(change.nodes):  # it reached nobody
             return
         yield hop, change, _excess(operator, evaluation, round_.after, change)
-        before = change
 
 
 def _excess(operator: Operator, evaluation: Evaluation, here: Participants, change: Perturbation) -> Tensor:
     """L(θ_k) − L(θ_k + change) of every pair."""
-    own, nodes = here.theta[change.nodes], change.nodes.tolist()
-    kept = operator.losses(evaluation, at_pairs(here, change, own), nodes)
-    return kept - operator.losses(evaluation, at_pairs(here, change, own + change.theta), nodes)
+    theta, nodes = here.theta[change.nodes], change.nodes.tolist()
+    with_update = operator.losses(evaluation, at_pairs(here, change, theta), nodes)
+    return with_update - operator.losses(evaluation, at_pairs(here, change, theta + change.theta), nodes)

@@ -1,18 +1,18 @@
-"""How sure a total over rounds is: its 95 % interval, from how much it varies between rounds.
+"""95 % intervals of totals over rounds, from their variation between rounds.
 
-    total ± t · s · √R        s: standard deviation of its R rounds, t: Student's, R − 1 degrees of freedom
+    total ± t · s · √R        s: standard deviation over the R rounds, t: Student's, R − 1 degrees of freedom
 
-Rounds differ by the batches drawn and by how far training has come. The second is no noise, so the interval is wide
-rather than narrow. It says nothing of another test set or another network.
+Rounds differ by their batches and by the progress of training. The latter is not noise, so the interval is rather too
+wide than too narrow. It does not cover another test set or another network.
 
-A sample's interval is of the same form, over the n rounds it was used in, of which some are noisier than others, as the
-scores of its participant's samples say. How often it is used depends on the batches drawn, too, which adds the variance
-of n among these samples:
+A sample's interval has the same form, over the n rounds that used it. Some rounds are noisier than others, which is
+estimated from the scores of all samples of its participant. As the number of uses is random too, their variance among
+these samples is added:
 
-    total ± √(t² a² Σ_s b_s² + 1.96² Var(n) m²)        a: the sample's own spread, b_s: how noisy round s is,
-                                                       m: the sample's mean score in a use
+    total ± √(t² a² Σ_s b_s² + 1.96² Var(n) m²)        a: the sample's own spread, b_s: the noise of round s,
+                                                       m: the sample's mean score per use
 
-How often intervals hold the mean over seeds is in docs/report.md.
+docs/report.md shows how often intervals contain the mean over seeds.
 """
 
 import math
@@ -29,21 +29,21 @@ FEW = (12.706, 4.303, 3.182, 2.776)  # Student's t at 97.5 %, of 1 to 4 degrees 
 
 
 class Bounds(NamedTuple):
-    """The ends of 95 % intervals; NaN where there is only one round."""
+    """The ends of 95 % intervals; NaN if there is only one round."""
 
     low: Float[Array, "*shape"]
     high: Float[Array, "*shape"]
 
 
 def half_width(rounds: int, scored: int | None = None) -> float:
-    """How many standard deviations of a round the 95 % interval of a total over `rounds` extends to either side.
+    """Half the width of the 95 % interval of a total over `rounds`, in standard deviations of one round.
 
     Args:
-        rounds: How many rounds the total is the sum of.
-        scored: How many of them the standard deviation is of, if fewer.
+        rounds: The number of rounds in the total.
+        scored: The number of rounds behind the standard deviation; defaults to `rounds`.
 
     Returns:
-        t · √rounds, or NaN if there are fewer than two rounds to compare.
+        t · √rounds, or NaN if there are fewer than two rounds.
 
     Example:
         >>> round(half_width(100), 1)
@@ -57,13 +57,13 @@ def half_width(rounds: int, scored: int | None = None) -> float:
 
 
 def bounds_of_totals(updates: Float[Array, "rounds n"]) -> Bounds:
-    """The 95 % intervals of each participant's influence, summed over rounds.
+    """The 95 % interval of each participant's influence, summed over rounds.
 
     Args:
         updates: The influence of each participant's update in each round.
 
     Returns:
-        Where each total may lie.
+        The interval of each total.
 
     Example:
         >>> bounds_of_totals(np.array([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).high.round(1)
@@ -77,34 +77,34 @@ def bounds_of_totals(updates: Float[Array, "rounds n"]) -> Bounds:
 def bounds_of_sums(
     values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int[Array, " rows"], owner: Int[Array, " groups"]
 ) -> Bounds:
-    """The 95 % intervals of sums of rows that belong together, by how much these rows differ; NaN of a single row.
+    """The 95 % interval of the sum of each group of rows, from how much its rows differ.
 
     Args:
-        values: The influence of a sample in each of its uses, for example.
-        group: Which sum each row belongs to, numbered from 0.
-        rounds: Which round each row is of, numbered from 0.
-        owner: Whose each sum is; how noisy rounds are, and how often samples are used, is told by those of one owner.
+        values: For example the influence of each sample in each round that used it.
+        group: The group of each row, numbered from 0.
+        rounds: The round of each row, numbered from 0.
+        owner: The participant of each group; the noise of rounds and the variance of uses are estimated for each.
 
     Returns:
-        Where each sum may lie.
+        The interval of each sum; NaN for sums of one row.
 
     Example:
         >>> values, group, rounds = np.array([-1.0, -1.2, 0.5, -1.1]), np.array([0, 0, 1, 0]), np.array([0, 1, 1, 2])
         >>> bounds_of_sums(values, group, rounds, np.array([0, 1])).high.round(1)
         array([-2.6,  nan])
     """
-    total, half, whose = np.bincount(group, values), np.full(len(owner), np.nan), owner[group]
-    for one in np.unique(whose):
-        rows = np.flatnonzero(whose == one)
-        own, which = np.unique(group[rows], return_inverse=True)
-        half[own] = _half_widths(values[rows], which, np.unique(rounds[rows], return_inverse=True)[1])
+    total, half, row_owner = np.bincount(group, values), np.full(len(owner), np.nan), owner[group]
+    for one in np.unique(row_owner):
+        rows = np.flatnonzero(row_owner == one)
+        own, index = np.unique(group[rows], return_inverse=True)
+        half[own] = _half_widths(values[rows], index, np.unique(rounds[rows], return_inverse=True)[1])
     return Bounds(total - half, total + half)
 
 
 def _half_widths(
     values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int[Array, " rows"]
 ) -> Float[Array, " groups"]:
-    """Half of the intervals of the sums of one owner."""
+    """Half the widths of the intervals of one owner's sums."""
     count, fitted = np.bincount(group), noise(values, group, rounds)
     quantile = np.array([half_width(n) / max(n, 1) ** 0.5 for n in range(count.max() + 1)])[count]
     drawn, counts = np.bincount(group, fitted.by_round[rounds]), count.var(ddof=1) if len(count) > 1 else 0.0
@@ -112,20 +112,32 @@ def _half_widths(
 
 
 def overlapping(bounds: Bounds, place: int) -> int:
-    """How many other intervals overlap with the one at this place: these totals may change places.
+    """How many other intervals overlap with this one, so that their order is uncertain.
+
+    Args:
+        bounds: The intervals.
+        place: The index of one of them.
+
+    Returns:
+        The number of other intervals that overlap with it.
 
     Example:
         >>> overlapping(Bounds(np.array([1.0, 2.5, 4.0]), np.array([3.0, 3.5, 5.0])), 0)
         1
     """
-    meets = (bounds.low <= bounds.high[place]) & (bounds.high >= bounds.low[place])
-    return int(meets.sum()) - 1
+    overlaps = (bounds.low <= bounds.high[place]) & (bounds.high >= bounds.low[place])
+    return int(overlaps.sum()) - 1
 
 
 def signs(totals: Float[Array, " n"], bounds: Bounds) -> Int[Array, " n"]:
-    """−1 where a total clearly helped, 1 where it clearly harmed, 0 where its interval includes 0.
+    """−1 if a total clearly helped, 1 if it clearly harmed, 0 if its interval includes 0.
 
-    Without an interval (one round), the sign of the total itself.
+    Args:
+        totals: The totals.
+        bounds: Their intervals; without one (NaN), the sign of the total itself counts.
+
+    Returns:
+        The sign of each total.
 
     Example:
         >>> signs(np.array([-3.3, 0.2]), Bounds(np.array([-3.8, -2.0]), np.array([-2.8, 2.4])))
@@ -136,7 +148,7 @@ def signs(totals: Float[Array, " n"], bounds: Bounds) -> Int[Array, " n"]:
 
 
 def decimals(*values: Any) -> int:
-    """How many decimals show three digits of the largest number; at least 4.
+    """How many decimals to print, so that the largest number has three digits; at least 4.
 
     Example:
         >>> decimals([-0.25, 0.1]), decimals(0.000123, float("nan"))

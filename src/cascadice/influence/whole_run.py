@@ -1,9 +1,9 @@
-"""Whole-run influence: what the final models would be if somebody's updates, or some samples, had counted less.
+"""Whole-run influence: how the final models depend on the weight of each participant and sample.
 
     f(α) = Σ_k q_k L(θ_k^T(α))          α_j weights every update of j, from the first round to the last
-    ∂f/∂α_j = Σ_t λ_j^{t+½ ᵀ} Δ_j^t     one run at α, one sweep backwards: all participants and samples at once
+    ∂f/∂α_j = Σ_t λ_j^{t+½ ᵀ} Δ_j^t     one run at α and one backward sweep give all participants and samples
 
-f(1) is the run, f(1 − e_j) the run without j. α_j multiplies j's learning rate, so f is a run like any other.
+f(1) is the run, f(1 − e_j) the run without j. α_j multiplies j's learning rate, so a run at α trains like any other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
@@ -17,27 +17,26 @@ from torch.nn.functional import pad
 
 from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Evaluation, Network, Participants
-from cascadice.engine.backwards import backwards
-from cascadice.engine.operator import Exchange, Operator
+from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.full_horizon import pull_back
-from cascadice.influence.run_at import Alpha, Rounds, RunAt, final, span_of
+from cascadice.influence.weighted_run import Alpha, Rounds, WeightedRun, final_adjoint_and_value, rounds_backwards
 
 KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n _"], Int[Tensor, "n _"]]
-"""Scores of a round: of participants, of the samples they drew, and which samples these are."""
+"""Scores of a round: of participants, of the samples they drew, and the indices of these samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class WholeRun:
-    """∂f/∂α, or shares of f(1) − f(0), round by round. Negative helped.
+    """∂f/∂α, or shares of f(1) − f(0), by round. Negative helped.
 
     Attributes:
-        value: f: the measured sum on the final models of the run at α; of the run itself for shares.
+        value: f, measured on the final models of the run at α; for shares, of the run itself.
         first: The number of the first round.
-        by_round: `[rounds, n]`: the part of each participant's updates in each round.
-        samples: `[rounds, n, samples]`: the part of each sample that was drawn; none if they were not asked for.
-        drawn: Which training samples those are; −1 where a participant has fewer than others.
-        gap: For shares, how far they are from summing to f(1) − f(0).
+        by_round: `[rounds, n]`: the part of each participant's update in each round.
+        samples: `[rounds, n, samples]`: the part of each drawn sample; empty if samples were not scored.
+        drawn: The indices of these samples in the training data; −1 is padding.
+        gap: For shares, their sum minus f(1) − f(0).
     """
 
     value: float
@@ -58,7 +57,7 @@ class WholeRun:
         return self.by_round.sum(0)
 
     def by_sample(self, size: int) -> Float[Tensor, " size"]:
-        """∂f/∂α_i of each of `size` training samples, over all rounds; 0 if it was never drawn."""
+        """∂f/∂α_i of each of `size` training samples, over all rounds; 0 for samples that were never drawn."""
         if not self.samples.shape[2]:
             raise ValueError("samples were not scored. Ask for them with samples=True.")
         used = self.drawn >= 0
@@ -66,7 +65,7 @@ class WholeRun:
 
 
 class Sweep(NamedTuple):
-    """A sweep under way: the adjoint of what everybody has before round `t`, and f. Rounds from t on are scored."""
+    """A sweep in progress: the adjoint of what everyone has before round `t`, and f. Rounds from t on are scored."""
 
     t: int
     adjoint: Adjoint
@@ -74,7 +73,7 @@ class Sweep(NamedTuple):
 
 
 class RoundScores(NamedTuple):
-    """What one round adds to ∂f/∂α, and the sweep so far."""
+    """The part of one round in ∂f/∂α, and the sweep so far."""
 
     t: int
     participants: Float[Tensor, " n"]
@@ -84,7 +83,7 @@ class RoundScores(NamedTuple):
 
     @property
     def kept(self) -> KeptScores:
-        """What is kept of it: scores of participants and of samples, and which those are."""
+        """The scores alone, on the CPU, to keep while the sweep goes on."""
         return self.participants.cpu(), self.samples.cpu(), self.drawn
 
 
@@ -101,41 +100,42 @@ def whole_run(
     played: Callable[[], None] | None = None,
     exchange: Exchange | None = None,
 ) -> WholeRun:
-    """∂f/∂α of every participant and sample, at the run in which all updates count α.
+    """∂f/∂α of every participant and sample, in the run in which all updates are weighted by α.
 
-    It is a slope: how f moves as somebody's data counts a little more than α, which is not what leaving it out changes.
-    To predict runs that keep a random part of the participants or samples, take that part for α.
+    This is a derivative: how f changes if data counts slightly more than α, not how f changes if the data is left out.
+    To predict runs that keep a random fraction of the participants or samples, set α to that fraction.
 
-    Cost: about four trainings, or three where all rounds fit in memory; at α = 1 with rounds that were kept, two.
+    Cost: about four trainings, or three if all rounds fit in memory; two for recorded rounds at α = 1.
 
     Args:
-        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
-        at: α, one number or one for each participant: 0 leaves it out, and its own derivative is NaN.
-        during: The rounds whose updates α weights; all of them unless given.
-        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
-        samples: Score samples too; they must have a part of their own in the loss.
-        length: How many rounds to keep at a time, where they have to be played; see `engine.backwards`.
-        played: Called after each round that was played, and after each that was scored.
-        exchange: How what is sent is exchanged; in memory unless given.
+        network: The network to train, or that made the rounds.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        evaluation: What to measure, from `evaluate_on`.
+        at: α, one number or one per participant; 0 leaves a participant out, and its own derivative is NaN.
+        during: The rounds whose updates α weights; defaults to all.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
+        samples: Whether to score samples too.
+        length: How many rounds to hold at a time if they have to be trained; see `engine.backwards`.
+        played: Called after each round that was trained, and after each that was scored.
+        exchange: The exchange to use; defaults to stacked averaging in memory.
 
     Returns:
         The scores; negative helped.
 
     Raises:
-        ValueError: Where rounds are missing, or were mixed by a rule that does not average, or an optimizer's step is
-            not proportional to its learning rate; where `during` is empty or goes beyond the run.
-        DivergedError: Where the run diverges at this α.
+        ValueError: If rounds are missing, or were mixed by a rule that does not average and α is not 1; if an
+            optimizer's step is not proportional to its learning rate; if the loss or model couples samples; if `during`
+            is empty or goes beyond the run.
+        DivergedError: If the run diverges at this α.
 
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return gathered(
-        sweep(RunAt(network, rounds, evaluation, at, during, on, samples, length, played=played, exchange=exchange))
-    )
+    return collect(sweep(WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange)))
 
 
-def gathered(scored: Iterable[RoundScores]) -> WholeRun:
-    """The scores of all rounds, the last one first, as one result; no adjoint is held but the latest."""
+def collect(scored: Iterable[RoundScores]) -> WholeRun:
+    """One result from the scores of all rounds, the last one first; only the latest adjoint stays in memory."""
     kept = []
     for each in scored:
         kept.append(each.kept)
@@ -143,69 +143,50 @@ def gathered(scored: Iterable[RoundScores]) -> WholeRun:
 
 
 def from_kept(kept: Sequence[KeptScores], sweep: Sweep) -> WholeRun:
-    """The kept scores of all rounds of a sweep, the last one first, as one result."""
-    participants, samples, drawn = stacked(kept[::-1])
+    """One result from the kept scores of all rounds, the last one first, and the finished sweep."""
+    participants, samples, drawn = stack_rounds(kept[::-1])
     return WholeRun(sweep.value, sweep.t, participants.double(), samples, drawn)
 
 
-def stacked(kept: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
-    """The kept scores of several rounds as one; who is watched may draw more samples in one round than in another."""
+def stack_rounds(kept: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
+    """The kept scores of several rounds, stacked; padded, because recorded loops may vary the batch size."""
     participants, samples, drawn = zip(*kept, strict=True)
     most = max(rows.shape[1] for rows in drawn)
-    more = [(0, most - rows.shape[1]) for rows in drawn]
-    padded = [pad(*pair, value=0.0) for pair in zip(samples, more, strict=True)]
-    none = [pad(*pair, value=PADDING) for pair in zip(drawn, more, strict=True)]
-    return torch.stack(participants), torch.stack(padded), torch.stack(none)
+
+    def padded(each: Sequence[Tensor], value: int) -> Tensor:
+        return torch.stack([pad(rows, (0, most - rows.shape[1]), value=value) for rows in each])
+
+    return torch.stack(participants), padded(samples, 0), padded(drawn, PADDING)
 
 
 def sweep(
-    run: RunAt, resume: Sweep | None = None, saved: MutableMapping[int, Participants] | None = None
+    run: WeightedRun, resume: Sweep | None = None, saved: MutableMapping[int, Participants] | None = None
 ) -> Iterator[RoundScores]:
-    """`whole_run` round by round, the last one first, for those who keep results as they come.
+    """`whole_run` round by round, the last one first, so that results can be saved as they come.
 
     Args:
-        resume: The sweep of the last round that was scored before, to go on from; it must be of the same run.
-        saved: Where checkpoints go, see `engine.backwards`.
+        run: The run at α to sweep.
+        resume: The sweep after the last scored round, to continue an interrupted sweep of the same run.
+        saved: Where to keep checkpoints; see `engine.backwards`.
     """
     operator, on = run.operator()
     source = rounds_backwards(run, operator, None if resume is None else resume.t, saved)
-    alpha = torch.as_tensor(run.at, dtype=torch.float64, device=run.network.device).expand(run.network.nodes)
-    per_unit = torch.where(alpha > 0, 1 / alpha, torch.nan)
+    pulling = operator.fresh()  # the other one trains the rounds
+    adjoint, value = (None, 0.0) if resume is None else (resume.adjoint, resume.value)
+    per_unit = torch.where(run.alpha > 0, 1 / run.alpha, torch.nan)
+
+    def start(last: Round) -> Adjoint:
+        nonlocal value
+        final, value = final_adjoint_and_value(pulling, run.evaluation, last, on)
+        return final
+
     try:
-        for scored in _scored(operator.fresh(), source, run, on, resume):  # the other one is playing rounds
-            counts = per_unit if run.during is None or scored.t in run.during else 0 * alpha
-            participants, samples = scored.participants * counts, scored.samples * counts[:, None].to(scored.samples)
-            yield scored._replace(participants=participants, samples=samples)
+        for round_, pulled in pull_back(pulling, source, start, adjoint=adjoint, samples=run.samples):
+            scale = per_unit if run.during is None or round_.t in run.during else torch.zeros_like(per_unit)
+            samples = pulled.samples * scale[:, None].to(pulled.samples)
+            drawn = round_.draw.batch.flatten(1)[:, : samples.shape[1]].cpu()
+            yield RoundScores(round_.t, pulled.rates * scale, samples, drawn, Sweep(round_.t, pulled.before, value))
             if run.played is not None:
                 run.played()
     except DivergedError as error:
         raise run.diverged(error) from None
-
-
-def rounds_backwards(
-    run: RunAt, operator: Operator, stop: int | None = None, saved: MutableMapping[int, Participants] | None = None
-) -> Iterable[Round]:
-    """The rounds of the run at α before round `stop`, the last one first: as they were kept, or played again."""
-    start, end = span_of(run.rounds)
-    stop = end if stop is None else stop
-    if not isinstance(run.rounds, int) and run.as_it_was:
-        kept: Iterable[Round] = reversed(run.rounds[: stop - start])
-        return kept
-    return backwards(
-        operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
-    )
-
-
-def _scored(
-    operator: Operator, source: Iterable[Round], run: RunAt, on: str, resume: Sweep | None
-) -> Iterator[RoundScores]:
-    adjoint, value = (None, 0.0) if resume is None else (resume.adjoint, resume.value)
-
-    def start(last: Round) -> Adjoint:
-        nonlocal value
-        adjoint, value = final(operator, run.evaluation, last, on)
-        return adjoint
-
-    for round_, pulled in pull_back(operator, source, start, adjoint=adjoint, samples=run.samples):
-        drawn = round_.draw.batch.flatten(1)[:, : pulled.samples.shape[1]].cpu()
-        yield RoundScores(round_.t, pulled.rates, pulled.samples, drawn, Sweep(round_.t, pulled.before, value))

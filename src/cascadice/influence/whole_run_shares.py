@@ -1,4 +1,4 @@
-"""Whole-run shares: everybody's part of what training as a whole achieved.
+"""Whole-run shares: each participant's part of what the whole training achieved.
 
 share_j = ∫₀¹ ∂f/∂α_j (α·1) dα        Σ_j share_j = f(1) − f(0)
 """
@@ -13,11 +13,11 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Exchange
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.run_at import Alpha, Rounds, RunAt, value
-from cascadice.influence.whole_run import WholeRun, gathered, sweep
+from cascadice.influence.weighted_run import Alpha, Rounds, WeightedRun, final_value
+from cascadice.influence.whole_run import WholeRun, collect, sweep
 
 POINTS = 3
-"""Points of the quadrature over α, unless more are asked for."""
+"""Default number of quadrature points over α."""
 
 
 def whole_run_shares(
@@ -33,39 +33,45 @@ def whole_run_shares(
     played: Callable[[], None] | None = None,
     exchange: Exchange | None = None,
 ) -> WholeRun:
-    """Everybody's Aumann–Shapley share of what training did to the final models.
+    """Each participant's Aumann–Shapley share of what training did to the final models.
 
     Shares add up over rounds and participants and, for optimizers linear in the gradient (SGD, momentum; without weight
-    decay), over samples. Their sum misses f(1) − f(0) by `gap`, which falls with `points`.
-    Cost: `points` × `whole_run`, and one training more unless rounds were kept.
+    decay), over samples. Their sum differs from f(1) − f(0) by `gap`, which falls with `points`.
+    Cost: `points` × `whole_run`, and one training more unless rounds are recorded.
 
     Args:
-        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
-        points: Points of the quadrature over α.
-        during: The rounds whose updates α weights; all of them unless given. Then f(0) is the run in which nobody's
-            updates count in these rounds, and shares divide what these updates changed; those of samples add up with
-            SGD without momentum only.
-        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
-        samples: Score samples too.
-        length: How many rounds to keep at a time.
-        played: Called after each round that was played or scored at one of the points.
-        exchange: How what is sent is exchanged; in memory unless given.
+        network: The network to train, or that made the rounds.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        evaluation: What to measure, from `evaluate_on`.
+        points: Quadrature points over α.
+        during: The rounds whose updates α weights; defaults to all. Otherwise f(0) is the run without the updates of
+            these rounds, and shares divide what these updates changed; those of samples then add up only with SGD
+            without momentum.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
+        samples: Whether to score samples too.
+        length: How many rounds to hold at a time if they have to be trained; see `engine.backwards`.
+        played: Called after each round that was trained or scored at one of the points.
+        exchange: The exchange to use; defaults to stacked averaging in memory.
 
     Returns:
         The shares; negative helped.
+
+    Raises:
+        ValueError: As `whole_run`; also if `points` is not from 1 to 100.
+        DivergedError: If the run diverges at one of the points.
 
     Example:
         >>> paid = whole_run_shares(network, 100, evaluate_on(network))
         >>> paid.participants, paid.gap
     """
-    run = RunAt(network, rounds, evaluation, 1.0, during, on, samples, length, played, exchange)
-    weighted = [(weight, gathered(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
-    trained, untrained = (value(replace(run, at=at, played=None)) for at in (1.0, 0.0))
+    run = WeightedRun(network, rounds, evaluation, 1.0, during, on, samples, length, played, exchange)
+    weighted = [(weight, collect(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
+    trained, untrained = (final_value(replace(run, at=at, played=None)) for at in (1.0, 0.0))
     return share_out(weighted, trained, untrained)
 
 
 def share_out(weighted: Sequence[tuple[float, WholeRun]], trained: float, untrained: float) -> WholeRun:
-    """Shares from the points of a quadrature, given f(1) and f(0)."""
+    """Shares from the weighted points of a quadrature, f(1) and f(0)."""
     by_round = torch.stack([weight * one.by_round for weight, one in weighted]).sum(0)
     samples = torch.stack([weight * one.samples for weight, one in weighted]).sum(0)
     gap = float(by_round.sum()) - (trained - untrained)
@@ -75,15 +81,21 @@ def share_out(weighted: Sequence[tuple[float, WholeRun]], trained: float, untrai
 def contributions(
     network: Network, rounds: Rounds, evaluation: Evaluation, *, points: int = POINTS, on: str | int = "all"
 ) -> Float[Tensor, " n"]:
-    """What each participant contributed to the final models: its whole-run share. Negative helped.
+    """What each participant contributed to the final models: its whole-run share.
 
     Args:
-        rounds: How many rounds to train, without a mixing rule; or rounds that were kept, from the first to the last.
-        points: Points of the quadrature; see `whole_run_shares`.
-        on: Whose final models: "all", weighted by q; "average", the average model; or the number of a participant.
+        network: The network to train, or that made the rounds.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        evaluation: What to measure, from `evaluate_on`.
+        points: Quadrature points over α.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
 
     Returns:
-        A share for each participant; together they are what training changed.
+        A share for each participant, which sum to what training changed; negative helped.
+
+    Raises:
+        ValueError: As `whole_run_shares`.
+        DivergedError: If the run diverges at one of the points.
 
     Example:
         >>> contributions(network, 100, evaluate_on(network))
@@ -95,13 +107,26 @@ def measured_at(
     network: Network, rounds: Rounds, evaluation: Evaluation, at: Alpha, *, during: range | None = None,
     on: str | int = "all", played: Callable[[], None] | None = None, exchange: Exchange | None = None,
 ) -> float:  # fmt: skip
-    """f(α): the measured sum on the final models of the run at α. Cost: a run; at 0 only its gossip.
+    """f(α), measured on the final models of the run at α. Cost: a run; at α = 0 only its gossip.
 
     Args:
-        during: The rounds whose updates α weights; all of them unless given.
-        played: Called after each round that was played.
+        network: The network to train, or that made the rounds.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        evaluation: What to measure, from `evaluate_on`.
+        at: α, one number or one per participant.
+        during: The rounds whose updates α weights; defaults to all.
+        on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
+        played: Called after each round that was trained.
+        exchange: The exchange to use; defaults to stacked averaging in memory.
+
+    Returns:
+        The measured sum.
+
+    Raises:
+        ValueError: As `whole_run`.
+        DivergedError: If the run diverges at this α.
 
     Example:
         >>> measured_at(network, 100, evaluation, 1.0) - measured_at(network, 100, evaluation, 0.0)
     """
-    return value(RunAt(network, rounds, evaluation, at, during, on, played=played, exchange=exchange))
+    return final_value(WeightedRun(network, rounds, evaluation, at, during, on, played=played, exchange=exchange))

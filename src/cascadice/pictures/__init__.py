@@ -1,4 +1,4 @@
-"""Matplotlib figures of influence (`figures`); pictures of training, data and mixing matrices, written to files."""
+"""Matplotlib figures of influence (`figures`), and pictures of training, data and mixing matrices written to files."""
 
 from cascadice.pictures.figures import agreement, cascade, contributions, decay, matrix, network
 

@@ -1,6 +1,6 @@
-"""Charts of the report page, drawn with Matplotlib: the picture of a command shows what its section of the page shows.
+"""Draw the charts of the report page with Matplotlib, so that a command's picture shows the same as its section.
 
-A chart is plain data, as `applications.charts` makes it: a title, a note, and what Plotly calls traces and layout.
+A chart is plain data, as `applications.charts` makes it: a title, a note, and Plotly's traces and layout.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,26 +21,26 @@ THEME = {
 MARKS = {"circle": "o", "square": "s", "x": "x"}
 SIGNED = [(0, "--helped"), (0.5, "--card"), (1, "--harmed")]
 EMPTY = "#f4f4f4"  # where a matrix has no value
-WIDTH, HEIGHT, LOW, HIGHEST = 5.4, 4.8, 4.0, 9.0  # of a panel, in inches; low ones stand in two rows
-ROW = 110  # pixels of the page in an inch of a high panel
-ONE_ROW = 4  # panels; more stand in two rows
-MOST_TICKS = 6  # five digits and a sign are wide
+WIDTH, HEIGHT, LOW, HIGHEST = 5.4, 4.8, 4.0, 9.0  # of a panel, in inches; LOW if there are two rows
+ROW = 110  # pixels of the page per inch of a tall panel
+ONE_ROW = 4  # most panels in one row
+MOST_TICKS = 6  # because labels of five digits and a sign are wide
 
 Chart = Mapping[str, Any]
 
 
 def plot(charts: Sequence[Chart], path: Folder, title: str = "") -> None:
-    """Draw charts side by side into a PNG or SVG; without any, the picture says that there is nothing to draw."""
+    """Draw charts side by side into a PNG or SVG; without charts, write "nothing to draw"."""
     count = max(len(charts), 1)
     rows = 1 if count <= ONE_ROW else 2
     columns = -(-count // rows)
     height = min(max([HEIGHT, *(chart["layout"].get("height", 0) / ROW for chart in charts)]), HIGHEST)
     figure, axes = panels(rows * columns, (WIDTH * columns, height if rows == 1 else 2 * LOW), rows)
-    for place, chart in zip_longest(np.atleast_1d(axes), charts):
+    for panel, chart in zip_longest(np.atleast_1d(axes), charts):
         if chart is None:
-            place.set_axis_off()
+            panel.set_axis_off()
         else:
-            draw(place, chart)
+            draw(panel, chart)
     if not charts:
         figure.text(0.5, 0.5, "nothing to draw", ha="center")
     save(figure, path, title[:1].upper() + title[1:])
@@ -63,17 +63,17 @@ def draw(axes: Any, chart: Chart) -> None:
 
 
 def _draw_bars(axes: Any, trace: Chart) -> None:
-    lying = trace.get("orientation") == "h"
-    bars, along = (axes.barh, "x") if lying else (axes.bar, "y")
-    places, values = trace["y" if lying else "x"], np.nan_to_num(_numbers(trace[along]))
+    horizontal = trace.get("orientation") == "h"
+    bars, along = (axes.barh, "x") if horizontal else (axes.bar, "y")
+    positions, values = trace["y" if horizontal else "x"], np.nan_to_num(_numbers(trace[along]))
     look = {"color": _colour(trace["marker"]["color"]), "error_kw": {"elinewidth": 1.1, "ecolor": THEME["--ink"]}}
-    bars(places, values, **look, **{f"{along}err": _ends(trace.get(f"error_{along}"))})
-    (axes.axvline if lying else axes.axhline)(0, color="0.2", linewidth=0.8)
+    bars(positions, values, **look, **{f"{along}err": _ends(trace.get(f"error_{along}"))})
+    (axes.axvline if horizontal else axes.axhline)(0, color="0.2", linewidth=0.8)
     axes.locator_params(axis="x", nbins=MOST_TICKS)
 
 
 def _draw_points(axes: Any, trace: Chart) -> None:
-    """Draw lines, or markers with texts beside them and intervals."""
+    """Draw lines, or markers with labels and error bars."""
     x, y = _numbers(trace["x"]), _numbers(trace["y"])
     label = trace.get("name") if trace.get("showlegend", True) else None
     axes.locator_params(axis="x", nbins=MOST_TICKS)
@@ -132,7 +132,7 @@ def _set_axis(axes: Any, name: str, axis: Chart) -> None:
 
 
 def _ends(error: Chart | None) -> Numbers | None:
-    """The lengths of intervals below and above their values; rounding may have made some negative."""
+    """The lengths of error bars below and above; those made negative by rounding become 0."""
     if error is None:
         return None
     return np.clip([_numbers(error.get("arrayminus", error["array"])), _numbers(error["array"])], 0, None)

@@ -1,6 +1,6 @@
-"""Figures of influence, to show or to compose: each takes `ax`, draws into it or into a new figure, and returns it.
+"""Figures of influence: each function draws into `ax` or into a new figure, and returns the axes.
 
-They take arrays, tensors or what `cascadice.influence` returns. Negative influence helped, and is blue.
+They take arrays, tensors or results of `cascadice.influence`. Negative influence helped, and is blue.
 """
 
 from collections.abc import Mapping
@@ -10,23 +10,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cascadice.influence.agreement import Agreement
+from cascadice.influence.agreement import agreement as agreement_of
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.readings import Agreement
-from cascadice.influence.readings import agreement as agreement_of
-from cascadice.influence.uncertainty import bounds_of_totals, signs
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, signs
 from cascadice.pictures.panels import NAMED_UP_TO, plot_matrix
 from cascadice.pictures.topology import plot_network
 from cascadice.topology import links
 
 HELPED, HARMED, UNCLEAR = "#0072B2", "#D55E00", "#999999"  # Okabe–Ito: distinct for colour-blind readers too
 COLOURS = ("#4D4D4D", "#009E73", "#CC79A7", "#E69F00")
+INTERVALS_UP_TO = 16  # participants beside whose circles there is room for an interval
 SIGNED = {-1: HELPED, 0: UNCLEAR, 1: HARMED}
 
 Numbers = NDArray[np.float64]
 
 
 def axes_or_new(ax: Any = None, size: tuple[float, float] = (5.4, 4.6)) -> Any:
-    """`ax`, or the axes of a new figure of pyplot, which a notebook shows."""
+    """`ax`, or the axes of a new pyplot figure, which a notebook shows."""
     if ax is not None:
         return ax
     from matplotlib import pyplot
@@ -35,22 +36,22 @@ def axes_or_new(ax: Any = None, size: tuple[float, float] = (5.4, 4.6)) -> Any:
 
 
 def _numbers(values: Any, dimensions: int, what: str) -> Numbers:
-    found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
-    if found.ndim != dimensions:
-        raise ValueError(f"{what} must have {dimensions} dimensions; found shape {list(found.shape)}.")
-    return found
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
+    if array.ndim != dimensions:
+        raise ValueError(f"{what} must have {dimensions} dimensions; found shape {list(array.shape)}.")
+    return array
 
 
 def contributions(
     updates: Any, *, kind: str = "influence", injected: Mapping[int, str] | None = None, ax: Any = None
 ) -> Any:
-    """Draw everybody's influence, summed over rounds, with 95 % intervals; grey is within noise.
+    """Draw each participant's influence, summed over rounds, with 95 % intervals; grey is within noise.
 
     Args:
-        updates: [rounds, n], the influence of each participant's update in each round; of one round, no intervals.
+        updates: [rounds, n], the influence of each participant's update in each round; one round has no intervals.
         kind: The estimator, for the title.
         injected: participant -> its faults, for the labels.
-        ax: Where to draw; a new figure if there is none.
+        ax: The axes to draw into; defaults to a new figure.
 
     Returns:
         The Matplotlib axes.
@@ -69,7 +70,9 @@ def contributions(
     axes.axvline(0, color="0.2", linewidth=0.8)
     final = kind.startswith("whole-run")
     who, whose = ("who helped the final models", "the final") if final else ("who helped, who harmed", "everyone's")
-    axes.set(title=f"{who} ({kind})", xlabel=f"helped  <  influence on {whose} loss  >  harmed", ylabel="participant")
+    sure = "\none round has no intervals" if len(updates) == 1 else ""
+    loss = f"helped  <  influence on {whose} loss  >  harmed"
+    axes.set(title=f"{who} ({kind}){sure}", xlabel=loss, ylabel="participant")
     if len(totals) <= NAMED_UP_TO:
         names = [f"{named[node]}  {node}" if node in named else str(node) for node in range(len(totals))]
         axes.set_yticks(range(len(totals)), names, fontsize=8)
@@ -79,11 +82,12 @@ def contributions(
 
 
 def matrix(influence: Any, *, title: str = "who influenced whom, from the first gossip on", ax: Any = None) -> Any:
-    """Draw influence as a matrix with a row for each receiver and a column for each source, as W has them.
+    """Draw influence as a matrix with a row for each receiver and a column for each source, like W.
 
     Args:
         influence: [n, n], of each source (first) on each receiver, e.g. `readings.by_receiver(cascade)`.
-        ax: Where to draw; a new figure if there is none.
+        title: The title.
+        ax: The axes to draw into; defaults to a new figure.
 
     Returns:
         The Matplotlib axes.
@@ -100,12 +104,12 @@ def matrix(influence: Any, *, title: str = "who influenced whom, from the first 
 
 
 def cascade(cascade: Cascade, source: int, *, ax: Any = None) -> Any:
-    """Draw how the influence of one source travels: a row for each hop, a column for each participant it may reach.
+    """Draw how the influence of one source travels: a row for each hop, a column for each participant.
 
     Args:
         cascade: A cascade of `influence.truth` or an estimator.
         source: One of its sources.
-        ax: Where to draw; a new figure if there is none.
+        ax: The axes to draw into; defaults to a new figure.
 
     Returns:
         The Matplotlib axes.
@@ -127,13 +131,14 @@ def cascade(cascade: Cascade, source: int, *, ax: Any = None) -> Any:
 
 
 def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
-    """Draw who sends to whom; with influence, participants are as large as theirs: blue if it helped, else orange.
+    """Draw who sends to whom; with `influence`, its size is the size of a circle, blue if it helped, orange if not.
 
     Args:
         W: The mixing matrix; `W[k, j]` is the weight that k gives to j.
-        influence: [rounds, n], of each update, such as `scores.updates`: participants within noise are grey. Or [n],
-            totals, from which nobody can tell noise. Without, circles show the weight that others give.
-        ax: Where to draw; a new figure if there is none.
+        influence: [rounds, n], of each update, such as `scores.updates`: participants within noise are grey, and up to
+            16 have their total and its 95 % interval beside them (for more, see `contributions`). Or [n], totals,
+            which have no intervals. By default, circles show the weight that others give.
+        ax: The axes to draw into; defaults to a new figure.
 
     Returns:
         The Matplotlib axes.
@@ -143,19 +148,29 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
         >>> network(topology.build("ring", 8)(0), [-1.0] * 7 + [0.5]).get_title()
         'who sends to whom (blue helped, orange harmed; totals have no intervals)'
     """
-    axes, found = axes_or_new(ax, (6.0, 6.0)), links(torch.as_tensor(W).detach().cpu())
+    axes, entries = axes_or_new(ax, (6.0 if influence is None else 7.5, 6.0)), links(torch.as_tensor(W).detach().cpu())
     if influence is None:
-        plot_network(axes, len(W), found)
+        plot_network(axes, len(W), entries)
         return axes
     values = np.nan_to_num(_numbers(influence, 2 if np.ndim(influence) == 2 else 1, "influence"))
     if values.shape[-1] != len(W):
         raise ValueError(f"influence must have a value for each of {len(W)} participants; found {values.shape[-1]}.")
-    totals = values.sum(0) if values.ndim == 2 else values
-    sign = signs(totals, bounds_of_totals(values)) if values.ndim == 2 else np.sign(values)
-    plot_network(axes, len(W), found, np.abs(totals), [SIGNED[int(one)] for one in sign])
-    unsure = ", grey within noise" if values.ndim == 2 else "; totals have no intervals"
-    axes.set_title(f"who sends to whom (blue helped, orange harmed{unsure})")
+    rounds = values if values.ndim == 2 else values[None]
+    totals, bounds = rounds.sum(0), bounds_of_totals(rounds)
+    fill = [SIGNED[int(sign)] for sign in signs(totals, bounds)]
+    notes = _intervals(totals, bounds) if len(rounds) > 1 and len(totals) <= INTERVALS_UP_TO else []
+    plot_network(axes, len(W), entries, np.abs(totals), fill, notes)
+    lacking = "one round has" if values.ndim == 2 else "totals have"
+    sure = ", grey within noise" if len(rounds) > 1 else f"; {lacking} no intervals"
+    below = "\ninfluence summed over rounds, with its 95 % interval" if notes else ""
+    axes.set_title(f"who sends to whom (blue helped, orange harmed{sure}){below}", fontsize=11)
     return axes
+
+
+def _intervals(totals: Numbers, bounds: Bounds) -> list[str]:
+    digits = decimals(totals)
+    pairs = zip(totals, bounds.high - totals, strict=True)
+    return [f"{total:+.{digits}f} ± {half:.{digits}f}" for total, half in pairs]
 
 
 def decay(by_hop: Mapping[str, Any], *, colours: Mapping[str, str] | None = None, ax: Any = None) -> Any:
@@ -164,7 +179,7 @@ def decay(by_hop: Mapping[str, Any], *, colours: Mapping[str, str] | None = None
     Args:
         by_hop: estimator -> [hops + 1], as in a run's `InfluenceSummary.by_hop`.
         colours: estimator -> its colour.
-        ax: Where to draw; a new figure if there is none.
+        ax: The axes to draw into; defaults to a new figure.
 
     Returns:
         The Matplotlib axes.
@@ -193,8 +208,8 @@ def agreement(
         truth: The true influence of each update, in any shape.
         estimates: estimator -> the same updates.
         colours: estimator -> its colour.
-        measured: estimator -> what `readings.agreement` says, if it is known already.
-        ax: Where to draw; a new figure if there is none.
+        measured: estimator -> what `agreement` says, if it is known already.
+        ax: The axes to draw into; defaults to a new figure.
 
     Returns:
         The Matplotlib axes.

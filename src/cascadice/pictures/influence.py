@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cascadice.files import Folder
-from cascadice.influence.readings import Agreement
+from cascadice.influence.agreement import Agreement
 from cascadice.pictures import figures
 from cascadice.pictures.figures import COLOURS, Numbers, agreement, contributions, decay
 from cascadice.pictures.panels import panels, save
@@ -24,7 +24,7 @@ def plot(
     test_results: str = "",
     title: str = "",
 ) -> None:
-    """Plot a summary of influence as PNG or SVG, one panel for each thing there is to show. Negative influence helped.
+    """Plot a summary of influence as PNG or SVG, with a panel for each result that is given. Negative helped.
 
     Args:
         updates: kind -> [rounds, n], the influence of each update on everyone.
@@ -32,7 +32,8 @@ def plot(
         matrix: kind -> [n, n], the influence of source on receiver.
         agreements: estimator -> how close it is to `updates["truth"]`.
         injected: participant -> its faults, for the labels.
-        test_results: The participants' test accuracy in words.
+        test_results: The participants' test accuracy, as text.
+        title: The title.
     """
     count = 1 + 2 * bool(matrix) + bool(agreements)
     rows = 2 if count == 4 else 1

@@ -1,16 +1,16 @@
-"""Figures of panels side by side, styled and saved in one way."""
+"""Figures of panels side by side, with one style, and how they are saved."""
 
 from pathlib import Path
 from typing import Any
 
 from cascadice.files import Folder, replacing
 
-NAMED_UP_TO = 32  # participants: of more, their numbers do not fit along an axis
+NAMED_UP_TO = 32  # participants; more numbers do not fit along an axis
 SUFFIXES = (".png", ".svg")
 
 
 def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, Any]:
-    """A figure of this size in inches, and its `count` panels (one alone is not in a list)."""
+    """A figure of this size in inches, and its `count` panels (a single one is not in a list)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -29,7 +29,7 @@ def save(figure: Any, path: Folder, title: str = "") -> None:
 
 
 def write(figure: Any, path: Folder) -> None:
-    """Write the figure as it is, atomically, in the format of the path's suffix, .png or .svg."""
+    """Write the figure atomically, as .png or .svg by the path's suffix."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"a figure must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
@@ -41,7 +41,7 @@ def plot_matrix(
     axes: Any, matrix: Any, limits: tuple[float, float], order: Any, title: str, colours: str = "RdBu_r",
     **colour_bar: Any,
 ) -> None:  # fmt: skip
-    """Show a matrix [source, receiver] as W is shown: a row for each receiver and a column for each source."""
+    """Show a matrix [source, receiver] like W: a row for each receiver and a column for each source."""
     low, high = limits
     image = axes.imshow(matrix.T, colours, vmin=low, vmax=high, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8, **colour_bar)

@@ -1,4 +1,4 @@
-"""A figure of how the data are divided among the participants."""
+"""A figure of how the data is divided among the participants."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from cascadice.files import Folder
 from cascadice.names import visible
 from cascadice.pictures.panels import write
 
-LEGIBLE = 40  # labels along an axis; of more, every second, fifth, tenth … is shown
+LEGIBLE = 40  # labels along an axis; of more, only every second, fifth, tenth … is shown
 
 
 def plot(counts: Int[Tensor, "nodes classes"], path: Folder, classes: Sequence[str]) -> None:

@@ -12,13 +12,13 @@ from cascadice.files import Folder
 from cascadice.pictures.panels import write
 from cascadice.topology import Links, links
 
-NETWORK_UP_TO = 64  # participants; of more, arrows would hide one another
-PIXELS = 512  # along a side of the matrix; of more participants, a pixel shows the largest of several weights
+NETWORK_UP_TO = 64  # participants; arrows of more would hide one another
+PIXELS = 512  # along a side of the matrix; with more participants, a pixel shows the largest of several weights
 COLOURS = "cividis_r"  # dark is strong; distinct for colour-blind readers too
 
 
 def plot(W: Float[Tensor, "n n"], path: Folder, *, title: str = "") -> None:
-    """Plot W as PNG or SVG: the graph on the left, the matrix on the right; of more than 64, the matrix alone.
+    """Plot W as PNG or SVG: the graph on the left (up to 64 participants), the matrix on the right.
 
     The area of a participant shows the weight that others give it, the width and darkness of an arrow its weight.
     """
@@ -38,9 +38,13 @@ def plot(W: Float[Tensor, "n n"], path: Folder, *, title: str = "") -> None:
 
 
 def plot_network(
-    axes: Any, nodes: int, entries: Links, sizes: Any = None, fill: Sequence[str] | str = "#d9d9d9"
-) -> None:
-    """Draw participants on a circle, their area by `sizes` or by the weight that others give them, and the links."""
+    axes: Any, nodes: int, entries: Links, sizes: Any = None, fill: Sequence[str] | str = "#d9d9d9",
+    notes: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Draw the links and the participants on a circle, their area by `sizes` or by the weight that others give.
+
+    `notes` are texts to write beside the participants' numbers.
+    """
     from matplotlib import colormaps
 
     k, j, weight = (column.numpy() for column in entries)
@@ -49,21 +53,31 @@ def plot_network(
     shown = np.bincount(j, weight, minlength=nodes) if sizes is None else np.nan_to_num(sizes)
     area = 40 + 900 * min(1, 16 / nodes) ** 2 * shown / max(shown.max(), 1e-12)
     angle = math.pi / 2 - 2 * math.pi * np.arange(nodes) / nodes
-    place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    position = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     strength = weight / weight.max(initial=1e-12)
     crowding, colour = min(1.0, 60 / max(len(weight), 1)) ** 0.7, colormaps[COLOURS]
     for i in np.argsort(strength, kind="stable"):  # strong arrows on top
-        axes.add_patch(_arrow(place[j[i]], place[k[i]], area[j[i]], area[k[i]], strength[i], crowding, colour))
-    axes.scatter(*place.T, s=area, c=fill, edgecolors="#222222", linewidths=1.2, zorder=3)
-    for node, (x, y) in enumerate(place * 1.17):
+        axes.add_patch(_arrow(position[j[i]], position[k[i]], area[j[i]], area[k[i]], strength[i], crowding, colour))
+    axes.scatter(*position.T, s=area, c=fill, edgecolors="#222222", linewidths=1.2, zorder=3)
+    for node, (x, y) in enumerate(position * 1.17):
         axes.text(x, y, str(node), ha="center", va="center", fontsize=11 if nodes <= 32 else 8, zorder=4)
-    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
+        if notes:
+            axes.annotate(notes[node], (x, y), **_beside(x, y), textcoords="offset points", fontsize=8, color="0.3")
+    wide, high = (1.9, 1.4) if notes else (1.3, 1.3)
+    axes.set(xlim=(-wide, wide), ylim=(-high, high), aspect="equal")
     axes.set_title("who sends to whom (size: weight the others give it)")
     axes.axis("off")
 
 
+def _beside(x: float, y: float) -> dict[str, Any]:
+    """Where a note about a participant goes: outwards of its number, which is here."""
+    if abs(x) < 0.1:
+        return {"xytext": (0, 14 if y > 0 else -14), "ha": "center", "va": "center"}
+    return {"xytext": (12 if x > 0 else -12, 0), "ha": "left" if x > 0 else "right", "va": "center"}
+
+
 def _arrow(start: Any, end: Any, start_area: float, end_area: float, strength: float, width: float, colour: Any) -> Any:
-    """From source to receiver, curved so that both directions of a pair are visible; ends at the circles' edges."""
+    """An arrow from source to receiver, curved so that both directions of a pair show, between the circles' edges."""
     from matplotlib.patches import FancyArrowPatch
 
     return FancyArrowPatch(

@@ -9,7 +9,7 @@ from torch import Tensor
 from cascadice.files import Folder
 from cascadice.pictures.panels import panels, write
 
-LINES_UP_TO = 64  # participants; of more, a band from minimum to maximum
+LINES_UP_TO = 64  # participants; more are shown as a band from minimum to maximum
 COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00", "consensus": "#4D4D4D"}  # Okabe–Ito
 
 
@@ -59,7 +59,7 @@ def plot(
 
 
 def _lines(axes: Any, curves: Mapping[int, Tensor], colour: str, name: str) -> None:
-    """Everybody's line, or a band of all, and the mean of those who have a value: who sat a round out has none."""
+    """A line for each participant, or a band of all, and the mean of those that took part in the round."""
     rounds, known = list(curves), torch.stack(list(curves.values())).cpu()
     values = known.numpy()
     if values.shape[1] <= LINES_UP_TO:

@@ -1,4 +1,4 @@
-"""What `cascadice check` verifies: every file of a run, what the files say about one another, and the data."""
+"""What `cascadice check` verifies: every file of a run, whether the files fit together, and the data."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 
 SEAL = "seal"
-REPEATS, PAUSE = 3, 0.2  # of checks while somebody writes, and seconds in between: results are removed file by file
-READ = (".safetensors", ".parquet")  # files that commands read, so that none may be planted
+REPEATS, PAUSE = 3, 0.2  # checks while another process writes, and seconds between them
+READ = (".safetensors", ".parquet")  # commands read these, so an unlisted one is suspicious
 
 
 @dataclass
 class Area:
-    """A part of a run: what was looked at, how many files it has, and what is wrong with them."""
+    """A part of a run: its number of files, how they were checked, and what is wrong with them."""
 
     name: str
     files: int = 0
@@ -48,10 +48,7 @@ class Area:
     problems: list[str] = field(default_factory=list)
 
     def attempt(self, how: str, check: Callable[[], Any], about: Path | None = None) -> Any:
-        """Do a check and keep what it complains about; what it returns, or None if it complained.
-
-        Complaints that do not name their file begin with `about`.
-        """
+        """Run a check and return its result, or None if it raised; the problem is kept, prefixed by `about`."""
         self.how.append(how)
         try:
             return check()
@@ -67,12 +64,12 @@ def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None
 
     Args:
         run: The folder that `cascadice run` wrote.
-        key: The secret key that the run's ledgers must be sealed with (None: seals are not looked at).
-        data_root: Where the data are (None: where the run found them).
+        key: The secret key that the run's ledgers must be sealed with; seals are not checked without it.
+        data_root: Where the data are; where the run found them unless given.
 
     Returns:
-        The parts of the run, each with what is wrong with it. Cost: every file is read twice; if something seems wrong
-        while somebody writes to the folder, all is verified again, and what is wrong each time is returned.
+        The parts of the run, each with what is wrong with it. If something seems wrong while another process writes to
+        the folder, everything is checked again, and only problems seen each time count. Cost: every file is read twice.
 
     Raises:
         ValueError: If the folder holds no run.
@@ -105,10 +102,10 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
     if config is not None:
         _check_data(_area(areas, "data"), folder, config, data_root)
     _check_training(areas, folder, identity)
-    for place in sorted({path.parent for path in folder.glob(f"*/{NOTE}")}):
-        _check_table(_area(areas, place.name), place, identity, (manifest or {}).get("nodes"))
-    for place in sorted({path.parent for path in folder.glob(f"*/{CHAIN}")}):
-        _check_ledger(_area(areas, place.name), place, identity, key)
+    for table in sorted({path.parent for path in folder.glob(f"*/{NOTE}")}):
+        _check_table(_area(areas, table.name), table, identity, (manifest or {}).get("nodes"))
+    for ledger in sorted({path.parent for path in folder.glob(f"*/{CHAIN}")}):
+        _check_ledger(_area(areas, ledger.name), ledger, identity, key)
     _check_orphans(areas, folder)
     for path in sorted(folder.glob("*/*.json")):
         if path.stem == path.parent.name and path.name != NOTE:
@@ -118,10 +115,10 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
     return list(areas.values())
 
 
-def check_processes(places: Sequence[Path]) -> Area:
+def check_processes(folders: Sequence[Path]) -> Area:
     """Verify that the folders of several processes are of one run."""
     area = Area("processes")
-    if wrong := area.attempt("one run", lambda: mixed_up(places)):
+    if wrong := area.attempt("one run", lambda: mixed_up(folders)):
         area.problems.append(wrong)
     return area
 
@@ -133,15 +130,15 @@ def _area(areas: dict[str, Area], name: str) -> Area:
 def _listed(folder: Path) -> dict[str, Area]:
     """Compare every file with the list of checksums."""
     areas = {name: Area(name) for name in ("settings", "data", "training", "rounds")}
-    found = checksums.list_for(folder / CONFIG)
-    if found is None or found.folder != folder.absolute():
+    listing = checksums.list_for(folder / CONFIG)
+    if listing is None or listing.folder != folder.absolute():
         return areas
-    for name in [*found.files]:  # a run that trains adds to them
-        _check_listed(_area(areas, _area_of(name)), found, name)
-    for path in checksums.unlisted(found):
+    for name in [*listing.files]:  # a run that trains adds to them
+        _check_listed(_area(areas, _area_of(name)), listing, name)
+    for path in checksums.unlisted(listing):
         if path.suffix in READ and path.exists():
             wrong = f"{path} is not listed in {checksums.LIST}"
-            _area(areas, _area_of(path.relative_to(found.folder).as_posix())).problems.append(wrong)
+            _area(areas, _area_of(path.relative_to(listing.folder).as_posix())).problems.append(wrong)
     return areas
 
 
@@ -168,9 +165,9 @@ def _area_of(name: str) -> str:
 
 
 def _check_data(area: Area, folder: Path, config: Config, data_root: str | None) -> None:
-    noted = area.attempt("read", lambda: data_of(folder, config, data_root))
-    if noted is not None:
-        area.attempt("digest", lambda: check_data(folder, noted))
+    data = area.attempt("read", lambda: data_of(folder, config, data_root))
+    if data is not None:
+        area.attempt("digest", lambda: check_data(folder, data))
     try:
         if "data" not in read_manifest(folder):
             area.how = ["no digest was recorded"]
@@ -197,29 +194,29 @@ def _check_round(folder: Path, t: int, identity: str | None) -> None:
             raise
 
 
-def _check_table(area: Area, place: Path, identity: str | None, nodes: int | None) -> None:
-    note = area.attempt("run", lambda: read_note(place)) or {}
-    _check_identity(area, place / NOTE, note.get("run"), identity)
-    area.attempt("run", lambda: check_length(place.parent, length_in(note)), place)
-    area.files = max(area.files, len(parts(place)))
-    if parts(place) and (table := area.attempt("content", lambda: read_table(place))) is not None and nodes:
+def _check_table(area: Area, folder: Path, identity: str | None, nodes: int | None) -> None:
+    note = area.attempt("run", lambda: read_note(folder)) or {}
+    _check_identity(area, folder / NOTE, note.get("run"), identity)
+    area.attempt("run", lambda: check_length(folder.parent, length_in(note)), folder)
+    area.files = max(area.files, len(parts(folder)))
+    if parts(folder) and (table := area.attempt("content", lambda: read_table(folder))) is not None and nodes:
         area.attempt("content", lambda: check_range(table, source=nodes, receiver=nodes))
 
 
 def _check_orphans(areas: dict[str, Area], folder: Path) -> None:
-    """Parts of a table or a ledger must have something beside them that says what they are."""
-    for place in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
-        if not (place / NOTE).exists() and not (place / CHAIN).exists():
-            _area(areas, place.name).problems.append(f"{place} has parts of a table, but neither {NOTE} nor {CHAIN}")
+    """Report parts of a table or a ledger that have no note or chain beside them."""
+    for table in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
+        if not (table / NOTE).exists() and not (table / CHAIN).exists():
+            _area(areas, table.name).problems.append(f"{table} has parts of a table, but neither {NOTE} nor {CHAIN}")
 
 
-def _check_ledger(area: Area, place: Path, identity: str | None, key: bytes | None) -> None:
-    ledger = area.attempt("chain", lambda: read_ledger(place))
+def _check_ledger(area: Area, folder: Path, identity: str | None, key: bytes | None) -> None:
+    ledger = area.attempt("chain", lambda: read_ledger(folder))
     if ledger is None:
         return
     area.files = max(area.files, len(ledger.rounds))
-    area.problems += [f"{place}: {wrong}" for wrong in ledger.problems.values()]
-    _check_identity(area, place / CHAIN, ledger.note.get("run"), identity)
+    area.problems += [f"{folder}: {wrong}" for wrong in ledger.problems.values()]
+    _check_identity(area, folder / CHAIN, ledger.note.get("run"), identity)
     if key is not None:
         _check_seal(area, ledger, key)
     elif any(line.hmac for line in ledger.chain):

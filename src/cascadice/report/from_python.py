@@ -1,4 +1,4 @@
-"""A network and its rounds, from Python to a page: saved as a run, asked, and written as HTML."""
+"""`cd.report`: save a network and its rounds as a run, compute influence, and write the page."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from cascadice.runs.folder import writing
 from cascadice.runs.question import Question
 from cascadice.runs.saving import Source, save
 
-APPLICATIONS = ("detect", "choose")  # those that need no more than the run
+APPLICATIONS = ("detect", "choose")  # those that need nothing but the run
 
 
 def report(
@@ -59,11 +59,10 @@ def report(
     chosen = [applications] if isinstance(applications, str) else list(applications)
     for name in chosen:
         lookup(dict.fromkeys(APPLICATIONS), name, "application")
-    kept = network  # alive, so that nothing has to be built again
     sources: dict[str, Any] = {"model": model, "data": data, "loss": loss, "eval_every": eval_every}
-    run = save(kept, rounds, folder, overwrite=overwrite, progress=progress, **sources)
+    run = save(network, rounds, folder, overwrite=overwrite, progress=progress, **sources)
     quiet = not progress
-    if len(kept.data.test):
+    if len(network.data.test):
         ask(run, Question(hops=hops), quiet=quiet)  # without samples: only then it says whom each update reached
         if store.saved_rounds(run)[0] == 0:
             ask(run, Question(("whole-run",), samples=samples), quiet=quiet)

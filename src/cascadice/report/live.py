@@ -1,8 +1,8 @@
 """The page of a run, served on this machine only: while it trains (`serving`), or afterwards (`view`).
 
 The address holds a random token, so other users cannot guess it, and other machines cannot reach the server. Requests
-under another host name (DNS rebinding by other sites) are refused by their Host header. Connections are served by
-another process (`server`); this one collects data when that one asks, and trains on whatever becomes of it.
+for another host name (DNS rebinding) are refused. Another process (`server`) serves connections; this one collects data
+when the server asks, and goes on training whatever happens to it.
 """
 
 import errno
@@ -40,7 +40,7 @@ def serving(
 ) -> Iterator[str]:
     """Serve the page of a run while the `with` block trains it; print and yield the address.
 
-    However the block ends, the run's report.html is written and open pages are told.
+    However the block ends, report.html is written and open pages get the final data.
 
     Args:
         rounds: How many rounds the run will have, for the page to show progress.
@@ -157,17 +157,17 @@ class _Feed:
         """Send the server what it asks for, until it or the run has ended."""
         try:
             with suppress(OSError):
-                while letter := self.control.recv(1):
-                    if letter == b"f":
+                while request := self.control.recv(1):
+                    if request == b"f":
                         self.final_fetched.set()
-                    elif letter == b"s":
+                    elif request == b"s":
                         self._send_shell()
                     else:
                         with self.lock:
                             if not self.ended:
                                 self._send_data()
         finally:
-            self.final_fetched.set()  # nobody can fetch them any more
+            self.final_fetched.set()  # the server has gone
 
     def send(self, about: Json, content: bytes = b"") -> None:
         """Send one message to the server; whole, whichever thread sends."""
@@ -182,7 +182,7 @@ class _Feed:
             if error.errno in (errno.EPIPE, errno.ECONNRESET):
                 raise
             self._send_error(error, start)
-        except Exception as error:  # whatever it is, the page says it and the training goes on
+        except Exception as error:  # the page shows it, and training goes on
             self._send_error(error, start)
 
     def _send_json(self, data: Json, start: float) -> None:

@@ -1,9 +1,9 @@
-"""The server of a live page: a process of its own, which can neither stop the training nor take its time.
+"""The server of a live page: a process of its own, so that it can neither stop training nor slow it down.
 
 `live` starts this file as a script, with a listening socket and, as standard input, a socket to the training process.
-It imports the standard library alone, and runs at a lower priority.
+It imports the standard library only, and runs at low priority.
 
-    to the training process    a letter: d, send newer data; s, send the page around them; f, the last were fetched
+    to the training process    one byte: d, send newer data; s, send the page around it; f, the final data was fetched
     from the training process  a line of JSON, then as many bytes as its `size` says; the first line holds the address
 
 It ends when that socket is closed, so it never outlives the training process. At most MOST connections are open: for
@@ -88,7 +88,7 @@ class Inbox:
 
 
 class Door:
-    """Lets requests in that know the address."""
+    """Answers requests that know the secret address."""
 
     def __init__(self, feed: Inbox, token: str, hosts: list[str]) -> None:
         self.feed, self.token, self.hosts = feed, token, hosts

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from cascadice import seeds
+from cascadice.data import DataSet
 from cascadice.data.inputs import in_precision
 from cascadice.engine.learner import forward, unflatten
 from cascadice.engine.networks import Network
@@ -98,12 +100,25 @@ def output_probes(network: Network) -> list[float]:
     """
     learner, like = network.learner, network.initial.theta
     theta = SPREAD * torch.randn(learner.size, generator=seeds.generator(0, "output probes"), dtype=torch.float64)
-    samples = network.data.test if len(network.data.test) else network.data.train
-    x, _ = samples.take(torch.arange(min(PROBED, len(samples))))
+    x = _probed_inputs(network.data)
     buffers = {name: value[0] for name, value in network.initial.buffers.items()}
     tensors = {**dict(unflatten(learner.evaluating, theta.to(like))), **buffers}
     with torch.no_grad():  # not in the lower precision of training, whose rounding differs from machine to machine
         return _some(forward(learner.evaluating, tensors, in_precision(x, like.dtype), None))
+
+
+def _probed_inputs(data: DataSet) -> Any:
+    """The first test samples; where there are none, noise: processes have no training sample in common."""
+    if len(data.test):
+        return data.test.take(torch.arange(min(PROBED, len(data.test))))[0]
+    draws = seeds.generator(0, "probed inputs")
+
+    def probed(values: Tensor) -> Tensor:
+        shape = (PROBED, *values.shape[1:])
+        real = values.is_floating_point() or values.dtype == torch.uint8
+        return torch.rand(shape, generator=draws).to(values.device) if real else values.new_zeros(shape)
+
+    return tree_map(probed, data.train.x)
 
 
 def _some(values: Tensor) -> list[float]:

@@ -216,7 +216,7 @@ def conclude(
         test_results=f"{tests[0].metric} {in_words(tests)}" if tests else "",
         title=f"influence among {network.whole} participants on {data.name}",
     )  # fmt: skip
-    labels = data.train.y if data.train.y.dim() == 1 else None
+    labels = together.labels_of_shown(world, summary, data.train)
     where = f": the table in {out} has all of them" if world.alone else ": the tables of all processes have them"
     all_told = world.alone or world.tells_samples
     whose = "" if all_told else f"; only of {numbered(network.members)}, --tell-samples shows those of all"

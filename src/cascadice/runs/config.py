@@ -1,6 +1,6 @@
 """All settings of a run as plain data, and the one place where names become objects."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from inspect import signature
@@ -254,8 +254,11 @@ def schedule(config: Config) -> "Schedule":
     return mixing
 
 
-def length(config: Config, parts: "Partition") -> int:
-    """The number of rounds; an epoch is as many as it takes all participants together to use all their batches."""
+def length(config: Config, parts: Sequence[Sized]) -> int:
+    """The number of rounds, where participants hold these samples.
+
+    An epoch is as many rounds as it takes all participants together to use all their batches.
+    """
     from cascadice.data.batches import rounds_per_epoch
 
     if config.rounds is not None:
@@ -270,7 +273,7 @@ def length_of(config: Config, network: "Network") -> int:
     if config.rounds is not None:
         return config.rounds
     if network.members:
-        return length(config, divided(config, network.data, per_participant(config, network.whole)))
+        return length(config, [range(size) for size in network.holdings])
     assert network.partition is not None
     return length(config, network.partition)
 

@@ -163,7 +163,8 @@ def _sizes(network: Network) -> tuple[int, int, int]:
 
 
 def _activations(network: Network) -> Activations:
-    x, _ = network.data.train.take(torch.zeros(1, dtype=torch.int64))
+    train = network.data.train
+    x, _ = train.take(torch.zeros(1, dtype=torch.int64) if train.numbers is None else train.numbers[:1])
     x = in_precision(x, network.initial.theta.dtype)
     return activations(network.learner.evaluating, x, network.learner.compute)
 

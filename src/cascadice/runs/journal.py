@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -67,7 +68,7 @@ class Journal:
     run_id: str | None = None
     warning: str = ""
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, str]:
         """What its files carry: the fingerprint of the run, and the layout of the model."""
         return {"run": self.fingerprint, "layout": store.layout(self.network.learner.training)}
@@ -224,7 +225,10 @@ def end(journal: Journal, status: str) -> None:
     delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     write_departures(journal.folder, journal.departures)
-    _write(journal)
+    if status == "finished" and journal.checkpointed == journal.t:
+        _write_manifest(journal)  # the metrics were written with the checkpoint
+    else:
+        _write(journal)
     if status == "finished" or journal.world.alone:
         plot(journal)
 
@@ -250,7 +254,7 @@ def plot(journal: Journal) -> None:
 
     parts, data, metrics, c = journal.network.partition, journal.network.data, journal.metrics, journal.config
     if parts is not None and data.classes and data.train.y.dim() == 1:
-        counts = partition.counts(parts, data.train.y, len(data.classes))
+        counts = partition.counts([data.train.rows(part) for part in parts], data.train.y, len(data.classes))
         plot_partition(counts, journal.folder / HOLDINGS, data.classes)
     if metrics:
         tests = {m.t: m.test for m in metrics if m.test is not None}

@@ -8,8 +8,8 @@ import torch
 
 from cascadice.engine import Evaluation, Network, draw
 from cascadice.engine.operator import Exchange
-from cascadice.influence.run_at import RunAt, value
 from cascadice.influence.trust import RULES
+from cascadice.influence.weighted_run import WeightedRun, final_value
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.config import Config, length_of
@@ -55,10 +55,10 @@ class Playable:
         `trained` is this process's part of the latter, if it is known. `played` is called after each round in which
         somebody trains.
         """
-        run = RunAt(self.network, self.rounds, evaluation, 0.0, during, on, exchange=self.exchange)
-        untrained = value(run if during is None else replace(run, played=played))
+        run = WeightedRun(self.network, self.rounds, evaluation, 0.0, during, on, exchange=self.exchange)
+        untrained = final_value(run if during is None else replace(run, played=played))
         if trained is None:
-            trained = value(replace(run, rounds=self.rounds_at(1.0), at=1.0, played=played))
+            trained = final_value(replace(run, rounds=self.rounds_at(1.0), at=1.0, played=played))
         before, after = self.world.total(untrained, trained)
         return before, after
 

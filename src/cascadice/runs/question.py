@@ -9,8 +9,8 @@ from cascadice import files
 from cascadice.engine import Network
 from cascadice.influence.estimators import ESTIMATORS, PAIRS, WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.run_at import focused
 from cascadice.influence.tables import NOTE, parts, read_note
+from cascadice.influence.weighted_run import focus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs.eval_samples import check_eval_samples
@@ -119,7 +119,7 @@ def check_fits(question: Question, network: Network, rounds: int | None = None) 
         if not 0 <= source < network.nodes:
             raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
     check_eval_samples(question.eval_samples, network)
-    focused(network, question.on)
+    focus(network, question.on)
     start, stop = question.during or (0, 1)
     if rounds is not None and not 0 <= start < stop <= rounds:
         raise ValueError(f"during must be within rounds 0:{rounds}, the first below the second; found {start}:{stop}.")

@@ -201,7 +201,7 @@ def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network
     lr = first.lr[:, 0] if isinstance(first.lr, torch.Tensor) and first.lr.dim() > 1 else first.lr
     built = assemble(
         lambda: _frozen(sources.make_model(config.model, shape, outputs, read_options(config.model_options)), tensors),
-        data, mixing=lambda t: first.W, batches=lambda t: batch, lr=lambda t: lr,
+        data, mixing=lambda t: first.W, batches=batch[None], lr=lambda t: lr,
         loss=sources.training_loss(config.loss), q=tensors["q"], seed=config.seed, device=config.device,
         optimizer=_optimizers(config, facts, len(first.batch)), dtype=config.dtype,
         corruptions=[corruption.parse(text) for text in config.corruptions],

@@ -37,8 +37,9 @@ def _span(rounds: Sequence[int]) -> str:
     """How many rounds, and which, unless they are the first ones."""
     if len(rounds) == 1:
         return f"round {rounds[0]}"
-    which = "" if rounds[0] == 0 and rounds[-1] == len(rounds) - 1 else f" from {rounds[0]} to {rounds[-1]}"
-    return f"{len(rounds)} rounds{which}"
+    if rounds[0] == 0 and rounds[-1] == len(rounds) - 1:
+        return f"{len(rounds)} rounds"
+    return f"rounds {rounds[0]} to {rounds[-1]} ({len(rounds)} rounds)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,8 @@ class Scores:
         table = self.participants.columns
         injected = dict(zip(table["participant"].tolist(), table.get("injected", ()), strict=False))
         faulty = {node: kind for node, kind in injected.items() if kind}
-        return contributions(self.updates, kind=self.kind, injected=faulty, ax=ax)
+        later = f", {_span(self.rounds)}" if self.rounds[0] else ""
+        return contributions(self.updates, kind=self.kind + later, injected=faulty, ax=ax)
 
     def __repr__(self) -> str:
         nodes = self.updates.shape[1]
@@ -247,6 +249,6 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
     found["verdict"] = np.array([one.verdict for one in scores], dtype=object)
     data = network.data
     if data.classes and data.train.y.dim() == 1:
-        labels = data.train.y.cpu()[torch.from_numpy(found["sample"])]
+        labels = data.train.y[data.train.rows(torch.from_numpy(found["sample"]))]
         found["label"] = np.array([data.classes[int(label)] for label in labels], dtype=object)
     return ScoreTable(question, found, caution(summary))

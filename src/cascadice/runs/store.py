@@ -15,16 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.exchange.stacked import mix
-from cascadice.engine.learner import Participants, trained
+from cascadice.engine.learner import Participants, trainable
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
 from cascadice.files import Folder, checksums, damaged, flush, intact, jsonl, remove
-from cascadice.files.tensors import Tensors, check_tensors, read_tensors, write_tensors
+from cascadice.files.tensors import Tensors, check_tensors, content_of, read_tensors, write_tensors
 from cascadice.runs.round_metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
@@ -42,7 +43,7 @@ DRAWN = ("batch", "W", "lr", "conduct", "generators")  # names of tensors, up to
 
 def layout(model: nn.Module) -> str:
     """Names and shapes of a model's buffers and of the parameters that are trained, as JSON."""
-    named = (*trained(model).items(), *model.named_buffers())
+    named = (*trainable(model).items(), *model.named_buffers())
     return json.dumps({name: list(value.shape) for name, value in named})
 
 
@@ -123,8 +124,7 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
         metadata["lr"], tensors["lr"] = "tensor", lr
     if (how := _after(round)) is not None:
         metadata["after"] = how
-        # copied: a recorder's state after gossip is the very tensor from before, which one file cannot hold twice
-        tensors |= {name: value.clone() for name, value in to_tensors("after.", round.after).items()}
+        tensors |= to_tensors("after.", round.after)
     write_tensors(_round_path(folder, t), tensors, metadata, durable=False)
 
 
@@ -134,11 +134,18 @@ def _after(round: Round) -> str | None:
         return "heard"  # a part of a network, mixed with what came from others
     again = mix(round.W, round.half)
     (leaves, structure), (others, same) = tree_flatten(again), tree_flatten(round.after)
-    if structure == same and all(a is b or torch.equal(a, b) for a, b in zip(leaves, others, strict=True)):
+    if structure == same and all(map(_same_bits, leaves, others)):
         return None
     gap, size = (again.theta - round.after.theta).abs().max(), round.half.theta.abs().max()
     rounding = bool(gap <= 100 * torch.finfo(gap.dtype).eps * size)
     return "averaged" if round.rule is None and rounding else "stored"  # in another order of sums; or by a rule
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one is other or one.device.type != "cpu" or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return one is other or torch.equal(one, other)
+    # NumPy compares bytes five times as fast as torch.equal compares numbers
+    return np.array_equal(np.asarray(content_of(one)), np.asarray(content_of(other)))
 
 
 def saved_rounds(folder: Folder) -> list[int]:

@@ -13,7 +13,8 @@ from cascadice import files
 from cascadice.engine.networks import Network
 from cascadice.files import Folder
 from cascadice.influence import agreement
-from cascadice.influence.readings import Agreement, extremes
+from cascadice.influence.agreement import Agreement
+from cascadice.influence.readings import extremes
 from cascadice.influence.tables import ALL, Table, read_note, read_table
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
 from cascadice.intervals import kinds_by_participant

@@ -10,8 +10,8 @@ from cascadice.console import Console, counting, say
 from cascadice.engine.backwards import bytes_kept, segment
 from cascadice.engine.evaluation import Evaluation
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.run_at import RunAt
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
+from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import WholeRun, sweep
 from cascadice.influence.whole_run_shares import share_out
 from cascadice.runs.folder import run_fingerprint
@@ -105,7 +105,7 @@ def _sweep(
 ) -> WholeRun:  # fmt: skip
     """The sweep at one weight, from where it was."""
     if scores.latest is None or scores.latest.t > 0:
-        run = RunAt(
+        run = WeightedRun(
             played.network, played.rounds_at(at), evaluation, at, question.rounds_counted, question.on,
             question.samples, _length(played), count, played.exchange,
         )  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 
 from cascadice import files
 from cascadice.console import Console, say
+from cascadice.data import Samples
 from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
@@ -177,6 +178,16 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
         injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
         told=Told(numbers, dict(verdicts)),
     )
+
+
+def labels_of_shown(world: World, summary: InfluenceSummary, train: Samples) -> dict[int, int] | None:
+    """The class of each sample that a summary of this process shows; with `world.tells_samples`, of all processes."""
+    if train.y.dim() != 1:
+        return None
+    samples = sorted({one.sample for scores in summary.samples.values() for one in strongest_samples(scores)})
+    own = list(zip(samples, train.y[train.rows(torch.tensor(samples, dtype=torch.int64))].tolist(), strict=True))
+    told = world.tell(own) if world.tells_samples else [own]
+    return {sample: label for part in told for sample, label in part}
 
 
 def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[EvaluationResult, ...]:

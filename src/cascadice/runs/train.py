@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cascadice import files, loggers
 from cascadice.console import Console, say, track
 from cascadice.engine import DivergedError, Network, Operator, Round, simulate
-from cascadice.engine.carrying_on import carry_on
+from cascadice.engine.distributed_training import carry_on
 from cascadice.files import locks
 from cascadice.influence.estimators import RoundInfluence
 from cascadice.influence.trust import RULES

@@ -17,7 +17,7 @@ from cascadice import files
 from cascadice.engine.learner import Participants
 from cascadice.engine.rounds import Adjoint
 from cascadice.files.tensors import read_tensors, write_tensors
-from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_kept, stacked
+from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_kept, stack_rounds
 from cascadice.runs import store
 
 SAVE_SECONDS = 60.0
@@ -83,7 +83,7 @@ class SavedSweep:
         if self.latest is None:
             return
         t, adjoint, value = self.latest
-        tensors = dict(zip(("participants", "samples", "drawn"), stacked(self.kept), strict=True))
+        tensors = dict(zip(("participants", "samples", "drawn"), stack_rounds(self.kept), strict=True))
         if t > 0:
             tensors |= {"theta": adjoint.theta, **{f"state.{name}": v for name, v in adjoint.state.items()}}
         write_tensors(self.path, tensors, {"t": str(t), "value": repr(value)})

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from torch import Tensor
 
 from cascadice.console import Console, say
 from cascadice.influence.uncertainty import decimals
@@ -18,12 +17,12 @@ SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
 
 def print_summary(
-    console: Console, summary: InfluenceSummary, classes: Sequence[str] = (), labels: Tensor | None = None,
+    console: Console, summary: InfluenceSummary, classes: Sequence[str] = (), labels: Mapping[int, int] | None = None,
     where: str = "", whose: str = "",
 ) -> None:  # fmt: skip
     """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
-    `classes` are the names, `labels` the numbers of the training samples' classes, where they have any; `where` says
+    `classes` are the names, `labels` the class of each training sample shown, where it has one; `where` says
     where all of it is, `whose` whose samples are shown if not everybody's.
     """
     rounds, kinds = summary.rounds, list(summary.updates)
@@ -72,8 +71,9 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
 
 
 def _print_samples(
-    console: Console, summary: InfluenceSummary, kind: str, whose: str, classes: Sequence[str], labels: Tensor | None
-) -> None:
+    console: Console, summary: InfluenceSummary, kind: str, whose: str, classes: Sequence[str],
+    labels: Mapping[int, int] | None,
+) -> None:  # fmt: skip
     """Print the samples that clearly helped and harmed; if the order is in doubt, the lowest and highest scores."""
     samples = summary.samples[kind]
     low, high = [one for one in samples if one.value < 0], [one for one in samples[::-1] if one.value > 0]
@@ -207,7 +207,7 @@ def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
 
 def _sample_rows(
     sides: Mapping[str, Sequence[SampleScore]], summary: InfluenceSummary, classes: Sequence[str],
-    labels: Tensor | None,
+    labels: Mapping[int, int] | None,
 ) -> Iterator[tuple[str, ...]]:  # fmt: skip
     form = f".{decimals([one.value for side in sides.values() for one in side[:MOST]])}f"
     for verb, side in sides.items():

@@ -1,6 +1,7 @@
-"""Who gossips with whom: graphs, weights, mixing matrices `W[k, j]`, and schedules of them over the rounds."""
+"""Who gossips with whom: graphs, their weights, mixing matrices `W[k, j]`, and schedules that change W over rounds."""
 
 from cascadice.topology.description import Description, describe, describe_schedule, period
+from cascadice.topology.failures import Presence, absences, link_loss, presence
 from cascadice.topology.finite import base
 from cascadice.topology.graphs import (
     alone,
@@ -29,17 +30,13 @@ from cascadice.topology.mixing import gossip, gossip_transposed
 from cascadice.topology.registry import TOPOLOGIES, WEIGHTS, Topology, Weighting, build, resolve
 from cascadice.topology.schedules import (
     Cycle,
-    Presence,
     Schedule,
-    absences,
     average,
     constant,
     cyclic,
     epidemic,
-    link_loss,
     one_peer_exponential,
     pairwise_gossip,
-    presence,
     random_matching,
 )
 from cascadice.topology.weights import dominant, from_graph, metropolis, uniform
@@ -50,6 +47,5 @@ __all__ = [
     "describe_schedule", "dominant", "epidemic", "erdos_renyi", "exponential", "from_graph", "from_links", "gossip",
     "gossip_transposed", "identity", "link_loss", "links", "matrix", "metropolis", "one_peer_exponential",
     "pairwise_gossip", "period", "presence", "random_matching", "random_regular", "read_csv", "resolve", "ring",
-    "small_world",
-    "star", "to_graph", "torus", "uniform", "write_csv",
+    "small_world", "star", "to_graph", "torus", "uniform", "write_csv",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Properties of W, or of a schedule: how fast it mixes, how much weight everyone has, whether it is connected."""
+"""Properties of W or of a schedule: how fast it mixes, the weight of each participant, whether it is connected."""
 
 import math
 import warnings
@@ -21,12 +21,20 @@ KRYLOV_STEPS, RESTARTS = 50, 100
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """Properties of W, or of the mean W of several rounds. Links and weights leave self-loops out.
+    """Properties of W, or of the mean W of several rounds, without self-loops.
 
-    `spectral_gap` is 1 − |λ₂|, where |λ₂| is the factor by which disagreement shrinks per round in the long run:
-    the second largest eigenvalue of W in absolute value, or the `rounds`-th root of that of the rounds' product.
-    1 means exact consensus, 0 that there is never any; NaN where rows do not sum to 1. `in_weight` is the weight that a
-    participant gives to others, `out_weight` the weight that others give to it.
+    Attributes:
+        nodes: The number of participants.
+        rounds: The number of rounds.
+        links: The number of links used in any of them.
+        spectral_gap: 1 − |λ₂|, where |λ₂| is the factor by which disagreement shrinks per round in the long run: the
+            second largest absolute eigenvalue of W, or the `rounds`-th root of that of the rounds' product. 1 means
+            exact consensus, 0 none ever, NaN that rows do not sum to 1.
+        row_stochastic: Whether rows sum to 1.
+        doubly_stochastic: Whether rows and columns sum to 1.
+        strongly_connected: Whether everyone hears from everyone in the end.
+        in_weight: The weight that each participant gives to others.
+        out_weight: The weight that others give to each participant.
     """
 
     nodes: int
@@ -61,7 +69,16 @@ class Description:
 
 
 def describe(W: Float[Tensor, "n n"]) -> Description:
-    """Describe one W; warn if it is not strongly connected. Cost as for `describe_schedule` with one round.
+    """Describe one W; warn if it is not strongly connected. Cost: that of `describe_schedule` with one round.
+
+    Args:
+        W: A square matrix with finite, non-negative entries.
+
+    Returns:
+        Its properties; print it for a table.
+
+    Raises:
+        ValueError: If W is not such a matrix.
 
     Example:
         >>> describe(torch.full((4, 4), 0.25, dtype=torch.float64)).spectral_gap
@@ -74,6 +91,12 @@ def describe(W: Float[Tensor, "n n"]) -> Description:
 def period(schedule: Schedule) -> int:
     """The number of rounds after which a schedule repeats; 100 if it is not a Cycle.
 
+    Args:
+        schedule: The schedule.
+
+    Returns:
+        Its number of rounds.
+
     Example:
         >>> from cascadice.topology import one_peer_exponential
         >>> period(one_peer_exponential(8))
@@ -83,10 +106,17 @@ def period(schedule: Schedule) -> int:
 
 
 def describe_schedule(schedule: Schedule, rounds: int | None = None) -> Description:
-    """Describe the first rounds of a schedule (one period unless given); warn if they are not strongly connected.
+    """Describe the first rounds of a schedule; warn if they are not strongly connected.
 
     Cost: below 512 participants n³ per round; above, restarted Arnoldi with at most 5,000 products with each W, which
     overstates very small gaps (a ring of 4,096: 1.1e-6 instead of 0.8e-6).
+
+    Args:
+        schedule: The schedule.
+        rounds: How many rounds; defaults to one period.
+
+    Returns:
+        The properties of the rounds together; print it for a table.
 
     Example:
         >>> from cascadice.topology import one_peer_exponential
@@ -127,10 +157,10 @@ def _spectral_gap(matrices: Sequence[Tensor]) -> float:
 
 
 def _disagreement(matrices: Sequence[Tensor], theta: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """The deviations from the mean that are left after these rounds.
+    """The deviations from the mean that remain after these rounds.
 
-    Subtracting the mean turns the product's eigenvalue 1, with eigenvector 1, into 0 and leaves the others. It is done
-    in each round, so that deviations smaller than the mean's rounding error keep their digits.
+    Subtracting the mean replaces the product's eigenvalue 1 (of the eigenvector 1) by 0 and keeps the others. It is
+    subtracted in each round, so that deviations smaller than the mean's rounding error keep their digits.
     """
     for W in matrices:
         before = theta.norm()

@@ -27,7 +27,14 @@ def base(nodes: int, *, max_degree: int = 1) -> Cycle:
     Algorithm 3 of the paper; at most 2 log_{k+1} n + 2 rounds for degree k. Cost: n × degree per round to build.
 
     Args:
-        max_degree: The most neighbours that a participant has in a round.
+        nodes: How many participants.
+        max_degree: The most neighbours that a participant may have in a round.
+
+    Returns:
+        The cycle of mixing matrices.
+
+    Raises:
+        ValueError: If a number is less than 1.
 
     Example:
         >>> len(base(12).matrices)
@@ -41,7 +48,7 @@ def base(nodes: int, *, max_degree: int = 1) -> Cycle:
 
 
 def _base(members: Sequence[int], radix: int) -> list[Meetings]:
-    """Average within parts whose size has only large prime factors, then across; or all at once if that is shorter."""
+    """Average within parts whose size has only large prime factors, then across; or all at once if that is faster."""
     parts = max(d for d in range(1, len(members) + 1) if len(members) % d == 0 and _factors(d, radix) is not None)
     size = len(members) // parts
     within = _together(_simple_base(members[i * size : (i + 1) * size], radix) for i in range(parts))
@@ -84,7 +91,7 @@ def _hyper_hypercube(members: Sequence[int], radix: int) -> list[Meetings]:
 
 @cache
 def _factors(number: int, largest: int) -> tuple[int, ...] | None:
-    """The fewest factors, none above `largest`, whose product is `number`; None where a prime factor is too large."""
+    """The fewest factors, none above `largest`, whose product is `number`; None if a prime factor is too large."""
     if number == 1:
         return ()
     products = (

@@ -21,6 +21,15 @@ CONNECTED_ATTEMPTS = 100
 def alone(nodes: int) -> Graph:
     """No edges: everyone trains alone.
 
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If there are fewer than 1.
+
     Example:
         >>> alone(4).number_of_edges()
         0
@@ -31,6 +40,15 @@ def alone(nodes: int) -> Graph:
 
 def ring(nodes: int) -> Graph:
     """Each participant exchanges with the one before and the one after it.
+
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If there are fewer than 1.
 
     Example:
         >>> sorted(ring(4).edges)
@@ -43,6 +61,15 @@ def ring(nodes: int) -> Graph:
 def complete(nodes: int) -> Graph:
     """Everyone exchanges with everyone; with uniform weights, this is FedAvg.
 
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If there are fewer than 1.
+
     Example:
         >>> complete(4).number_of_edges()
         6
@@ -53,6 +80,15 @@ def complete(nodes: int) -> Graph:
 
 def star(nodes: int) -> Graph:
     """Everyone exchanges with participant 0.
+
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If there are fewer than 1.
 
     Example:
         >>> sorted(star(4).edges)
@@ -65,6 +101,15 @@ def star(nodes: int) -> Graph:
 def exponential(nodes: int) -> DiGraph:
     """Participant k receives from k + 2^m (mod n) for every 2^m < n (Ying et al. 2021).
 
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The directed graph; an edge (u, v) means that u sends to v.
+
+    Raises:
+        ValueError: If there are fewer than 1.
+
     Example:
         >>> sorted(exponential(8).predecessors(0))
         [1, 2, 4]
@@ -76,7 +121,16 @@ def exponential(nodes: int) -> DiGraph:
 
 
 def torus(nodes: int) -> Graph:
-    """A grid with wrap-around borders, as square as possible; a prime number above 3 is refused.
+    """A grid with wrap-around borders, as square as possible.
+
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If the number is a prime above 3.
 
     Example:
         >>> sorted(torus(9).neighbors(0))
@@ -99,7 +153,18 @@ def torus(nodes: int) -> Graph:
 
 
 def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> Graph:
-    """A connected random graph in which everyone has `degree` neighbours: 4 unless given, or all others if fewer.
+    """A connected random graph in which everyone has `degree` neighbours.
+
+    Args:
+        nodes: How many participants.
+        degree: Neighbours of each participant; defaults to 4, or to all others if there are fewer.
+        seed: Seed of the random choice.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If there is no such graph, or none of 100 draws is connected.
 
     Example:
         >>> {degree for _, degree in random_regular(10, degree=3).degree}
@@ -110,7 +175,18 @@ def random_regular(nodes: int, *, degree: int | None = None, seed: int = 0) -> G
 
 
 def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) -> Graph:
-    """A connected random graph; a pair is joined with a probability, 2 ln n / n unless given (Erdős & Rényi 1959).
+    """A connected random graph in which each pair is linked with a probability (Erdős & Rényi 1959).
+
+    Args:
+        nodes: How many participants.
+        probability: The probability of each link; defaults to 2 ln n / n.
+        seed: Seed of the random choice.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If the probability is not in [0, 1], or none of 100 draws is connected.
 
     Example:
         >>> nx.is_connected(erdos_renyi(16))
@@ -122,9 +198,19 @@ def erdos_renyi(nodes: int, *, probability: float | None = None, seed: int = 0) 
 
 
 def small_world(nodes: int, *, degree: int | None = None, probability: float = 0.1, seed: int = 0) -> Graph:
-    """A ring of `degree` nearest neighbours, each edge rewired with a probability, connected (Watts & Strogatz 1998).
+    """A ring of nearest neighbours, each edge rewired with a probability, connected (Watts & Strogatz 1998).
 
-    The degree is 4 unless given, or all others if there are fewer.
+    Args:
+        nodes: How many participants.
+        degree: Nearest neighbours on the ring; defaults to 4, or to all others if there are fewer.
+        probability: The probability of rewiring an edge.
+        seed: Seed of the random choice.
+
+    Returns:
+        The graph on participants 0 … n − 1.
+
+    Raises:
+        ValueError: If there is no such graph, or none of 100 draws is connected.
 
     Example:
         >>> small_world(16).number_of_edges()
@@ -143,14 +229,14 @@ def small_world(nodes: int, *, degree: int | None = None, probability: float = 0
 
 
 def check_nodes(nodes: int) -> int:
-    """`nodes`, or a ValueError if it is less than 1."""
+    """Return `nodes`; raise ValueError if it is less than 1."""
     if nodes < 1:
         raise ValueError(f"a network needs at least 1 participant; found nodes={nodes}.")
     return nodes
 
 
 def check_degree(nodes: int, degree: int | None) -> int:
-    """The degree of a regular graph, 4 or at most n − 1 unless given; a ValueError if no such graph exists."""
+    """The degree of a regular graph, by default at most 4; raise ValueError if no such graph exists."""
     check_nodes(nodes)
     if degree is None:
         return min(4, nodes - 1)
@@ -163,14 +249,14 @@ def check_degree(nodes: int, degree: int | None) -> int:
 
 
 def check_probability(probability: float) -> float:
-    """`probability`, or a ValueError if it is not in [0, 1]."""
+    """Return `probability`; raise ValueError if it is not in [0, 1]."""
     if not 0 <= probability <= 1:
         raise ValueError(f"probability must be from 0 to 1; found {probability}.")
     return probability
 
 
 def _connected(draw_graph: Callable[..., Graph], seed: int, what: str) -> Graph:
-    """The first connected graph of a hundred draws: an isolated participant would distort the experiment silently."""
+    """The first connected graph of a hundred draws: an isolated participant would silently distort an experiment."""
     for attempt in range(CONNECTED_ATTEMPTS):
         graph = draw_graph(seed=seeds.derive(seed, "topology", "graph", attempt))
         if nx.is_connected(graph):

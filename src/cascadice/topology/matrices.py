@@ -31,6 +31,12 @@ class Links(NamedTuple):
 def links(W: Float[Tensor, "n n"]) -> Links:
     """The non-zero entries of W in row-major order, whatever its layout.
 
+    Args:
+        W: The mixing matrix, dense or sparse.
+
+    Returns:
+        Receivers, sources and weights of its links.
+
     Example:
         >>> links(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).sources.tolist()
         [0, 1, 1]
@@ -51,9 +57,16 @@ def links(W: Float[Tensor, "n n"]) -> Links:
 def from_links(
     nodes: int, receivers: Int[Tensor, " links"], sources: Int[Tensor, " links"], weights: Float[Tensor, " links"]
 ) -> Float[Tensor, "n n"]:
-    """W from its links, in float64: dense where participants are few or links many, otherwise CSR.
+    """W from its links: dense if there are few participants or many links, otherwise CSR.
 
-    The weights of links with the same receiver and source are added up.
+    Args:
+        nodes: How many participants.
+        receivers: The receiver of each link.
+        sources: The source of each link.
+        weights: The weight of each link; those with the same receiver and source are added up.
+
+    Returns:
+        W in float64.
 
     Example:
         >>> from_links(2, torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), torch.tensor([1.0, 0.5, 0.5])).tolist()
@@ -62,17 +75,23 @@ def from_links(
     weights = weights.double()
     if nodes < SPARSE_FROM or len(weights) >= DENSE_FROM * nodes**2:
         return torch.zeros(nodes, nodes, dtype=torch.float64).index_put_((receivers, sources), weights, accumulate=True)
-    place, slot = torch.unique(receivers * nodes + sources, return_inverse=True)
-    values = torch.zeros(len(place), dtype=torch.float64).index_add_(0, slot, weights)
+    cell, slot = torch.unique(receivers * nodes + sources, return_inverse=True)
+    values = torch.zeros(len(cell), dtype=torch.float64).index_add_(0, slot, weights)
     starts = torch.zeros(nodes + 1, dtype=torch.int64)
-    starts[1:] = (place // nodes).bincount(minlength=nodes).cumsum(0)
+    starts[1:] = (cell // nodes).bincount(minlength=nodes).cumsum(0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse")  # torch announces, once, that CSR is in beta
-        return torch.sparse_csr_tensor(starts, place % nodes, values, (nodes, nodes), check_invariants=False)
+        warnings.filterwarnings("ignore", message="Sparse")  # torch warns once that CSR is in beta
+        return torch.sparse_csr_tensor(starts, cell % nodes, values, (nodes, nodes), check_invariants=False)
 
 
 def identity(nodes: int) -> Float[Tensor, "n n"]:
-    """W of a round in which no one exchanges anything.
+    """W of a round without any exchange.
+
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The identity matrix in float64.
 
     Example:
         >>> identity(2).tolist()
@@ -83,16 +102,22 @@ def identity(nodes: int) -> Float[Tensor, "n n"]:
 
 
 def sums(nodes: int, of: Int[Tensor, " links"], weights: Float[Tensor, " links"]) -> Float[Tensor, " n"]:
-    """The sum of each participant's weights; `of` says whose they are: of receivers, these are the sums of W's rows."""
+    """Sums of weights by participant: row sums of W if `of` are receivers, column sums if they are sources."""
     return torch.zeros(nodes, dtype=torch.float64).index_add_(0, of, weights.double())
 
 
 def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """W in float64 from a tensor, a NumPy array or nested lists; a ValueError says why it is not a mixing matrix.
+    """W from a tensor, a NumPy array or nested lists.
 
     Args:
         array: Row k holds the weights that participant k gives.
-        normalize: Divide each row by its sum.
+        normalize: Whether to divide each row by its sum.
+
+    Returns:
+        W in float64.
+
+    Raises:
+        ValueError: If it is not a mixing matrix, with the reason.
 
     Example:
         >>> matrix([[1, 1], [0, 3]], normalize=True)
@@ -119,7 +144,14 @@ def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
 
 
 def check(W: Tensor, *, connected: bool = False) -> None:
-    """Raise a ValueError unless W is square, finite, not negative, its rows sum to 1, and it is connected if asked.
+    """Raise ValueError unless W is a mixing matrix: square, finite, not negative, with rows that sum to 1.
+
+    Args:
+        W: The matrix.
+        connected: Whether it must also be strongly connected.
+
+    Raises:
+        ValueError: If it is not, with the reason.
 
     Example:
         >>> check(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), connected=True)
@@ -137,6 +169,12 @@ def check(W: Tensor, *, connected: bool = False) -> None:
 def to_graph(W: Float[Tensor, "n n"]) -> DiGraph:
     """W as a directed graph with weights, edges from source to receiver, without self-loops.
 
+    Args:
+        W: The mixing matrix, dense or sparse.
+
+    Returns:
+        The directed graph; an edge (u, v) means that u sends to v.
+
     Example:
         >>> sorted(to_graph(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).edges)
         [(0, 1)]
@@ -150,7 +188,7 @@ def to_graph(W: Float[Tensor, "n n"]) -> DiGraph:
 
 
 def disconnection(W: Float[Tensor, "n n"]) -> str | None:
-    """A pair of which one never hears from the other, in words; None if W is strongly connected."""
+    """Explain which participant never hears from which; None if W is strongly connected."""
     graph, everyone = to_graph(W), set(range(W.shape[0]))
     if deaf := everyone - nx.descendants(graph, 0) - {0}:
         return f"participant {min(deaf)} never hears from participant 0"
@@ -187,11 +225,17 @@ def _check_rows(nodes: int, entries: Links) -> None:
 
 
 def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Tensor, "n n"]:
-    """W from a CSV file, checked as by `matrix`; errors name the line or row.
+    """Read W from a CSV file.
 
     Args:
-        path: Row k holds the weights that participant k gives; numbers only, no header.
-        normalize: Divide each row by its sum.
+        path: The file; row k holds the weights that participant k gives, without a header.
+        normalize: Whether to divide each row by its sum.
+
+    Returns:
+        W in float64.
+
+    Raises:
+        ValueError: If it is not a mixing matrix; the message names the line or row.
 
     Example:
         >>> from tempfile import NamedTemporaryFile
@@ -224,6 +268,10 @@ def read_csv(path: str | PathLike[str], *, normalize: bool = False) -> Float[Ten
 
 def write_csv(W: Float[Tensor, "n n"], path: str | PathLike[str]) -> None:
     """Write W as CSV, which `read_csv` reads back bit for bit. The file is replaced atomically.
+
+    Args:
+        W: The mixing matrix.
+        path: The file.
 
     Example:
         >>> from tempfile import TemporaryDirectory

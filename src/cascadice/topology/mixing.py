@@ -1,4 +1,4 @@
-"""One gossip step: every participant replaces its parameters by a weighted mean of what it receives."""
+"""One gossip step: every participant replaces its parameters by a weighted mean of those it receives."""
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -22,10 +22,15 @@ def gossip(
     """Σ_j W[k, j] θ_j for every participant k, in theta's dtype and on its device.
 
     Cost: links × d for sparse W, n² × d for dense. Autograd works; torch.func cannot trace a sparse W, but the map is
-    linear, so the tangents can be gossiped themselves.
+    linear, so tangents can be gossiped directly.
 
     Args:
-        W: Converted to theta's dtype and device once per tensor object: do not modify it in place.
+        W: The mixing matrix. It is converted to theta's dtype and device once: do not modify it in place.
+        theta: A row for each participant.
+        out: Where to write the result.
+
+    Returns:
+        The mixed rows.
 
     Example:
         >>> gossip(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([[0.0], [4.0]]))
@@ -40,6 +45,15 @@ def gossip_transposed(
     W: Float[Tensor, "n n"], lam: Float[Tensor, "n d"], *, plus: Tensor | None = None, out: Tensor | None = None
 ) -> Float[Tensor, "n d"]:
     """Σ_k W[k, j] λ_k + plus for every participant j: the adjoint of `gossip`, at the same cost.
+
+    Args:
+        W: The mixing matrix. It is converted to lam's dtype and device once: do not modify it in place.
+        lam: A row for each participant.
+        plus: What to add to the result.
+        out: Where to write the result.
+
+    Returns:
+        The rows Wᵀ λ + plus.
 
     Example:
         >>> W = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
@@ -63,7 +77,7 @@ def product(left: Float[Tensor, "m n"], right: Float[Tensor, "n d"], *, out: Ten
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """TF32 may be good enough for training, but would round every parameter to 11 bits in every round of gossip."""
+    """Without TF32, which may do for training but would round every parameter to 11 bits in every gossip step."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -73,7 +87,7 @@ def full_precision() -> Iterator[None]:
 
 
 def _fitting(W: Tensor, like: Tensor, *, transposed: bool) -> Tensor:
-    """W or its transpose in the dtype and on the device of `like`; cached for as long as W itself lives."""
+    """W or its transpose in the dtype and on the device of `like`, cached as long as W lives."""
     if W.layout == torch.strided and transposed:
         return _fitting(W, like, transposed=False).T
     target = (like.dtype, like.device, transposed)

@@ -1,4 +1,4 @@
-"""Topologies by name, for the command line and for recipes."""
+"""Topologies by name, for `network(mixing=…)`, the command line and recipes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,12 +38,20 @@ class Weighting:
 
 
 def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **options: Any) -> schedules.Schedule:
-    """The schedule of a named topology.
+    """Make the schedule of a named topology.
 
     Args:
         name: One of TOPOLOGIES.
+        nodes: How many participants.
         weights: One of WEIGHTS, for topologies that are graphs.
+        seed: Seed of random topologies.
         **options: Keyword arguments of the topology, e.g. `degree`.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If a name or option is unknown, or does not suit the number of participants.
 
     Example:
         >>> schedule = build("small-world", 16, weights="metropolis", degree=6)
@@ -66,11 +74,18 @@ def build(name: str, nodes: int, *, weights: str = "uniform", seed: int = 0, **o
 
 
 def resolve(mixing: Any, nodes: int | None = None, seed: int = 0) -> tuple[schedules.Schedule, int]:
-    """The schedule that `mixing` stands for, and its number of participants.
+    """Make a schedule from anything that `network(mixing=…)` accepts.
 
     Args:
         mixing: A topology's name, a networkx graph, a mixing matrix, or a schedule t -> W.
         nodes: The number of participants; needed for a name.
+        seed: Seed of random topologies.
+
+    Returns:
+        The schedule, and its number of participants.
+
+    Raises:
+        ValueError: If W is not a mixing matrix, or the number of participants is missing or another.
 
     Example:
         >>> resolve([[0.5, 0.5], [0.5, 0.5]])[1]
@@ -116,7 +131,7 @@ TOPOLOGIES: Mapping[str, Topology] = {
     "ring": Topology("exchange with the one before and the one after", graphs.ring),
     "exponential": Topology("k receives from k + 1, k + 2, k + 4, …", graphs.exponential),
     "one-peer-exponential": Topology(
-        "k averages with k + 1, then k + 2, then k + 4, …: one peer a round", schedules.one_peer_exponential
+        "k averages with k + 1, then k + 2, then k + 4, …: one peer per round", schedules.one_peer_exponential
     ),
     "base": Topology("base-(k+1): exact consensus in finitely many rounds of at most max_degree peers", base),
     "complete": Topology("everyone with everyone (uniform weights: FedAvg)", graphs.complete),

@@ -1,9 +1,9 @@
-"""W over time: a schedule is a pure function from the round number to W.
+"""Schedules: pure functions from the round number to W.
 
-Random schedules draw round t from (seed, t) alone, so round 700 does not need rounds 0 to 699.
+Random schedules draw the W of round t from (seed, t) alone, so round 700 does not need rounds 0 to 699.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,21 +11,20 @@ from typing import Any, TypeAlias
 import networkx as nx
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.topology.graphs import Graph, check_degree, check_nodes, check_probability
-from cascadice.topology.matrices import Links, check, from_links, identity, links, matrix, sums
+from cascadice.topology.graphs import Graph, check_degree, check_nodes
+from cascadice.topology.matrices import check, from_links, identity, links, matrix
 from cascadice.topology.weights import keeping_the_rest, symmetric_edges, uniform, with_diagonal
 
 Schedule: TypeAlias = Callable[[int], Tensor]  # t -> W
-Presence: TypeAlias = Callable[[int], Tensor]  # t -> bool [n], who is present
 
 
 @dataclass(frozen=True, eq=False)
 class Cycle:
-    """A schedule that repeats these matrices; each time it returns the same tensor objects."""
+    """A schedule that repeats these matrices; it always returns the same tensor objects."""
 
     matrices: tuple[Tensor, ...]
 
@@ -34,9 +33,10 @@ class Cycle:
 
 
 class Checked:
-    """A schedule about whose W nothing is known: each new one is checked, and must have the size of the first.
+    """Checks each new W of a user's schedule, which must have the size of the first.
 
-    It may refill and return one buffer, so values are compared, not identities; an unchanged W stays the same tensor.
+    The schedule may reuse one buffer, so values are compared, not identities; for an unchanged W, the same tensor is
+    returned.
     """
 
     def __init__(self, schedule: Callable[[int], Any]) -> None:
@@ -46,7 +46,7 @@ class Checked:
 
     def __call__(self, t: int) -> Tensor:
         given = self.schedule(t)
-        parts = _numbers_of(given)
+        parts = _contents(given)
         if not parts or len(parts) != len(self.seen) or not all(map(torch.equal, parts, self.seen)):
             try:
                 self.W = matrix(given)
@@ -58,8 +58,8 @@ class Checked:
         return self.W
 
 
-def _numbers_of(W: Any) -> list[Tensor]:
-    """The numbers of a matrix as dense tensors, to be compared; none where they cannot be read."""
+def _contents(W: Any) -> list[Tensor]:
+    """The contents of a matrix as dense tensors, to compare them; none if they cannot be read."""
     if isinstance(W, np.ndarray):
         return [torch.from_numpy(W)]
     if not isinstance(W, Tensor) or W.layout not in (torch.strided, torch.sparse_csr):
@@ -70,6 +70,15 @@ def _numbers_of(W: Any) -> list[Tensor]:
 def constant(W: Tensor) -> Cycle:
     """The same W in every round.
 
+    Args:
+        W: The mixing matrix.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If W is not a mixing matrix.
+
     Example:
         >>> constant(identity(3))(7).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -78,7 +87,16 @@ def constant(W: Tensor) -> Cycle:
 
 
 def cyclic(matrices: Sequence[Tensor]) -> Cycle:
-    """These W in turn, over and over.
+    """These matrices in turn, over and over.
+
+    Args:
+        matrices: Mixing matrices of one size.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If there are none, one is not a mixing matrix, or sizes differ.
 
     Example:
         >>> schedule = cyclic([identity(2), torch.full((2, 2), 0.5)])
@@ -91,13 +109,22 @@ def cyclic(matrices: Sequence[Tensor]) -> Cycle:
         check(W)
     if len(sizes := {W.shape[0] for W in matrices}) > 1:
         raise ValueError(f"every W of a cycle must have the same number of participants; found {sorted(sizes)}.")
-    return Cycle(tuple(W.clone() for W in matrices))  # what is given may be refilled
+    return Cycle(tuple(W.clone() for W in matrices))  # the caller may reuse its buffers
 
 
 def one_peer_exponential(nodes: int) -> Cycle:
     """In round t, k averages with k + 2^(t mod ⌈log2 n⌉) (mod n).
 
     The product of log2 n rounds is exact consensus if n is a power of 2 (Ying et al. 2021).
+
+    Args:
+        nodes: How many participants.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If there are fewer than 1.
 
     Example:
         >>> one_peer_exponential(4)(1)[0].tolist()  # averages with participant 2
@@ -111,7 +138,17 @@ def one_peer_exponential(nodes: int) -> Cycle:
 
 
 def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
-    """In each round, one random pair of neighbours averages (Boyd et al. 2006); any two where `graph` is a number.
+    """In each round, one random pair of neighbours averages (Boyd et al. 2006).
+
+    Args:
+        graph: The graph, or a number of participants of whom any two may meet.
+        seed: Seed of the draws.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If a directed edge has no reverse.
 
     Example:
         >>> int((pairwise_gossip(6)(0).diag() == 0.5).sum())  # a pair
@@ -125,7 +162,18 @@ def pairwise_gossip(graph: Graph | int, *, seed: int = 0) -> Schedule:
 
 
 def epidemic(nodes: int, *, degree: int | None = None, seed: int = 0) -> Schedule:
-    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023), see `random_regular`.
+    """In each round, uniform weights on a fresh random regular graph (De Vos et al. 2023).
+
+    Args:
+        nodes: How many participants.
+        degree: Neighbours of each participant; defaults to 4, or to all others if there are fewer.
+        seed: Seed of the draws.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If there is no such graph.
 
     Example:
         >>> int((epidemic(8, degree=2)(0)[0] > 0).sum())  # two neighbours and itself
@@ -137,6 +185,16 @@ def epidemic(nodes: int, *, degree: int | None = None, seed: int = 0) -> Schedul
 def random_matching(nodes: int, *, seed: int = 0) -> Schedule:
     """In each round, everyone averages with one random partner; if n is odd, one sits out.
 
+    Args:
+        nodes: How many participants.
+        seed: Seed of the draws.
+
+    Returns:
+        The schedule t -> W.
+
+    Raises:
+        ValueError: If there are fewer than 1.
+
     Example:
         >>> int((random_matching(6)(0).diag() == 0.5).sum())  # everyone
         6
@@ -144,46 +202,18 @@ def random_matching(nodes: int, *, seed: int = 0) -> Schedule:
     return partial(_matching, check_nodes(nodes), seed)
 
 
-def link_loss(schedule: Schedule, probability: float, *, seed: int = 0) -> Schedule:
-    """In each round, each link between two participants fails with `probability`, independently.
-
-    Each participant renormalises its weights over what arrived.
-
-    Example:
-        >>> lossy = link_loss(constant(torch.full((3, 3), 1 / 3, dtype=torch.float64)), 0.5)
-        >>> lossy(0).sum(1).tolist()
-        [1.0, 1.0, 1.0]
-    """
-    return partial(_lossy, schedule, check_probability(probability), seed)
-
-
-def presence(schedule: Schedule, present: Presence) -> Schedule:
-    """In round t, only participants with `present(t)[k]` exchange, and renormalise; the others keep what they have.
-
-    Example:
-        >>> present = torch.tensor([True, True, False])
-        >>> presence(constant(torch.full((3, 3), 1 / 3)), lambda t: present)(0)[2].tolist()
-        [0.0, 0.0, 1.0]
-    """
-    return partial(_among_present, schedule, present)
-
-
-def absences(intervals: Iterable[tuple[Iterable[int], range]], nodes: int) -> Presence:
-    """Who is present, given pairs of absent participants and the rounds of their absence; for `presence`.
-
-    Example:
-        >>> absences([([1, 2], range(10, 20))], nodes=4)(10).tolist()
-        [True, False, False, True]
-    """
-    given = tuple((tuple(absent), rounds) for absent, rounds in intervals)
-    for node in (node for absent, _ in given for node in absent):
-        if not 0 <= node < nodes:
-            raise ValueError(f"absent participants must be from 0 to {nodes - 1}; found {node}.")
-    return partial(_present, given, nodes)
-
-
 def average(schedule: Schedule, rounds: int) -> Float[Tensor, "n n"]:
     """The mean W of the first `rounds` rounds; its links are those used in any of them.
+
+    Args:
+        schedule: The schedule.
+        rounds: How many rounds, at least 1.
+
+    Returns:
+        W in float64.
+
+    Raises:
+        ValueError: If there are no rounds.
 
     Example:
         >>> average(one_peer_exponential(4), rounds=2)[0].tolist()
@@ -197,7 +227,7 @@ def average(schedule: Schedule, rounds: int) -> Float[Tensor, "n n"]:
 
 
 def _averaging(nodes: int, one: Int[Tensor, " pairs"], other: Int[Tensor, " pairs"]) -> Tensor:
-    """W of a round in which these pairs average and the others keep what they have."""
+    """W of a round in which these pairs average and the others keep their parameters."""
     half = torch.full((2 * len(one),), 0.5, dtype=torch.float64)
     return keeping_the_rest(nodes, torch.cat([one, other]), torch.cat([other, one]), half)
 
@@ -225,39 +255,3 @@ def _fresh_regular(nodes: int, degree: int, seed: int, t: int) -> Tensor:
 def _matching(nodes: int, seed: int, t: int) -> Tensor:
     order = torch.randperm(nodes, generator=seeds.generator(seed, "topology", "matching", t))
     return _averaging(nodes, order[: nodes // 2], order[nodes // 2 : nodes // 2 * 2])
-
-
-def _lossy(schedule: Schedule, probability: float, seed: int, t: int) -> Tensor:
-    W = schedule(t)
-    entries = links(W)
-    generator = seeds.generator(seed, "topology", "loss", t)
-    draws = torch.rand(len(entries.weights), generator=generator, dtype=torch.float32)
-    return _only(W, entries, (draws >= probability) | (entries.receivers == entries.sources))
-
-
-def _among_present(schedule: Schedule, present: Presence, t: int) -> Tensor:
-    W, exchanging = schedule(t), present(t)
-    if exchanging.dtype != torch.bool or exchanging.shape != (W.shape[0],):
-        raise ValueError(
-            f"present(t) must be {W.shape[0]} booleans, one per participant; "
-            f"found {exchanging.dtype} of shape {tuple(exchanging.shape)} at round {t}."
-        )
-    entries = links(W)
-    return _only(W, entries, exchanging[entries.receivers] & exchanging[entries.sources])
-
-
-def _present(intervals: tuple[tuple[tuple[int, ...], range], ...], nodes: int, t: int) -> Bool[Tensor, " n"]:
-    present = torch.ones(nodes, dtype=torch.bool)
-    for absent, rounds in intervals:
-        if t in rounds:
-            present[list(absent)] = False
-    return present
-
-
-def _only(W: Tensor, entries: Links, kept: Bool[Tensor, " links"]) -> Tensor:
-    """W with only these links, rows renormalised; a participant without any keeps what it has."""
-    if kept.all():
-        return W
-    nodes, (receivers, sources, weights) = W.shape[0], (column[kept] for column in entries)
-    rows = sums(nodes, receivers, weights)
-    return with_diagonal(nodes, receivers, sources, weights / rows[receivers], (rows == 0).double())

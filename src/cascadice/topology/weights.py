@@ -1,4 +1,4 @@
-"""From a graph to W. Every participant keeps a share of its own parameters, so W always has self-loops."""
+"""Weights for a graph's edges. Every participant keeps a share of its own parameters, so W always has self-loops."""
 
 from typing import TypeAlias
 
@@ -17,6 +17,12 @@ Weights: TypeAlias = Float[Tensor, " edges"]
 def uniform(graph: Graph) -> Float[Tensor, "n n"]:
     """Equal weights for oneself and one's in-neighbours: W[k, j] = 1 / (in-degree of k + 1). Row-stochastic.
 
+    Args:
+        graph: The graph; in a directed edge (u, v), u sends to v.
+
+    Returns:
+        W in float64.
+
     Example:
         >>> import networkx as nx
         >>> uniform(nx.path_graph(2))
@@ -33,6 +39,15 @@ def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
 
     The diagonal takes the rest of each row. A directed graph must have every edge in both directions.
 
+    Args:
+        graph: The graph.
+
+    Returns:
+        W in float64.
+
+    Raises:
+        ValueError: If a directed edge has no reverse.
+
     Example:
         >>> metropolis(nx.star_graph(3))[0].tolist()
         [0.25, 0.25, 0.25, 0.25]
@@ -46,7 +61,17 @@ def metropolis(graph: Graph) -> Float[Tensor, "n n"]:
 def from_graph(graph: Graph, *, normalize: bool = False) -> Float[Tensor, "n n"]:
     """The weights of the graph's edges, which must all have one: `W[v, u] = graph[u][v]["weight"]`.
 
-    A participant without a self-loop gives itself the rest of its row. `normalize` divides each row by its sum.
+    A participant without a self-loop gives itself the rest of its row.
+
+    Args:
+        graph: The graph; in a directed edge (u, v), u sends to v.
+        normalize: Whether to divide each row by its sum.
+
+    Returns:
+        W in float64.
+
+    Raises:
+        ValueError: If an edge has no weight, or W is not a mixing matrix.
 
     Example:
         >>> from_graph(nx.DiGraph([(0, 1, {"weight": 0.4}), (1, 0, {"weight": 0.1})])).tolist()
@@ -73,6 +98,15 @@ def dominant(nodes: int) -> Float[Tensor, "n n"]:
     give 0.24 to the dominant and 0.08 to each subdominant one; a subdominant one gives 0.3 to the dominant and 0.1 to
     the other; the dominant one gives each of them 0.1. Row-stochastic, strongly connected; at least 4 participants.
 
+    Args:
+        nodes: How many participants, at least 4.
+
+    Returns:
+        W in float64.
+
+    Raises:
+        ValueError: If there are fewer than 4 participants.
+
     Example:
         >>> dominant(4)[0].tolist()
         [0.7, 0.1, 0.1, 0.1]
@@ -80,13 +114,14 @@ def dominant(nodes: int) -> Float[Tensor, "n n"]:
     if nodes < 4:
         raise ValueError(f"dominant needs at least 4 participants; found nodes={nodes}. Use topology 'star'.")
     leaders = sub, other = 7 * nodes // 16, 10 * nodes // 16
-    given = [(k, (k - 1) % nodes, 0.1) for k in range(nodes)]
-    given += [(k, 0, 0.24) for k in range(1, nodes) if k not in leaders]
-    given += [(k, leader, 0.08) for k in range(1, nodes) if k not in leaders for leader in leaders]
-    given += [(sub, 0, 0.3), (other, 0, 0.3), (sub, other, 0.1), (other, sub, 0.1), (0, sub, 0.1), (0, other, 0.1)]
-    receivers, sources, weights = zip(*given, strict=True)
-    given_weights = torch.tensor(weights, dtype=torch.float64)
-    return keeping_the_rest(nodes, torch.tensor(receivers), torch.tensor(sources), given_weights)
+    entries = [(k, (k - 1) % nodes, 0.1) for k in range(nodes)]
+    entries += [(k, 0, 0.24) for k in range(1, nodes) if k not in leaders]
+    entries += [(k, leader, 0.08) for k in range(1, nodes) if k not in leaders for leader in leaders]
+    entries += [(sub, 0, 0.3), (other, 0, 0.3), (sub, other, 0.1), (other, sub, 0.1), (0, sub, 0.1), (0, other, 0.1)]
+    receivers, sources, weights = zip(*entries, strict=True)
+    return keeping_the_rest(
+        nodes, torch.tensor(receivers), torch.tensor(sources), torch.tensor(weights, dtype=torch.float64)
+    )
 
 
 def with_diagonal(nodes: int, receivers: Ends, sources: Ends, weights: Weights, own: Float[Tensor, " n"]) -> Tensor:
@@ -116,7 +151,7 @@ def edges(graph: Graph) -> tuple[int, Ends, Ends]:
 
 
 def symmetric_edges(graph: Graph) -> tuple[int, Ends, Ends]:
-    """`edges`, or a ValueError that names an edge without its reverse."""
+    """`edges`; raise ValueError if an edge has no reverse."""
     nodes, receivers, sources = edges(graph)
     one_way = ~torch.isin(receivers * nodes + sources, sources * nodes + receivers)
     if one_way.any():

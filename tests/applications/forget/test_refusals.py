@@ -64,7 +64,8 @@ def test_other_mistakes():
     network = small(optimizer=optimizers.clip(optimizers.sgd(), 0.5))
     rounds = window(network, 2)
     with pytest.raises(
-        ValueError, match=r"gossip alone carries .* this network has others\. Use first-order or replay"
+        ValueError,
+        match=r"the level gossip needs one optimizer for all .* this network has others\. Use first-order or replay",
     ):
         forget(network, rounds, PARTICIPANT, "gossip")
     with pytest.raises(ValueError, match=r"unknown level 'gosip'\. Did you mean 'gossip'\?"):

@@ -72,13 +72,14 @@ def test_a_setting_at_its_default_is_left_out_of_the_header_and_need_not_be_ther
 
 
 def test_a_column_that_may_be_left_out_is_filled_in_and_others_are_ignored(tmp_path, monkeypatch):
-    def older(path, columns):
+    def older(entry):
+        columns = columns_of(entry)
         whole = columns["sample"] == ALL
         kept = {name: column[whole] for name, column in columns.items() if name != "sample"}
-        write(path, kept | {"added later": kept["value"]})
+        return kept | {"added later": kept["value"]}
 
-    write = ledgers.write_part
-    monkeypatch.setattr(ledgers, "write_part", older)
+    columns_of = ledgers.columns_of
+    monkeypatch.setattr(ledgers, "columns_of", older)
     enter(tmp_path, NOTE, map(made_up, range(2)))
     ledger = read_ledger(tmp_path)
     assert set(ledger.rows) == set(ledgers.DTYPES)

@@ -10,7 +10,7 @@ import torch
 from cascadice import files
 from cascadice.applications.validate import idea
 from cascadice.applications.validate.estimates import ESTIMATES
-from cascadice.applications.validate.findings import KEPT
+from cascadice.applications.validate.findings import SAVED
 from cascadice.cli import main
 from cascadice.files.tensors import read_tensors
 from cascadice.influence import evaluate_on
@@ -115,7 +115,7 @@ def test_an_interrupted_call_goes_on(validate, folder, undrawn, monkeypatch):
     assert code == 130
     assert "stopped; what was computed is kept in" in error
     assert "The same command, without --overwrite, continues." in error
-    tensors, _ = read_tensors(folder / "validate" / KEPT, None)
+    tensors, _ = read_tensors(folder / "validate" / SAVED, None)
     assert len(tensors["subsets"]) == 4
     monkeypatch.setattr(idea, "estimate", None)  # was computed
     code, out, _, found = validate(*arguments)
@@ -138,7 +138,7 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
     assert code == 2
     assert "holds results of other settings: keep is '3 of 5' there, '2 of 5' here. Choose another folder" in error
     assert validate("--subsets", "8", "--keep", "0.4", "--kinds", "first-order", "--overwrite")[0] == 0
-    (folder / "validate" / KEPT).unlink()
+    (folder / "validate" / SAVED).unlink()
     code, _, error, _ = validate("--subsets", "8", "--keep", "0.4")
     assert code == 2
     assert "validate.json already exists. Replace it with --overwrite" in error
@@ -149,8 +149,8 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
     [
         (["--keep", "1"], "--keep must be above 0 and below 1; found 1."),
         (["--keep", "-0.2"], "--keep must be above 0 and below 1; found -0.2."),
-        (["--keep", "0.05"], "each subset must keep some and leave some out; the part 0.05 of 5 keeps none."),
-        (["--keep", "0.99"], "the part 0.99 of 5 keeps all of them. Keep a part from 0.2 to 0.8."),
+        (["--keep", "0.05"], "each subset must keep some and leave some out; the fraction 0.05 of 5 keeps none."),
+        (["--keep", "0.99"], "the fraction 0.99 of 5 keeps all of them. Keep a fraction from 0.2 to 0.8."),
         (["--subsets", "3"], "--subsets must be at least 4; found 3."),
         (["--eval-samples", "0"], "--eval-samples must be at least 1; found 0."),
         (["--eval-samples", "9999"], "--eval-samples must be at most 355, the number of test samples; found 9999."),

@@ -127,7 +127,7 @@ def test_subsets_are_distinct_and_more_begin_with_the_same(size, keep, count):
 
 
 def test_subsets_that_cannot_be():
-    with pytest.raises(ValueError, match=r"must keep some and leave some out; the part 0.1 of 4 keeps none"):
+    with pytest.raises(ValueError, match=r"must keep some and leave some out; the fraction 0.1 of 4 keeps none"):
         distinct_subsets(4, 0.1, 48)
     with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3, of 3 that keep 2 of 3"):
         distinct_subsets(3, 0.67, 48)

@@ -192,7 +192,7 @@ def test_a_captured_sweep_is_not_of_another_exchange(monkeypatch):
     network, rounds = ruled(trimmed_mean(0.25), rounds=3, start=0)
     evaluation = influence.evaluate_on(network)
     expected = list(influence.full_horizon(network, reversed(rounds), evaluation))
-    monkeypatch.setattr(captured_rounds, "captures", lambda network: True)
+    monkeypatch.setattr(captured_rounds, "should_capture", lambda network: True)
     monkeypatch.setattr(captured_rounds, "captured_call", lambda call, in_place=True: call)
     again = list(influence.full_horizon(network, reversed(rounds), evaluation))
     for one, other in zip(again, expected, strict=True):

@@ -11,7 +11,7 @@ from chaos.faults import HARMLESS, MESSAGE_FAULTS, OF_SEVERAL, Faulty
 
 from cascadice import data, models, network
 from cascadice.engine import Operator, evaluate_on, simulate
-from cascadice.engine.carrying_on import carry_on
+from cascadice.engine.distributed_training import carry_on
 from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.exchange.renormalise import renormalised

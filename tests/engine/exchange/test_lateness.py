@@ -41,7 +41,7 @@ class ByHand:
         nodes = torch.tensor(PARTS[peer])
         rows = torch.full((len(nodes), COLUMNS), value, dtype=torch.float64)
         self.came[peer].put(pack(Frame(MODEL, step, step if t is None else t, nodes, rows)))
-        while exchange.post.last(peer) != step:
+        while exchange.post.last_step(peer) != step:
             sleep(0.001)
 
     def send(self, tensors, peer, tag):
@@ -135,8 +135,7 @@ def test_who_waits_for_long_says_so_once(mine):
 
 @pytest.mark.parametrize(("last", "waits"), [(6, 0.2), (5, 0.0), (7, 0.0)])
 def test_who_is_late_by_less_than_a_round_is_waited_for_a_little(last, waits):
-    post = Post(None, {}, lambda peer, data: None)
-    post._heard[1] = 0.0, last
+    post = SimpleNamespace(last_arrival=lambda peer: 0.0, last_step=lambda peer: last, gone=lambda peer: "")
     attendance = Attendance(post, patience=2.0, stops=False)
     assert attendance.until(1, [1, 2], 100.0, 7) == 102.0
     attendance.missing(1, "its parameters", MissingError("nothing came in time", late=True))
@@ -198,7 +197,7 @@ def test_who_sends_again_is_named_once(caplog):
 def test_gloo_s_reasons_are_told_without_its_source_and_addresses():
     text = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:39212\nmore"
     assert _reason(RuntimeError(text)) == "Connection closed by peer"
-    assert _reason(RuntimeError("")) == ""
+    assert _reason(RuntimeError("")) == "its connection failed"
     text = "[../gloo/transport/tcp/pair.cc:547] Read error [127.0.0.1]:39212: Connection reset by peer. GLHF! 🏖️"
     assert _reason(RuntimeError(text)) == "Read error: Connection reset by peer"
 

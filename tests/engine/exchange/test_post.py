@@ -9,7 +9,7 @@ from influence.cases import small
 from cascadice.engine.exchange.attendance import REASONS, Attendance
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame, FrameError, pack
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.exchange.post import AHEAD, Letter, MissingError, Post
+from cascadice.engine.exchange.post import AHEAD, MissingError, Post, Received
 from cascadice.engine.parts import part_of
 
 
@@ -31,13 +31,13 @@ def heard(*steps):
     """Who has received messages of these numbers from process 1."""
     post = Post(Silent(), {1: 64}, lambda peer, data: frame(0), lossy=True)
     for step in steps:
-        post._accept(1, (MODEL, step), Letter(frame(step), 100 + step))
+        post._accept(1, (MODEL, step), Received(frame(step), 100 + step))
     return post
 
 
 def test_only_the_latest_messages_are_kept():
     post = heard(*range(AHEAD + 3))
-    assert len(post._came[1]) == AHEAD
+    assert len(post._peers[1].messages) == AHEAD
     assert post.receive(1, MODEL, 3, end=0.0).step == 3
     assert post.refused["process 1 was ahead by more messages than are kept"] == 3
 
@@ -55,8 +55,8 @@ def test_bytes_are_counted_when_their_message_is_used():
 def test_a_number_far_ahead_is_forgotten_when_the_next_message_comes():
     post = heard(1 << 40)
     assert post.newest(1, near=0) is None
-    post._accept(1, (MODEL, 0), Letter(frame(0)))
-    assert [step for _, step in post._came[1]] == [0]
+    post._accept(1, (MODEL, 0), Received(frame(0)))
+    assert [step for _, step in post._peers[1].messages] == [0]
 
 
 def test_a_number_far_ahead_does_not_stand_for_those_before_it():

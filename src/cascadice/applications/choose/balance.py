@@ -20,8 +20,8 @@ NEITHER = "what it gave and took did not help"
 class Balance(NamedTuple):
     """`given[i, j, k]`: the proximal influence of j on k, summed up to round `t[i]`. Negative helped.
 
-    `by_round` has what everyone gave and took in each round, `squares` the sum over rounds of the squared influence of
-    each pair: from these come the intervals.
+    The intervals come from `by_round`, what everyone gave and took in each round, and `squares`, the sum over rounds of
+    the squared influence of each pair.
     """
 
     t: tuple[int, ...]
@@ -30,7 +30,7 @@ class Balance(NamedTuple):
     squares: Float[Tensor, "n n"]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Balance":
-        """The balance with every sum changed."""
+        """Apply a function to all sums."""
         return Balance(self.t, change(self.given), change(self.by_round), change(self.squares))
 
     @property
@@ -55,7 +55,7 @@ class Balance(NamedTuple):
 
     @property
     def half_widths(self) -> Float[Tensor, "3 n"]:
-        """Half of the 95 % intervals of what everyone gave, what it took, and the difference; NaN of one round."""
+        """Half of the 95 % intervals of what everyone gave, took, and the difference; NaN after a single round."""
         gave, took = self.by_round.unbind(1)
         sums = [bounds_of_totals(values.numpy()) for values in (gave, took, gave - took)]
         return torch.stack([torch.from_numpy(ends.high - ends.low) / 2 for ends in sums])
@@ -70,17 +70,17 @@ class Balance(NamedTuple):
 
 
 def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balance:
-    """Sum proximal influence over rounds; keep the sum after every so many rounds and after the last.
+    """Sum proximal influence over rounds; keep the sum after every N-th round and after the last.
 
     Args:
         proximities: What `influence.proximity` returns, round by round.
-        every: After how many rounds to keep the sum.
+        every: N.
 
     Returns:
         The sums, and from them who gave and who took.
 
     Raises:
-        ValueError: Where there is no round.
+        ValueError: If there is no round.
 
     Example:
         >>> rounds = [Proximity(t, torch.tensor([[0.0, -1.0], [-2.0, 0.0]]), torch.zeros(2, 2)) for t in (0, 1)]
@@ -104,7 +104,7 @@ def balance_over_time(proximities: Iterable[Proximity], every: int = 1) -> Balan
 
 
 def _between(given: Float[Tensor, "*times n n"]) -> Float[Tensor, "*times n n"]:
-    """Without what participants did to themselves."""
+    """Set the influence of participants on themselves to 0."""
     return given * (1 - torch.eye(given.shape[-1], dtype=given.dtype))
 
 
@@ -127,8 +127,8 @@ def advise(
 ) -> list[Advice]:
     """Whom to keep, move or expel: advice on each participant, in their order.
 
-    Expel those who help nobody, move those who would help only others than hear them, and keep in their group those
-    who help nobody else.
+    Expel those who help nobody; move those who help none of their receivers but would help others; keep in their group
+    those who help only their group.
 
     Args:
         helps: `[k, j]`: whether j helps k, heard or not.
@@ -136,8 +136,8 @@ def advise(
         group: As `find_groups` numbers them.
         gave: As in `Balance`, in the end.
         took: As in `Balance`, in the end.
-        sure: Whether gave and took differ by more than noise; all do unless given.
-        helped: Who clearly helped the final models: nobody of these is expelled.
+        sure: Whether gave and took differ by more than noise; by default they do.
+        helped: Participants who clearly helped the final models; none of these is expelled.
 
     Returns:
         Advice on each participant, in their order: keep, keep in its group, move or expel, and why.

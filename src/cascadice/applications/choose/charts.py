@@ -1,5 +1,6 @@
-"""The charts of `cascadice choose` on the page: groups in the matrix of cosines, who gives and who takes."""
+"""The charts and the table of `cascadice choose` on the page: groups by cosines, who gives and who takes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,32 @@ from cascadice.applications.charts import (
     matrix,
     matrix_axes,
     named,
-    noted_bounds,
+    saved_bounds,
 )
 from cascadice.applications.choose.groups import ALONE
-from cascadice.applications.choose.saved import with_todays_signs
 from cascadice.applications.plain import Json, short
 
 LOWERED = "lowered the loss by"
-AS_INFLUENCE = {"gave": "gave", "took": "took", LOWERED: "changed the loss by"}  # how much the loss fell -> its change
+AS_INFLUENCE = {"gave": "gave", "took": "took", LOWERED: "changed the loss by"}
+"""Columns that older versions wrote with the opposite sign, as how much the loss fell, and their names today."""
+
+HALF_WIDTHS = {"gave": "influence_given", "took": "influence_taken", "gave minus took": "influence_given_minus_taken"}
+OPPOSITES = {"gave": "influence_given", "took": "influence_taken", "influence": "cosines"}
+"""Names of entries in older versions, and today's entries; the latter have the opposite sign."""
+
+
+def with_todays_signs(results: Mapping[str, Any]) -> Json:
+    """The content of `choose.json` with today's names and signs, whichever version wrote it."""
+    if "gave" not in results:
+        return dict(results)
+    signed = {name: (0 - np.array(results[old], dtype=float)).tolist() for old, name in OPPOSITES.items()}
+    intervals = results.get("intervals", {})
+    halves = {name: intervals[old] for old, name in HALF_WIDTHS.items() if old in intervals}
+    return {**results, **signed, "half_widths": halves}
 
 
 def signed_table(table: Json) -> Json:
-    """The table with the signs of the page, on which negative helped, and with a word for those in no group."""
+    """The table with the signs of the page, where negative helped, and "none" for participants in no group."""
     columns = table["columns"]
 
     def shown(place: int, value: Any) -> Any:
@@ -40,9 +55,9 @@ def signed_table(table: Json) -> Json:
 
 
 def charts(results: Json) -> list[Json]:
-    """The charts of what is in `choose.json`."""
+    """The charts of `choose.json`, or of `contribution.json`."""
     if "groups" not in results:
-        bounds, injected = noted_bounds(results.get("intervals")), injected_in(results["table"])
+        bounds, injected = saved_bounds(results.get("intervals")), injected_in(results["table"])
         numbers = results.get("members", ())  # of one process among several
         title, kind = "Influence of each participant's data", "whole-run shares"
         return [contributions(results["contributions"], bounds, injected, title, kind, numbers)]

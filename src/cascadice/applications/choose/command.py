@@ -1,4 +1,4 @@
-"""`cascadice choose`: who should listen to whom, by what a recorded run shows."""
+"""`cascadice choose`: advise who should hear whom, from a recorded run."""
 
 import argparse
 
@@ -15,6 +15,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--degree", type=int, metavar="N", help="greatest number of neighbours in the suggested W")
     text = "suggest links that the run did not have, where they would help more"
     parser.add_argument("--new-links", action="store_true", help=text)
-    text = "judge only those whom one hears; among several processes it is always so"
+    text = "judge only neighbours, not everybody; always so across several processes"
     parser.add_argument("--heard", action="store_true", help=text)
     add_processes(parser)

@@ -8,16 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice.applications.choose import contributors
+from cascadice.applications.choose import by_contribution
 from cascadice.applications.choose.balance import DISAGREE, Advice, advise
-from cascadice.applications.choose.charts import charts, signed_table
+from cascadice.applications.choose.charts import HALF_WIDTHS, charts, signed_table
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
-from cascadice.applications.choose.saved import HALF_WIDTHS
-from cascadice.applications.in_step import run_in_step
 from cascadice.applications.neighbours import LEAST, own_samples
-from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import SIGN_RULE, Section, Writer, comma_separated, open_writer, plus_minus
+from cascadice.applications.plain import Json
+from cascadice.applications.writer import (
+    SIGN_RULE,
+    Section,
+    Writer,
+    comma_separated,
+    open_writer,
+    plus_minus,
+    run_in_processes,
+)
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.tables import parts, read_note
 from cascadice.influence.uncertainty import Bounds
@@ -31,7 +37,7 @@ from cascadice.runs.summary import injected_faults, read_summary, sides
 from cascadice.topology import write_csv
 
 MIXING = "mixing.csv"
-TIMES = 20  # points in time at which the balance is kept
+TIMES = 20  # rounds after which the balance is saved
 MOST_GENEROUS = 5  # participants that are named
 GIVEN, TAKEN = "influence given", "influence taken"
 COLUMNS = ("participant", "group", "helps", "heard by", GIVEN, "± given", TAKEN, "± taken", "advice", "injected")
@@ -71,18 +77,18 @@ SECTION = Section(
 
 
 def run(args: argparse.Namespace) -> None:
-    """Advise as the flags ask."""
+    """Run `cascadice choose` with these flags."""
     if lookup({"exchange": False, "contribution": True}, args.by, "criterion"):
-        run_in_step(args, "contribution", contributors.run)
+        by_contribution.run(args)
         return
-    run_in_step(args, "choose", _run)
-
-
-def _run(args: argparse.Namespace, world: World) -> None:
     if args.on is not None:
         raise ValueError("--on is for contributions. Use --by contribution, or leave it out.")
     if args.degree is not None and args.degree < 1:
         raise ValueError(f"--degree must be at least 1; found {args.degree}.")
+    run_in_processes(args, "choose", _run)
+
+
+def _run(args: argparse.Namespace, world: World) -> None:
     recording = open_from(args, world)
     network = recording.network
     if args.groups is not None and not 1 <= args.groups <= network.whole:
@@ -93,7 +99,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     suggested = suggest_mixing(observed.trust, observed.W, degree=args.degree, new_links=args.new_links)
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
-    writer.write(plain(results), SECTION)
+    writer.write(results, SECTION)
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
         for node, group, helps, heard, given, one, taken, two, *others in results["table"]["rows"]
@@ -106,11 +112,11 @@ def _run(args: argparse.Namespace, world: World) -> None:
 
 
 def _observed(recording: Recording, heard: bool, world: World) -> Observed:
-    """What the recorded rounds show; of several processes, to each what it hears, and then the scores to all."""
+    """What the recorded rounds show. Each of several processes judges what it hears, then shares its scores."""
     network, rounds = recording.network, recording.load_rounds()
     (evaluation, samples), every = own_samples(network, None, world), -(-len(recording.round_numbers) // TIMES)
     options: dict[str, Any] = {"samples": samples, "every": every}
-    if heard or not world.alone:  # of several processes, W in everybody's rows as it really was
+    if heard or not world.alone:  # network.mixing has the rows of all processes
         W = network.mixing if network.members else lambda t: store.load_draw(recording.folder, t).W
         options["hears"] = torch.stack([neighbours(W(t)) for t in recording.round_numbers]).any(0)
     with world.exchange(network) as exchange:
@@ -124,17 +130,22 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     groups = find_groups(trust.score.T, args.groups)
     sure = (gave[-1] - took[-1]).abs() > halves[2]
     advice = advise(helps, heard, groups, gave[-1], took[-1], sure, helped_finally(writer.recording))
-    sentences = _groups(groups.tolist()) + _advice(advice, gave[-1], took[-1], halves)
-    sentences += _mixing(W, suggested, args.degree) + _carried(balance.link_bounds, W, suggested)
-    sentences += conflict(helps, heard, balance.link_bounds)
-    if args.degree is None and 2 * int((heard & ~neighbours(suggested)).sum()) > int(heard.sum()):
-        sentences.append(APART)
-    sentences += [NO_INTERVALS, *_accuracy(writer.recording)]
     numbers = (groups, (helps & heard).sum(0), heard.sum(0), 0 - gave[-1], halves[0], 0 - took[-1], halves[1])
     columns = zip(*(column.tolist() for column in numbers), strict=True)
     rows = [[a.node, *row, a.verdict, injected.get(a.node, "")] for a, row in zip(advice, columns, strict=True)]
+    findings = [
+        *_groups(groups.tolist()),
+        *_advice(advice, gave[-1], took[-1], halves),
+        *_mixing(W, suggested, args.degree),
+        *_carried(balance.link_bounds, W, suggested),
+        *conflict(helps, heard, balance.link_bounds),
+        *_isolation(W, suggested, args.degree),
+        NO_INTERVALS,
+        *_accuracy(writer.recording),
+    ]
     return {
-        **writer.header("With whom to collaborate", sentences, COLUMNS, rows),
+        **writer.header("With whom to collaborate", COLUMNS, rows),
+        "findings": findings,
         "sign": SIGN_RULE,
         "groups": groups.tolist(),
         "cosines": (0 - trust.score.T).tolist(),
@@ -144,8 +155,8 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
         "influence_given": (0 - gave).tolist(),
         "influence_taken": (0 - took).tolist(),
         "rounds": list(balance.t),
-        "pairs": plain(balance.pairs.tolist()),
-        "neighbourhoods": plain(balance.neighbourhoods.tolist()),
+        "pairs": balance.pairs.tolist(),
+        "neighbourhoods": balance.neighbourhoods.tolist(),
         "advice": [{"participant": a.node, "verdict": a.verdict, "reason": a.reason} for a in advice],
         "mixing": suggested.tolist(),
         "known": {str(node): kind for node, kind in injected.items()},
@@ -153,17 +164,17 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
 
 
 def helped_finally(recording: Recording) -> set[int]:
-    """Who clearly helped everybody's final models, where `cascadice influence` has computed that for this run."""
-    place = recording.folder / WHOLE_RUN
-    note = read_note(place) if parts(place) else {}
+    """Who clearly helped the final models of all, if `cascadice influence` has computed that for this run."""
+    folder = recording.folder / WHOLE_RUN
+    note = read_note(folder) if parts(folder) else {}
     if recording.network.members or note.get("run") != recording.fingerprint or note.get("on", "all") != "all":
         return set()
-    summary = read_summary(place, recording.folder, recording.network)
+    summary = read_summary(folder, recording.folder, recording.network)
     return {node for kind in [*summary.updates][:1] for node, _ in sides(summary, kind).helped}
 
 
 def _groups(groups: Sequence[int]) -> list[str]:
-    """Whose updates are alike, group by group, and who is in none."""
+    """The members of each group, and who is in none."""
     members = {group: [k for k, g in enumerate(groups) if g == group] for group in sorted(set(groups))}
     alone = members.pop(ALONE, [])
     sentences = [
@@ -197,7 +208,7 @@ def _amount(gave: float, half: float) -> str:
 
 
 def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:
-    """What links that the suggested W keeps and drops carried, as far as that is clear."""
+    """How many of the links that the suggested W keeps, and drops, clearly helped or harmed."""
     before, after = neighbours(W).numpy(), neighbours(suggested).numpy()
     if np.isnan(bounds.low).any():
         return ["With one round there are no intervals: all of this may be noise."]
@@ -213,7 +224,7 @@ def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:
 
 
 def conflict(fits: Tensor, heard: Tensor, bounds: Bounds) -> list[str]:
-    """About how many links cosines and what was carried disagree, why they may, and which to follow; or nothing.
+    """On how many links cosines and carried influence disagree, why they may, and which to follow; empty if on none.
 
     Example:
         >>> conflict(torch.eye(2) == 0, torch.eye(2) == 0, Bounds(np.full((2, 2), 0.1), np.full((2, 2), 0.3)))
@@ -233,7 +244,7 @@ def conflict(fits: Tensor, heard: Tensor, bounds: Bounds) -> list[str]:
 
 
 def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
-    """What the suggested W changes, and whether it leaves participants too few neighbours."""
+    """How many links the suggested W drops and adds, and a warning if `degree` leaves too few neighbours."""
     before, after = neighbours(W), neighbours(suggested)
     dropped, added = int((before & ~after).sum()), int((after & ~before).sum())
     sentences = [f"The suggested W drops {dropped} of {int(before.sum())} links and adds {added}."]
@@ -244,8 +255,15 @@ def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
     return sentences
 
 
+def _isolation(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
+    """A warning if the suggested W drops most links without being asked for fewer."""
+    before = neighbours(W)
+    dropped = before & ~neighbours(suggested)
+    return [APART] if degree is None and 2 * int(dropped.sum()) > int(before.sum()) else []
+
+
 def _accuracy(recording: Recording) -> list[str]:
-    """How good the run's models were in the end, where that was measured."""
+    """The test accuracy of the final models, if it was measured."""
     metrics = store.metrics_so_far(recording.folder)
     accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)
     if accuracy is None or bool(accuracy.isnan().any()) or recording.network.members:

@@ -1,14 +1,14 @@
-"""Groups that help one another, found in the matrix of influence alone."""
+"""Find groups of participants that help one another, from the matrix of influence alone."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-ALONE = -1  # the group number of those who help nobody and whom nobody helps
+ALONE = -1  # the group number of participants that help nobody and are helped by nobody
 
 
 def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "n n"]:
-    """How much two participants help each other, compared with what helps the receiver most; symmetric.
+    """How much two participants help each other, relative to what helps the receiver most; symmetric.
 
         A = (R + Rᵀ) / 2,   R[k, j] = max(0, given[j, k] / min_i given[i, k] − share)
 
@@ -16,7 +16,7 @@ def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "
 
     Args:
         given: `[j, k]`: the accumulated influence of j on k; negative helped.
-        share: In [0, 1): harm, and help below this share of the greatest, count as no tie at all.
+        share: In [0, 1): harm, and help below this share of the greatest help, count as no tie.
 
     Returns:
         A matrix of ties, from 0 to 1 − share.
@@ -38,7 +38,7 @@ def affinity(given: Float[Tensor, "n n"], share: float = 0.5) -> Float[Tensor, "
 def find_groups(
     given: Float[Tensor, "n n"], count: int | None = None, *, share: float = 0.5, most: int = 8
 ) -> Int[Tensor, " n"]:
-    """Groups that help one another, by normalised spectral clustering (Ng, Jordan & Weiss 2001) of `affinity`.
+    """Find groups that help one another, by normalised spectral clustering (Ng, Jordan & Weiss 2001) of `affinity`.
 
     Cost: the eigenvectors of an n × n matrix.
 
@@ -73,13 +73,13 @@ def _clustered(ties: Float[Tensor, "n n"], count: int | None, most: int) -> Int[
     before_gap = int(values[: most + 1].diff().argmax()) + 1 if min(len(values), most + 1) > 2 else 1
     groups = before_gap if count is None else min(count, len(ties))
     rows = torch.nn.functional.normalize(vectors[:, :groups], dim=1)
-    found = _k_means(rows, groups).tolist()
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}  # by first members
-    return torch.tensor([numbers[group] for group in found])
+    labels = _k_means(rows, groups).tolist()
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}  # by first members
+    return torch.tensor([numbers[label] for label in labels])
 
 
 def _k_means(points: Float[Tensor, "n q"], groups: int, steps: int = 50) -> Int[Tensor, " n"]:
-    """Lloyd's algorithm, started from points that lie far apart: nothing is random, so groups are reproducible."""
+    """Lloyd's algorithm, started from points that lie far apart. Nothing is random, so groups are reproducible."""
     centres = points[:1]
     for _ in range(1, groups):
         centres = torch.cat([centres, points[torch.cdist(points, centres).amin(1).argmax()][None]])

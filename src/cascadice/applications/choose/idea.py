@@ -1,4 +1,4 @@
-"""With whom to collaborate: what a run shows about who helps whom, and the mixing matrix that follows from it."""
+"""Choose collaborators: who helps whom in a run, and the mixing matrix that follows from it."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from cascadice.engine.operator import Exchange
 from cascadice.influence.proximity import Proximity, in_turn, placed
 from cascadice.runs.processes import ONE_PROCESS, World
 
-LITTLE = 0.05  # of the greatest weight of evidence: below it, k knows too little of j
+LITTLE = 0.05  # share of the greatest weight of evidence below which k knows too little about j
 
 
 class Observed(NamedTuple):
-    """What the rounds of a run show: trust between well-known pairs, the balance over the links, and the mean W."""
+    """Trust between pairs that know enough of each other, the balance over links, and the mean W."""
 
     trust: Trust
     balance: Balance
@@ -32,20 +32,20 @@ def observe(
     network: Network, rounds: Iterable[Round], evaluation: Evaluation, *, samples: int, every: int = 1,
     hears: Bool[Tensor, "n n"] | None = None, world: World = ONE_PROCESS, exchange: Exchange | None = None,
 ) -> Observed:  # fmt: skip
-    """What every participant could have learnt about every other, had all updates been sent to all.
+    """Learn what every participant could know about every other if all updates were sent to all.
 
     Args:
         rounds: Read once; there must be at least one.
         evaluation: Samples of each participant's own: `evaluate_on(network, own_data(network, size))`.
         samples: How many of these to use in a round; they take turns.
-        every: Keep the balance after every so many rounds.
-        hears: `[k, j]`: whether j's updates are sent to k; to everybody unless given.
-        world: The processes that have the participants, if several: they tell one another scores of pairs, no models
-            and no data. Cost: an update an edge and round, n² numbers in the end, and 2n for each round.
+        every: Keep the balance after every N-th round.
+        hears: `[k, j]`: whether j's updates are sent to k; to everybody by default.
+        world: The processes that share the participants. They send one another scores of pairs, no models and no data.
+            Cost: an update per edge and round, n² numbers at the end, and 2n per round.
         exchange: Their messages.
 
     Returns:
-        What the rounds show, for `suggest_mixing`, `advise` and `find_groups`.
+        Input for `suggest_mixing`, `advise` and `find_groups`.
 
     Example:
         >>> own = evaluate_on(network, own_data(network, 128))
@@ -57,33 +57,33 @@ def observe(
     seen = sorted({*own, *hears[own].any(0).nonzero()[:, 0].tolist()})
     count, total = 0, torch.zeros(nodes, nodes, dtype=torch.float64)
     trust = cosine_trust.initial_trust(network.initial.theta.new_zeros(len(seen), network.learner.size))
-    received, fading = hears[seen][:, seen], _fading(network, world)
+    among_seen, fading = hears[seen][:, seen], _fading(network, world)
 
     def proximities() -> Iterator[Proximity]:
         nonlocal trust, count
         for round_ in rounds:
-            came = receive(network, round_, in_turn(evaluation, round_.t, samples), exchange, hears)
-            trust, count = cosine_trust.learn(trust, came.updates, received, fading), count + 1
+            received = receive(network, round_, in_turn(evaluation, round_.t, samples), exchange, hears)
+            trust, count = cosine_trust.learn(trust, received.updates, among_seen, fading), count + 1
             total.add_(round_.W.to_dense().cpu())
-            yield came.proximity
+            yield received.proximity
 
     balance = balance_over_time(proximities(), every)
     if not world.alone:
-        trust, balance = _told(network, world, trust, seen), balance.map(lambda values: _sums(world, values))
+        trust, balance = _trust_of_all(network, world, trust, seen), balance.map(lambda values: _sums(world, values))
     return Observed(well_known(trust), balance, total / count)
 
 
-def _told(network: Network, world: World, trust: Trust, seen: list[int]) -> Trust:
-    """What the participants of all processes have learnt, from what those of this one learnt about those they hear."""
+def _trust_of_all(network: Network, world: World, trust: Trust, seen: list[int]) -> Trust:
+    """The trust of participants of all processes, from that of this one's in those they hear."""
     own, learnt = list(network.members), (trust.total, trust.weight, trust.trusted)
-    places = [seen.index(k) for k in own]
-    values = torch.stack([placed(network, value[places].double().cpu(), own, seen) for value in learnt])
+    rows = [seen.index(k) for k in own]
+    values = torch.stack([placed(network, value[rows].double().cpu(), own, seen) for value in learnt])
     total, weight, trusted = _sums(world, values)
     return trust._replace(total=total, weight=weight, trusted=(trusted > 0) | (weight == 0))
 
 
 def _fading(network: Network, world: World) -> float:
-    """As `cosine_trust.epoch_fading` of the whole network."""
+    """`cosine_trust.epoch_fading` for the whole network, of which this process may have a part."""
     if world.alone:
         return cosine_trust.epoch_fading(network)
     _, steps, size = network.batches(0).shape
@@ -93,13 +93,13 @@ def _fading(network: Network, world: World) -> float:
 
 
 def _sums(world: World, values: Tensor) -> Tensor:
-    """The sums over processes, of which each has its own entries; nothing is added to another number than 0."""
-    told = world.tell(values.double().tolist())
-    return torch.stack([torch.tensor(one, dtype=torch.float64) for one in told]).sum(0)
+    """Sum over processes. Each has its own entries and 0 elsewhere, so the sums are exact."""
+    parts = world.tell(values.double().tolist())
+    return torch.stack([torch.tensor(part, dtype=torch.float64) for part in parts]).sum(0)
 
 
 def well_known(trust: Trust) -> Trust:
-    """Without what k has learnt about those of whom it knows too little."""
+    """Drop what k has learnt about participants of which it knows too little."""
     enough = trust.weight >= LITTLE * trust.weight.max()
     return trust._replace(total=trust.total * enough, weight=trust.weight * enough)
 
@@ -107,15 +107,15 @@ def well_known(trust: Trust) -> Trust:
 def suggest_mixing(
     trust: Trust, W: Float[Tensor, "n n"], *, degree: int | None = None, new_links: bool = False
 ) -> Float[Tensor, "n n"]:
-    """A mixing matrix without the links to those who are not trusted.
+    """Drop the links to participants that are not trusted.
 
-    Whoever would be left alone listens to the most helpful participant it did not hear, if any helps it.
+    A participant that would be left alone hears the most helpful one that it did not hear before, if any helps it.
 
     Args:
-        trust: What `observe` found.
+        trust: From `observe`.
         W: The mixing matrix to improve.
-        degree: Greatest number of neighbours. With `new_links`, as many as the busiest had before unless given.
-        new_links: Whether participants may hear anyone who helps, neighbour or not, all with equal weights.
+        degree: Greatest number of neighbours; with `new_links`, by default as many as any participant had before.
+        new_links: Allow links to anyone who helps, neighbour or not, all with equal weights.
 
     Returns:
         The mixing matrix for the next run: its rows sum to 1.

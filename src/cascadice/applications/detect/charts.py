@@ -11,7 +11,7 @@ SCALE = [[0, "--line"], [0.499, "--grey"], [0.5, "--four"], [1, "--harmed"]]  # 
 
 
 def charts(results: Json) -> list[Json]:
-    """The charts of what is in `detect.json`; none if nobody could judge."""
+    """The charts of `detect.json`; none if nobody could judge."""
     if not np.isfinite(np.array(results["votes"], dtype=float)).any():
         return []
     strength = np.where(np.array(results["heard"]), np.array(results["strength"], dtype=float), np.nan).T

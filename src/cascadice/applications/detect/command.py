@@ -1,4 +1,4 @@
-"""`cascadice detect`: what every participant of a recorded run would have thought of those it heard."""
+"""`cascadice detect`: find participants whose updates stand out from those of the others, in a recorded run."""
 
 import argparse
 import math
@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allowance", type=float, metavar="X", help=text)
     text = "let each receiver use only the spread of its own neighbours; flags fewer attackers"
     parser.add_argument("--unlike", action="store_true", help=text)
-    text = "rounds over which evidence is forgotten; 1 looks at each round alone (never)"
+    text = "rounds after which evidence fades; 1 judges each round alone (never fades)"
     parser.add_argument("--memory", type=float, default=math.inf, metavar="N", help=text)
     text = "own samples to evaluate on in a round (up to 128)"
     parser.add_argument("--own-samples", "--samples", dest="samples", type=int, metavar="N", help=text)

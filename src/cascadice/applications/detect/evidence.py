@@ -1,13 +1,13 @@
-"""Evidence about every neighbour, accumulated over rounds in a robust way. With x any of the signals:
+"""Evidence about every neighbour, accumulated over rounds in a robust way. For each signal x:
 
     z[j, k] = (x[j, k] − median) / mean |x[·, k] − median|     in each round, among those k has heard
     M[j, k] = mean of z[j, k] over the rounds
     D[j, k] = (M[j, k] − median) / max(1.4826 MAD, √(π/2 · m/(m − 1) / N + allowance²))
 
-In one round nobody counts for more than m, the number of neighbours, however large its update. The noise of z averages
-out over N rounds; the lasting differences between honest participants, whose data differ, are covered by `allowance`:
-a number, or the spread that all receivers see together (`lasting_spread`). With a number, column k depends on k's own
-data and on what k received, on nothing else.
+In one round |z| is at most m, the number of neighbours, however large an update is. The noise of z averages out over N
+rounds. Honest participants hold different data and so differ for good; `allowance` covers that. It is a number, or the
+spread over all receivers (`lasting_spread`). With a number, column k depends on k's own data and on what k received,
+and on nothing else.
 """
 
 import math
@@ -21,16 +21,15 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.applications.neighbours import LEAST
 
-ALLOWANCE = 0.5  # the least, where it is measured
-HONEST = 2 / 3  # share of the links, those that differ least, by which the spread is measured: the rest may attack
-
+ALLOWANCE = 0.5  # the minimum of a measured allowance
+HONEST = 2 / 3  # share of the links, those that differ least, that measure the spread; the others may be attackers
 
 Allowance = float | Float[Tensor, " signals"]
 """How far apart honest neighbours may be in the long run: one number, or one for each signal."""
 
 
 class Evidence(NamedTuple):
-    """Sums over rounds of weights, of squared weights and of weighted z, `[j, k]`; and the scores heard last."""
+    """Sums over rounds of weights, squared weights and weighted z, `[j, k]`; and the latest scores."""
 
     weight: Float[Tensor, "n n"]
     squares: Float[Tensor, "n n"]
@@ -49,12 +48,12 @@ def accumulate(
 ) -> Evidence:
     """Evidence after one more round.
 
-    A neighbour not heard in this round counts with its last scores, so that neighbours who take turns can be compared.
+    A neighbour not heard in this round keeps its latest scores, so that neighbours that take turns can be compared.
     Cost: a sort of each column.
 
     Args:
         evidence: What is known so far; `no_evidence(scores)` before the first round.
-        scores: What each signal says about every link, from `signal_scores`.
+        scores: The score of every link by each signal, from `signal_scores`.
         heard: `[j, k]`: whether k heard j in this round.
         keep: How much of the old evidence to keep.
 
@@ -87,9 +86,9 @@ def deviations(evidence: Evidence, allowance: Allowance = ALLOWANCE) -> Float[Te
 def lasting_spread(evidence: Evidence) -> Float[Tensor, " signals"]:
     """The standard deviation of the lasting differences between honest neighbours, by each signal.
 
-    That of Gaussian differences with the 2/3 quantile of |M − median| over the links of all receivers, less the noise
-    of N rounds: attackers on up to a third of the links cannot raise it beyond the honest ones'. It takes the whole
-    network's links, or what each receiver tells of its own; 0 where nobody knows three neighbours.
+    The standard deviation of the Gaussian that has the same 2/3 quantile of |M − median|, over the links of all
+    receivers, less the noise of N rounds. Attackers on up to a third of the links cannot raise it above that of the
+    honest. Receivers must share how their neighbours differ. 0 if nobody knows three neighbours.
     """
     offset, _ = _offsets(evidence)
     counts = (evidence.weight > 0).sum(0)
@@ -102,7 +101,7 @@ def lasting_spread(evidence: Evidence) -> Float[Tensor, " signals"]:
 
 
 def _noise(evidence: Evidence) -> Float[Tensor, "n n"]:
-    """The variance that chance leaves in M after N rounds, of Gaussian scores (within 5 %)."""
+    """The variance of M after N rounds if scores are Gaussian noise (within 5 %)."""
     neighbours = (evidence.weight > 0).sum(0)
     rounds = evidence.weight.square() / evidence.squares.clamp_min(1e-24)
     return math.pi / 2 * neighbours.double() / (neighbours - 1).clamp_min(1) / rounds.clamp_min(1e-12)
@@ -115,7 +114,9 @@ def strengths(
 
     Args:
         evidence: What `accumulate` returned after the last round.
-        rate: This and what follows is explained at `detect`.
+        rate: As in `detect`.
+        allowance: As in `detect`.
+        unlike: As in `detect`.
 
     Returns:
         `[j, k]`: how strong k's evidence against j is.
@@ -137,10 +138,10 @@ def strengths(
 
 @lru_cache(maxsize=256)
 def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
-    """The |D| that an honest one of so many neighbours exceeds with probability `rate`; infinite below three.
+    """The |D| that one of so many honest neighbours exceeds with probability `rate`; infinite for fewer than three.
 
-    Simulated with Gaussian means whose spread is that of the floor: exact where honest participants differ by the
-    allowance, conservative where they differ less. With `measured`, for any spread, estimated from these neighbours.
+    Simulated with Gaussian means: exact if honest participants differ by the allowance, conservative if they differ
+    less. With `measured`, the spread is not given but estimated from the same neighbours.
     """
     if neighbours < LEAST:
         return math.inf
@@ -152,7 +153,7 @@ def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
 
 @lru_cache(maxsize=256)
 def _usual_offset(neighbours: int) -> float:
-    """The `HONEST` quantile of |x − median| among so many standard Gaussian numbers; 1 below three."""
+    """The `HONEST` quantile of |x − median| for so many standard Gaussian numbers; 1 for fewer than three."""
     if neighbours < LEAST:
         return 1.0
     offset = _gaussian_offsets(neighbours).flatten()
@@ -160,14 +161,14 @@ def _usual_offset(neighbours: int) -> float:
 
 
 def _gaussian_offsets(neighbours: int) -> Float[Tensor, "1 neighbours sets"]:
-    """|x − median| of many sets of so many standard Gaussian numbers."""
+    """|x − median| in many sets of so many standard Gaussian numbers."""
     generator = seeds.generator(0, "anomaly threshold", neighbours)
     means = torch.randn(1, neighbours, max(2**12, 2**18 // neighbours), generator=generator, dtype=torch.float64)
     return (means - _median(means, torch.ones_like(means[0], dtype=torch.bool))).abs()
 
 
 def _offsets(evidence: Evidence) -> tuple[Float[Tensor, "signals n n"], Float[Tensor, "signals 1 n"]]:
-    """How far j's mean is from the median of k's neighbours (0 where k cannot tell), and their 1.4826 MAD."""
+    """How far j's mean is from the median of k's neighbours (0 where k cannot judge), and their 1.4826 MAD."""
     known = evidence.weight > 0
     known = known & (known.sum(0) >= LEAST)
     mean = evidence.total / evidence.weight.clamp_min(1e-12)
@@ -179,6 +180,6 @@ def _median(scores: Tensor, known: Tensor) -> Tensor:
     """The median of the known entries of each column; 0 if there is none."""
     count = known.sum(0)
     ordered = scores.masked_fill(~known, torch.inf).sort(1).values
-    places = torch.stack([(count - 1).clamp_min(0) // 2, count // 2]).clamp_max(len(known) - 1)
-    middle = ordered.gather(1, places.expand(len(scores), 2, -1)).mean(1, keepdim=True)
+    middles = torch.stack([(count - 1).clamp_min(0) // 2, count // 2]).clamp_max(len(known) - 1)
+    middle = ordered.gather(1, middles.expand(len(scores), 2, -1)).mean(1, keepdim=True)
     return torch.where(count > 0, middle, 0.0)

@@ -13,12 +13,19 @@ from torch import Tensor
 
 from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
-from cascadice.applications.detect.idea import MAJORITY, Verdict, check, detect, votes
+from cascadice.applications.detect.idea import MAJORITY, Verdict, check_options, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
-from cascadice.applications.in_step import run_in_step
 from cascadice.applications.neighbours import own_samples, receive
 from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import Section, Writer, agreed, comma_separated, open_writer
+from cascadice.applications.writer import (
+    Section,
+    Writer,
+    check_same,
+    comma_separated,
+    concatenate,
+    open_writer,
+    run_in_processes,
+)
 from cascadice.runs.flags import open_from
 from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
@@ -30,43 +37,43 @@ COLUMNS = ("participant", "flagged by", "heard by", "since round", "injected", "
 MATRICES = ("strength", "heard", "since")  # by source and receiver
 
 
-def everybody(parts: Sequence[Json]) -> Json:
-    """What the receivers of all processes think, from what each of them wrote about its own.
+def merge(parts: Sequence[Json]) -> Json:
+    """Merge the results of several processes, each of which judged by its own receivers.
 
-    `spread` is the largest of any process: few links vary more than all of them together. Why a participant stands out
-    is what the process with the most receivers that flag it says.
+    `spread` is the largest of any process, because a few links vary more than all of them together. The reason why a
+    participant stands out comes from the process in which most receivers flag it.
     """
-    agreed(parts, "run", "rate", "allowance", "memory", "samples", "unlike", "rounds")
+    check_same(parts, "run", "rate", "allowance", "memory", "samples", "unlike", "rounds")
     able = np.array([part["able"] for part in parts])
     by_node = zip(*(sorted(part["table"]["rows"]) for part in parts), strict=True)
-    rows = sorted(map(_row_of_all, by_node), key=lambda row: -row[1] / max(able[:, row[0]].sum(), 1))
-    whole = {
+    rows = sorted(map(_merged_row, by_node), key=lambda row: -row[1] / max(able[:, row[0]].sum(), 1))
+    merged = {
         **{name: entry for name, entry in parts[0].items() if name != "deviation"},
         "table": {**parts[0]["table"], "rows": rows},
         "able": able.sum(0).tolist(),
-        **{name: [k for part in parts for k in part[name]] for name in ("blind", "members")},
+        **concatenate(parts, "blind", "members"),
         "spread": {name: max(part["spread"][name] for part in parts) for name in parts[0]["spread"]},
         "known": {node: kind for part in parts for node, kind in part["known"].items()},
     }
     if all("votes" in part for part in parts):
-        whole |= _pairs_of_all(parts, able)
-    return {**whole, "findings": _sentences(whole)}
+        merged |= _merged_matrices(parts, able)
+    return {**merged, "findings": _sentences(merged)}
 
 
-def _row_of_all(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    """A participant's row, from those of all processes."""
+def _merged_row(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """A participant's row of the table, from its rows in all processes."""
     flags, heard = (sum(row[place] for row in rows) for place in (1, 2))
     since = min((row[3] for row in rows if row[3] is not None), default=None)
     injected, because = max(row[4] for row in rows), max(rows, key=lambda row: row[1])[5]
     return [rows[0][0], flags, heard, since, injected, because]
 
 
-def _pairs_of_all(parts: Sequence[Json], able: NDArray[np.int64]) -> Json:
-    """The votes of all receivers, round by round, and what each thinks of each source."""
+def _merged_matrices(parts: Sequence[Json], able: NDArray[np.int64]) -> Json:
+    """The votes of all receivers, round by round, and the matrices by source and receiver."""
     votes = np.array([part["votes"] for part in parts], dtype=float)
-    known = np.where(np.isnan(votes), 0, able[:, None])  # how many can judge, if it is as many as in the end
+    judges = np.where(np.isnan(votes), 0, able[:, None])  # assumes that as many could judge as in the last round
     with np.errstate(invalid="ignore"):
-        share = (np.nan_to_num(votes) * known).sum(0) / known.sum(0)
+        share = (np.nan_to_num(votes) * judges).sum(0) / judges.sum(0)
     matrices = {}
     for name in MATRICES:
         matrix = np.array(parts[0][name])
@@ -82,33 +89,32 @@ SECTION = Section(
     "Each participant compares the updates it receives from its neighbours and flags those that stand out. Those "
     "flagged by at least half of their receivers are marked in the network. Rounds count from 0.",
     charts=charts,
-    everybody=everybody,
-    kept=("votes", *MATRICES, "deviation"),
+    merge=merge,
+    charts_only=("votes", *MATRICES, "deviation"),
 )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Detect as the flags ask."""
-    check(args.rate, args.allowance, args.memory)
-    run_in_step(args, "detect", _run)
+    """Run `cascadice detect` with these flags."""
+    check_options(args.rate, args.allowance, args.memory)
+    run_in_processes(args, "detect", _run)
 
 
 def _run(args: argparse.Namespace, world: World) -> None:
     if not world.alone and args.allowance is None:
-        args.allowance = ALLOWANCE  # nobody can measure how all of them differ
+        args.allowance = ALLOWANCE  # no process sees the spread over all receivers
     recording = open_from(args, world)
     network = recording.network
     evaluation, samples = own_samples(network, args.samples, world)
     writer = open_writer(args, recording, "detect")
-    options = {"rate": args.rate, "allowance": args.allowance, "memory": args.memory, "samples": samples}
-    options |= {"unlike": args.unlike}
+    options = {name: getattr(args, name) for name in ("rate", "allowance", "memory", "unlike")} | {"samples": samples}
     rounds = recording.load_rounds()
-    with writer.console.doing("looking at what everyone heard"), world.exchange(network) as exchange:
+    with writer.console.doing("comparing what everyone received"), world.exchange(network) as exchange:
         verdicts = detect(network, rounds, evaluation, **options, look=partial(receive, exchange=exchange))
         shares = [votes(verdict := each) for each in verdicts]
     results = _results(writer, verdict, torch.stack(shares).cpu(), options)
-    of_all = writer.write(results, SECTION, world)
-    shown = [row[:-1] for row in of_all["table"]["rows"] if row[1] or row[4]]  # flagged or injected
+    merged = writer.write(results, SECTION, world)
+    shown = [row[:-1] for row in merged["table"]["rows"] if row[1] or row[4]]  # flagged or injected
     writer.print_table(COLUMNS[:-1], shown, right=3)
     writer.print_files()
 
@@ -119,14 +125,14 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
     share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
     rows = [_row(verdict, node, injected) for node in sorted(range(len(share)), key=lambda node: -share[node])]
     results = {
-        **writer.header("Who is unlike the others", [], COLUMNS, rows),
-        **plain(options),
+        **writer.header("Who is unlike the others", COLUMNS, rows),
+        **options,
         "rounds": list(writer.recording.round_numbers),
-        "votes": plain(votes.tolist()),
+        "votes": votes.tolist(),
         **{name: getattr(verdict, name).tolist() for name in MATRICES},
         "able": verdict.able.sum(1).tolist(),
         "blind": [k for k in receivers if not verdict.able[:, k].any()],
-        **({"members": list(network.members)} if network.members else {}),
+        **writer.members(),
         "spread": dict(zip(SIGNALS, verdict.spread.tolist(), strict=True)),
         "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
         "known": {str(node): kind for node, kind in injected.items()},
@@ -135,19 +141,19 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
 
 
 def _sentences(results: Json) -> list[str]:
-    """Who stands out, by how many of the receivers that can judge, and on which terms."""
+    """Who stands out, how many receivers flag it, and on which terms."""
     rows, able, blind = results["table"]["rows"], results["able"], results["blind"]
     receivers = results.get("members") or range(len(able))
-    whole = len(receivers) == len(able)
-    injected = {int(node): kind for node, kind in results["known"].items()} if whole else {}  # else not of all
+    complete = len(receivers) == len(able)  # a single process does not know all injected faults
+    injected = {int(node): kind for node, kind in results["known"].items()} if complete else {}
     suspects = [row[0] for row in rows if able[row[0]] and row[1] / able[row[0]] >= MAJORITY]
     judged = [
         *_suspicions(rows, able, suspects),
         *([HONEST] if not results["unlike"] and set(suspects) - set(injected) else []),
         *_injected(injected, suspects),
-        _terms(results, () if whole else receivers),
+        _terms(results, () if complete else receivers),
     ]
-    return _sight(blind, len(receivers)) + (judged if any(able) else [])
+    return _who_can_judge(blind, len(receivers)) + (judged if any(able) else [])
 
 
 def _row(verdict: Verdict, node: int, injected: Mapping[int, str]) -> list[Any]:
@@ -158,7 +164,7 @@ def _row(verdict: Verdict, node: int, injected: Mapping[int, str]) -> list[Any]:
 
 
 def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
-    """What those that flag this participant notice: the clearest signal, and a second one if beyond its threshold."""
+    """Why receivers flag this participant: the clearest signal, and a second one if it exceeds its threshold too."""
     deviation = verdict.deviation[:, node, flags]
     thresholds = deviation.abs().amax(0) / verdict.strength[node, flags]
     beyond = dict(zip(SIGNALS.values(), (deviation.mean(1) / thresholds.mean()).tolist(), strict=True))
@@ -167,8 +173,8 @@ def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
     return ", and ".join(signal.above if beyond[signal] > 0 else signal.below for signal in named)
 
 
-def _sight(blind: Sequence[int], nodes: int) -> list[str]:
-    """How many of these receivers can tell at all, where not everyone can."""
+def _who_can_judge(blind: Sequence[int], nodes: int) -> list[str]:
+    """How many of these receivers have enough neighbours to judge; nothing if all have."""
     few = "fewer than three neighbours, too few to tell which one stands out"
     if len(blind) == nodes:
         return [f"No participant can judge: each has {few}. Use a topology with more neighbours."]
@@ -190,7 +196,7 @@ def _suspicions(rows: Sequence[Sequence[Any]], able: Sequence[int], suspects: Se
 
 
 def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]:
-    """Which of the injected faults were found, where any were injected."""
+    """Which injected faults were flagged; nothing if none were injected."""
     if not injected:
         return []
     names = ", ".join(f"{node} ({kind})" for node, kind in sorted(injected.items()))
@@ -203,7 +209,7 @@ def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]
 
 
 def _terms(results: Json, own: Sequence[int]) -> str:
-    """On which terms participants were flagged: samples, rounds, and the false-alarm rate; `own` if not everybody."""
+    """Samples, rounds and the false-alarm rate; `own` lists the receivers of this process if there are others."""
     on = f"on {results['samples']} of its own samples in each of {len(results['rounds'])} rounds"
     votes = "Votes are counted over all receivers; no participant alone can see them."
     if own:
@@ -212,9 +218,9 @@ def _terms(results: Json, own: Sequence[int]) -> str:
 
 
 def _rate(results: Json) -> str:
-    """The false-alarm rate, and what was allowed for the lasting differences between honest participants.
+    """The false-alarm rate, and how much honest participants may differ in the long run.
 
-    Several processes measure no allowance, and there is nothing to leave out.
+    Several processes cannot measure the allowance, so there is no --allowance to leave out.
     """
     rate = f"{100 * results['rate']:g} % per link and check"
     spread, allowance = max(results["spread"].values()), results["allowance"]
@@ -228,6 +234,6 @@ def _rate(results: Json) -> str:
     if allowance is None or spread <= allowance:
         allowed = ALLOWANCE if allowance is None else allowance
         return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
-    kept = "Use a larger --allowance, or --unlike" if several else "Leave out --allowance, or use --unlike"
+    remedy = "Use a larger --allowance, or --unlike" if several else "Leave out --allowance, or use --unlike"
     beyond = f"because {differ}, beyond the allowance of {allowance:g}"
-    return f"False-alarm rate: {'possibly ' * several}more than {rate}, {beyond}. {kept}, to keep the rate."
+    return f"False-alarm rate: {'possibly ' * several}more than {rate}, {beyond}. {remedy}, to keep the rate."

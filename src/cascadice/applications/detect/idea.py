@@ -22,17 +22,17 @@ from cascadice.applications.neighbours import LEAST, Received, receive
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.influence.proximity import in_turn
 
-MAJORITY = 0.5  # share of j's receivers from which on j is under suspicion
+MAJORITY = 0.5  # j is flagged by the network if at least this share of its receivers flag it
 
 
 class Verdict(NamedTuple):
-    """What every receiver k thinks of every source j after round t, `[j, k]`.
+    """The evidence of every receiver k against every source j after round t, as matrices `[j, k]`.
 
     Attributes:
         deviation: How far j is from k's other neighbours by each signal, in robust standard deviations.
         strength: The largest |deviation| divided by its threshold; above 1, k flags j.
         since: The round since which k has flagged j without a break; −1 if it does not.
-        heard: Whether k has ever heard j.
+        heard: Whether k has ever received an update from j.
         spread: How far apart honest-looking neighbours are in the long run by each signal, over all receivers.
     """
 
@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
     @property
     def able(self) -> Bool[Tensor, "n n"]:
-        """Whether k has heard j and knows enough neighbours to tell which one is the odd one out."""
+        """Whether k can judge j: it has heard j, and enough others to tell which one is the odd one out."""
         return self.heard & (self.heard.sum(0) >= LEAST)
 
 
@@ -69,18 +69,19 @@ def detect(
     """Flag neighbours that are unlike the others after each round, live while training or from a recording.
 
     Args:
-        evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
-        rate: False-alarm rate: the probability that a receiver flags a given honest neighbour when one looks, shared
+        evaluation: On each participant's own data: `evaluate_on(network, own_data(network, size))`.
+        rate: False-alarm rate: the probability that a receiver flags a given honest neighbour at a given check, split
             evenly between the signals. It holds as long as the lasting differences between honest neighbours have a
             standard deviation of at most `allowance`.
         allowance: How far apart honest neighbours may be in the long run, in units of their mean difference in a round.
-            By default as much as they are seen to (`Verdict.spread`), and at least 0.5; receivers must then tell one
-            another how their neighbours differ. With a number, k uses its own data and what it received, nothing else.
-        memory: Rounds over which evidence is forgotten; 1 looks at each round by itself.
-        samples: Samples of each participant's own to evaluate on in a round, taken in turn; all by default.
-        unlike: Keep the rate however much honest neighbours differ: j must also be far out by the spread of k's other
+            By default the measured spread (`Verdict.spread`), at least 0.5; receivers must then tell one another how
+            much their neighbours differ. With a number, k uses its own data and what it received, nothing else.
+        memory: Rounds after which evidence fades; 1 judges each round by itself.
+        samples: How many of its own samples each participant evaluates on in a round, in turn; all by default.
+        unlike: Keep the rate however much honest neighbours differ: j must also be far out by the spread of k's own
             neighbours. These are few, so fewer attackers are flagged.
-        look: What receivers see of a round; with participants in several processes, `receive` with their exchange.
+        signals: name -> signal; `SIGNALS` by default.
+        look: Returns what receivers see of a round; across processes, `receive` with their exchange.
 
     Yields:
         The verdict of every receiver about every source, after each round.
@@ -90,7 +91,7 @@ def detect(
         >>> for verdict in detect(network, cascadice.simulate(network, 60), own):
         ...     print(verdict.t, votes(verdict))
     """
-    check(rate, allowance, memory)
+    check_options(rate, allowance, memory)
     evidence: Evidence | None = None
     since = torch.full((network.whole, network.whole), -1, device=network.device)
     for round_ in rounds:
@@ -106,8 +107,8 @@ def detect(
         yield Verdict(round_.t, deviations(evidence, allowed), strength, since, evidence.weight > 0, spread)
 
 
-def check(rate: float, allowance: float | None = None, memory: float = math.inf) -> None:
-    """Raise a ValueError unless these are options of `detect`."""
+def check_options(rate: float, allowance: float | None = None, memory: float = math.inf) -> None:
+    """Raise ValueError unless `detect` accepts these options."""
     if not 1e-4 <= rate <= 0.5:
         raise ValueError(f"rate must be a probability from 0.0001 to 0.5; found {rate}.")
     if allowance is not None and not 0 <= allowance < math.inf:
@@ -117,10 +118,10 @@ def check(rate: float, allowance: float | None = None, memory: float = math.inf)
 
 
 def votes(verdict: Verdict) -> Float[Tensor, " n"]:
-    """The share of j's receivers that flag j; NaN if nobody hears it that can tell.
+    """The share of j's receivers that flag j, of those that can judge; NaN if none can.
 
-    No participant knows this by itself: receivers must tell one another. At least half of them flag an honest
-    participant with probability at most twice the rate, whatever they have in common (Markov's inequality).
+    No participant knows this alone: receivers must tell one another. The probability that at least half of them flag
+    an honest participant is at most twice the rate, however dependent they are (Markov's inequality).
 
     Args:
         verdict: What `detect` yields after a round.

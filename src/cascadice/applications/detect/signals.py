@@ -1,9 +1,8 @@
 """The signals by which a receiver notices that a neighbour's updates are unlike the others'.
 
-What j sends influences k by a product, ⟨∇L_k, Δ_j⟩ = ‖∇L_k‖ · ‖Δ_j‖ · cos. One factor can hide what another shows:
-noise makes updates large and their direction random, which leaves the product as it was. So the product and both
-factors that depend on j are signals. They miss what is orthogonal to ∇L_k, which shows in the distance of Δ_j from the
-other updates.
+The influence of j on k is a product, ⟨∇L_k, Δ_j⟩ = ‖∇L_k‖ · ‖Δ_j‖ · cos, and one factor can hide another: noise makes
+an update large and its direction random, which leaves the product as it was. So the product and both factors that
+depend on j are signals. They miss anything orthogonal to ∇L_k; the distance of Δ_j from the other updates shows it.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from cascadice.engine.exchange.robust import krum_scores
 
 
 def influence(received: Received) -> Float[Tensor, "n n"]:
-    """‖Δ_j‖ cos(∇L_k, Δ_j): the first-order influence of j on k, but for a factor that all of k's neighbours share."""
+    """‖Δ_j‖ cos(∇L_k, Δ_j): the first-order influence of j on k, up to a factor that all neighbours of k share."""
     return size(received) * received.proximity.cosine
 
 
@@ -64,11 +63,11 @@ SIGNALS: Mapping[str, Signal] = {
 def signal_scores(
     network: Network, round_: Round, evaluation: Evaluation, signals: Mapping[str, Signal] = SIGNALS
 ) -> Float[Tensor, "signals n n"]:
-    """`[signal, j, k]`: what each signal says to receiver k about source j; meaningless where k did not hear j.
+    """Score every source j by each signal, for every receiver k: `[signal, j, k]`. Meaningless where k did not hear j.
 
     Args:
-        evaluation: Of each participant's own data: `evaluate_on(network, own_data(network, size))`.
-        signals: name -> signal; those of `SIGNALS` unless given.
+        evaluation: On each participant's own data: `evaluate_on(network, own_data(network, size))`.
+        signals: name -> signal; `SIGNALS` by default.
 
     Returns:
         A matrix for each signal, in their order.
@@ -80,5 +79,5 @@ def signal_scores(
 
 
 def scores_of(received: Received, signals: Mapping[str, Signal] = SIGNALS) -> Float[Tensor, "signals n n"]:
-    """The same, of what was received."""
+    """`signal_scores` for what was received."""
     return torch.stack([signal.score(received).to(received.inner) for signal in signals.values()])

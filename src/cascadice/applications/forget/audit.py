@@ -1,4 +1,4 @@
-"""Whether the models beside a record of forgetting are those that the record is about."""
+"""Check that the models beside a record of forgetting are those that the record describes."""
 
 from hashlib import file_digest
 from pathlib import Path
@@ -13,10 +13,10 @@ def models_digest(path: Path) -> str:
 
 
 def audit(results: Json, folder: Path) -> list[str]:
-    """Compare the models with the digest in `forget.json`; what was checked, in words.
+    """Compare the models with the digest in `forget.json`; return a sentence about what was checked.
 
     Raises:
-        ValueError: If the models are missing, or others.
+        ValueError: If the models are missing or were changed.
 
     Example:
         >>> audit(read_json(folder / "forget.json"), folder)  # doctest: +SKIP
@@ -28,6 +28,6 @@ def audit(results: Json, folder: Path) -> list[str]:
     path = folder / name
     if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):  # resolving links in a circle fails
         raise ValueError(f"the models that it is about, {name}, are missing.")
-    if (found := models_digest(path)) != expected:
-        raise ValueError(f"{name} holds other models: its digest is {found[:12]}…, not {str(expected)[:12]}….")
+    if (digest := models_digest(path)) != expected:
+        raise ValueError(f"{name} holds other models: its digest is {digest[:12]}…, not {str(expected)[:12]}….")
     return [f"Checked: {name} holds the models that this record is about."]

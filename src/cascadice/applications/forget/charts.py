@@ -10,7 +10,7 @@ SYMBOLS = {"as trained": "circle", "forgotten": "square", "never used": "x"}
 
 
 def charts(results: Json) -> list[Json]:
-    """The charts of what is in `forget.json`."""
+    """The charts of `forget.json`."""
     forgotten = set() if results["forgotten"]["samples"] else set(results["forgotten"]["participants"])
     change, who = results["change"], participants(len(results["change"]), {})
     colours = ["--four" if k in forgotten else "--helped" for k in range(len(change))]

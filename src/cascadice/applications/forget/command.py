@@ -1,4 +1,4 @@
-"""`cascadice forget`: take samples, a batch or a participant out of the models of a recorded run."""
+"""`cascadice forget`: remove samples, a batch or a participant from the models of a recorded run."""
 
 import argparse
 

@@ -1,7 +1,7 @@
-"""From the models that were trained to those that would have been without a part of every round.
+"""Correct trained models as if a part of every round had been left out.
 
-What is to be forgotten has the weight α in training: 1 as it was, 0 as if it had never been used. θ(1) is what was
-trained, θ(0) what is wanted. dθ/dα is pushed through the rounds, or the rounds are played again:
+Give the part to forget the weight α in training: 1 as it was, 0 as if it had never been used. θ(1) are the trained
+models, θ(0) the wanted ones. Either dθ/dα is pushed through the rounds, or the rounds are replayed:
 
     θ(0) = θ(1) − ∫₀¹ dθ/dα dα ≈ θ(1) − Σ weight · dθ/dα(α)
 """
@@ -23,14 +23,14 @@ from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
 
 Parts = Iterator[tuple[Round, Part]]
-"""Rounds as they are read, each with the part of it to forget."""
+"""Rounds as they are read, each with its part to forget."""
 
 Correct = Callable[[Operator, Parts, int], Participants]
-"""(operator, parts, points) -> the participants after the last round without those parts, or nearly so."""
+"""(operator, parts, points) -> the participants after the last round without those parts, exact or estimated."""
 
 
 class _Trajectory(NamedTuple):
-    """Training with weight α: where it has come to (None: where it really was), dθ/dα there, whom that has reached."""
+    """Training with weight α: θ(α) (None: as recorded), dθ/dα, and the participants that the change has reached."""
 
     alpha: float
     weight: float
@@ -40,23 +40,23 @@ class _Trajectory(NamedTuple):
 
 
 Push = Callable[[Operator, Round, Part, Participants, _Trajectory, list[int]], tuple[Participants, Participants]]
-"""(…, θ(α) before the round, trajectory, whom it concerns) -> θ(α) after local work, and dθ/dα there."""
+"""(…, θ(α) before the round, trajectory, rows) -> θ(α) after local work, and dθ/dα there."""
 
 
-def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Correct:
-    """θ(1) − Σ weight · dθ/dα(α): the trajectories of all points are followed side by side."""
+def along(push: Push, points_and_weights: Callable[[int], list[tuple[float, float]]]) -> Correct:
+    """θ(1) − Σ weight · dθ/dα(α), following the trajectories of all points α side by side."""
 
     def correct(operator: Operator, parts: Parts, points: int) -> Participants:
         network, nobody = operator.network, torch.zeros(operator.network.nodes, dtype=torch.bool)
         trained, still = network.initial, _bare(tree_map(torch.zeros_like, network.initial))
-        trajectories = [_Trajectory(alpha, weight, None, still, nobody) for alpha, weight in places(points)]
+        trajectories = [_Trajectory(alpha, weight, None, still, nobody) for alpha, weight in points_and_weights(points)]
         for round_, part in parts:
             trajectories = [_advanced(operator, round_, part, trajectory, push) for trajectory in trajectories]
             trained = round_.after
         weights, tangents = [t.weight for t in trajectories], [t.tangent for t in trajectories]
         total = tree_map(lambda *each: sum(w * one for w, one in zip(weights, each, strict=True)), *tangents)
         result = tree_map(torch.sub, _bare(trained), total)
-        # Adam divides by the root of its second moment: below zero, where a line may end, there is none to go on with
+        # Adam takes the root of its second moment; a linear correction may make it negative, so keep the trained one
         state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
         return Participants(result.theta, state, trained.buffers)
 
@@ -64,12 +64,12 @@ def along(push: Push, places: Callable[[int], list[tuple[float, float]]]) -> Cor
 
 
 def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajectory, push: Push) -> _Trajectory:
-    """The trajectory a round later: local work, then gossip."""
+    """The trajectory one round later: local work, then gossip."""
     reached = _concerned(operator, trajectory.reached | part.nodes)
     if not bool(reached.any()):
         return trajectory
     at = round_.before if trajectory.at is None else trajectory.at
-    half, tangent = push(operator, round_, part, at, trajectory, _places(reached))
+    half, tangent = push(operator, round_, part, at, trajectory, _indices(reached))
     exchange = operator.exchange(round_)
     if operator.network.members:
         here = None if trajectory.alpha == 1 else exchange.apply(round_, half)
@@ -87,12 +87,12 @@ def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajec
 
 
 def _concerned(operator: Operator, reached: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Whose work is done again: between processes everybody's, because nobody knows whom a change has reached."""
+    """Whose work is repeated: across processes everybody's, because no process knows whom a change has reached."""
     return torch.ones_like(reached) if operator.network.members else reached
 
 
 def _averaged(exchange: Exchange, round_: Round, tangent: Participants) -> Participants:
-    """dθ/dα after gossip, which is linear: it is sent as parameters are, and state stays."""
+    """dθ/dα after gossip. Gossip is linear, so it is sent as parameters are; optimizer state is not sent."""
     still = {name: torch.zeros_like(buffer) for name, buffer in round_.half.buffers.items()}
     return tangent._replace(theta=exchange.apply(round_, Participants(tangent.theta, {}, still)).theta)
 
@@ -100,7 +100,7 @@ def _averaged(exchange: Exchange, round_: Round, tangent: Participants) -> Parti
 def pushed(
     operator: Operator, round_: Round, part: Part, at: Participants, trajectory: _Trajectory, rows: list[int]
 ) -> tuple[Participants, Participants]:
-    """The derivative of everybody's whole step, of the optimizer's state too. Cost: a Hessian-vector product a row."""
+    """Push dθ/dα through local steps, optimizer state included. Cost: a Hessian-vector product per row."""
     before, tangent = _rows(at, rows), Adjoint(*_rows(trajectory.tangent, rows)[:2])
     weights = _weights(part, rows, before.theta, trajectory.alpha, 1.0)
     velocity = _weights(part, rows, before.theta, 1.0, 0.0)
@@ -112,19 +112,18 @@ def pushed(
 def coasted(
     operator: Operator, round_: Round, part: Part, at: Participants, trajectory: _Trajectory, rows: list[int]
 ) -> tuple[Participants, Participants]:
-    """The derivative of everybody's step as if no gradient answered to a change: H is dropped, momentum rolls on.
+    """Push dθ/dα as if gradients did not depend on θ: the Hessian is dropped, momentum continues.
 
-    Cost: passes over δ; a gradient for each row of which samples are forgotten.
+    Cost: passes over dθ/dα; a gradient for each row whose samples are forgotten.
     """
     network = operator.network
     if network.groups or network.uneven or network.compression is not None or not network.learner.optimizer.linear:
-        linear = (
-            "optimizers that are linear in the gradient (sgd, momentum, nesterov, without clipping), the same for all"
+        raise ValueError(
+            "the level gossip needs one optimizer for all that is linear in the gradient (sgd, momentum, nesterov, "
+            "without clipping) and no compression; this network has others. Use first-order or replay."
         )
-        wrong = f"gossip alone carries changes through {linear}; this network has others"
-        raise ValueError(f"{wrong}. Use first-order or replay.")
     tangent = _rolled(network, round_.draw, trajectory.tangent)
-    if changed := _places(part.nodes):
+    if changed := _indices(part.nodes):
         without = work_without(operator, round_.draw, at, part, changed, round_.half)
         removed = tree_map(torch.sub, _bare(round_.half), _bare(without))
         tangent = tree_map(torch.add, tangent, removed)
@@ -132,10 +131,10 @@ def coasted(
 
 
 def _rolled(network: Network, drawn: Draw, change: Participants) -> Participants:
-    """What local steps make of a change where gradients stay as they were."""
+    """A change of θ after local steps whose gradients stay the same."""
     if network.learner.optimizer.descend is None:
         return _steps_without_gradient(network, drawn, change)
-    # it treats all parameters alike: what it does to one of a row, it does to all
+    # such an optimizer treats all parameters of a row alike, so one of them shows what happens to all
     one = Participants(torch.ones_like(change.theta[:, :1]), {}, {})
     growth = _steps_without_gradient(network, drawn, one).theta
     return change if bool((growth == 1).all()) else change._replace(theta=growth * change.theta)
@@ -154,15 +153,15 @@ def _steps_without_gradient(network: Network, drawn: Draw, change: Participants)
 
 
 def replayed(operator: Operator, parts: Parts, points: int) -> Participants:
-    """θ(0), by training again: those it has reached work again, the others have done so. Cost: a step a row."""
+    """θ(0) by replay: participants that the change has reached repeat their work. Cost: a step per row."""
     now, reached = operator.network.initial, torch.zeros(operator.network.nodes, dtype=torch.bool)
     for round_, part in parts:
         at = now if bool(reached.any()) else round_.before
         reached = _concerned(operator, reached | part.nodes)
         if bool(reached.any()):
-            half = work_without(operator, round_.draw, at, part, _places(reached), round_.half)
+            half = work_without(operator, round_.draw, at, part, _indices(reached), round_.half)
             now = operator.exchange(round_).apply(round_, half)
-            reached = reached if operator.network.members else _heard(round_.W, reached, bool(now.state))
+            reached = reached if operator.network.members else _reached_after(round_.W, reached, bool(now.state))
         else:
             now = round_.after
     return now
@@ -171,8 +170,8 @@ def replayed(operator: Operator, parts: Parts, points: int) -> Participants:
 def work_without(
     operator: Operator, drawn: Draw, at: Participants, part: Part, rows: list[int], others: Participants
 ) -> Participants:
-    """Everybody after local work without the part: `rows` do theirs from `at`, the others have done it."""
-    whole = _places(part.updates)
+    """Everybody after local work without the part: `rows` repeat theirs from `at`; `others` has the rest."""
+    whole = _indices(part.updates)
     working = [row for row in rows if row not in whole]
     half = others
     if working:
@@ -183,21 +182,21 @@ def work_without(
 
 
 def _weights(part: Part, rows: list[int], like: Tensor, forgotten: float, kept: float) -> Weights:
-    """One number for what is forgotten, another for everything else; () where nothing is."""
+    """Weights that are `forgotten` for the part to forget and `kept` elsewhere; () if there is nothing to forget."""
     numbers = like.new_tensor(forgotten), like.new_tensor(kept)
     chosen = (of[rows].to(like.device) for of in part)
     return Weights(*((torch.where(of, *numbers),) if bool(of.any()) else () for of in chosen))
 
 
-def _heard(W: Float[Tensor, "n n"], reached: Tensor, stateful: bool) -> Bool[Tensor, " n"]:
-    """Whom a change has reached after gossip; state stays with whom it changed."""
+def _reached_after(W: Float[Tensor, "n n"], reached: Tensor, stateful: bool) -> Bool[Tensor, " n"]:
+    """Whom a change has reached after gossip; changed optimizer state stays where it is."""
     receivers, senders, _ = (column.cpu() for column in links(W))
-    heard = reached.clone() if stateful else torch.zeros_like(reached)
-    heard[receivers[reached[senders]]] = True
-    return heard
+    after = reached.clone() if stateful else torch.zeros_like(reached)
+    after[receivers[reached[senders]]] = True
+    return after
 
 
-def _places(chosen: Tensor) -> list[int]:
+def _indices(chosen: Tensor) -> list[int]:
     numbers: list[int] = chosen.nonzero().flatten().tolist()
     return numbers
 
@@ -213,7 +212,7 @@ def _rows(participants: Participants, rows: list[int]) -> Participants:
 
 
 def _put(participants: Participants, some: Participants, rows: list[int]) -> Participants:
-    """The participants with these rows replaced; what is given stays as it is."""
+    """The participants with these rows replaced, out of place."""
     if len(rows) == len(participants.theta):
         return some
     index = torch.tensor(rows, device=participants.theta.device)

@@ -1,11 +1,12 @@
-"""What `cascadice forget` computes, writes and says: what was forgotten, how, and what was measured of the models.
+"""What `cascadice forget` computes, writes and says.
 
-It is no proof that every trace is gone; `proved` says what the record shows and what it does not.
+The record does not prove that every trace is gone; its entry `proved` says what it proves and what it does not.
 """
 
 import argparse
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from math import isfinite, nan
 from time import perf_counter
@@ -19,9 +20,8 @@ from cascadice.applications.forget.charts import charts
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, nothing_to_forget, repair
 from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
 from cascadice.applications.forget.traces import Trace, distance, trace
-from cascadice.applications.in_step import run_in_step
-from cascadice.applications.plain import plain
-from cascadice.applications.writer import Section, comma_separated, open_writer
+from cascadice.applications.plain import Json
+from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, run_in_processes
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.names import lookup
 from cascadice.runs import store
@@ -32,7 +32,7 @@ from cascadice.runs.recording import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"
 ENOUGH_SAMPLES = 10  # for an AUC that means something
-MODELS = "models"  # a folder of its own: a checkpoint among the results would look like a run's
+MODELS = "models"  # a separate folder: a checkpoint beside the results would look like that of a run
 CHECKPOINT = f"{MODELS}/checkpoint.safetensors"
 COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
 SECTION = Section(
@@ -43,7 +43,7 @@ SECTION = Section(
     "0 = exact.",
     audit,
     charts=charts,
-    length=lambda results: results["next_round"] - results["how"]["repairs"],
+    run_length=lambda results: results["next_round"] - results["how"]["repairs"],
 )
 EXACT = (
     "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
@@ -55,8 +55,12 @@ ESTIMATED = (
 )
 
 
+Request = tuple[tuple[int, ...], tuple[int, ...], range | None]
+"""The participants, samples and rounds (None: all) to forget."""
+
+
 class _Measured(NamedTuple):
-    """What was measured: the distance left (None if unknown), how far each model moved, and traces by name."""
+    """Seconds it took, the distance left (None if unknown), how far each model moved, and traces by model name."""
 
     seconds: float
     left: float | None
@@ -66,33 +70,40 @@ class _Measured(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> None:
-    """Forget as the flags ask, then measure what is left; beside a replay with --check."""
-    _request(args)
-    run_in_step(args, "forget", _run)
+    """Run `cascadice forget` with these flags."""
+    run_in_processes(args, "forget", partial(_run, request=_request(args)))
 
 
-def _run(args: argparse.Namespace, world: World) -> None:
-    nodes, samples, rounds = _request(args)
-    recording = open_from(args, world)
-    numbers, removal = _rounds_to_read(recording, rounds), Removal(nodes, samples, rounds)
+def _run(args: argparse.Namespace, world: World, request: Request) -> None:
+    """Forget, then measure what is left; with --check, also compare with a replay."""
+    recording, rounds = open_from(args, world), request[-1]
+    numbers, removal = _rounds_to_read(recording, rounds), Removal(*request)
     check_removal(recording.network, removal)
     writer = open_writer(args, recording, "forget", CHECKPOINT)
     with world.exchange(recording.network) as exchange:
         corrected, measured = _measure(recording, numbers, removal, args, world, exchange)
     folder, layout = writer.folder / MODELS, store.layout(recording.network.learner.training)
     store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
-    rounds, proved = rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
-    findings = [*_findings(recording, numbers, removal, args, corrected, measured), proved]
+    writer.write(_results(writer, numbers, removal, args, corrected, measured), SECTION)
+    writer.print_files()
+
+
+def _results(
+    writer: Writer, numbers: range, removal: Removal, args: argparse.Namespace, corrected: Corrected,
+    measured: _Measured,
+) -> Json:  # fmt: skip
+    rounds, proved = removal.rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
     forgotten = {
-        "participants": nodes,
-        "samples": samples,
+        "participants": removal.nodes,
+        "samples": removal.samples,
         "rounds": [rounds[0], rounds[-1]],
         "updates": corrected.updates,
         "uses": corrected.uses.tolist(),
         "distinct_samples": measured.members,
     }
-    results = {
-        **writer.header(f"{_subject(removal)} forgotten", findings, COLUMNS, _rows(measured)),
+    return {
+        **writer.header(f"{_subject(removal)} forgotten", COLUMNS, _rows(measured)),
+        "findings": [*_sentences(writer.recording, numbers, removal, args, corrected, measured), proved],
         "proved": proved,
         "forgotten": forgotten,
         "how": {"level": args.level, "points": args.points, "repairs": args.repair, "checked": args.check},
@@ -100,19 +111,15 @@ def _run(args: argparse.Namespace, world: World) -> None:
         "seconds": measured.seconds,
         "distance": measured.left,
         "change": measured.change,
-        **({"members": list(members)} if (members := recording.network.members) else {}),
-        "traces": {
-            name: {k: plain(v.tolist()) for k, v in one._asdict().items()} for name, one in measured.traces.items()
-        },
+        **writer.members(),
+        "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
         "models": CHECKPOINT,
         "models_digest": models_digest(writer.folder / CHECKPOINT),
     }
-    writer.write(results, SECTION)
-    writer.print_files()
 
 
-def _request(args: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...], range | None]:
-    """The participants, samples and rounds (None: all) to forget."""
+def _request(args: argparse.Namespace) -> Request:
+    """What the flags ask to forget; ValueError if they contradict one another."""
     if args.round is not None and (args.participant is None or args.samples is not None or args.within is not None):
         raise ValueError("--round T is for one batch: combine it with --participant K and nothing else.")
     if args.participant is None and args.samples is None:
@@ -123,9 +130,9 @@ def _request(args: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...]
         raise ValueError(f"--rounds must be FROM-TO, both included, e.g. 0-99; found {args.within!r}.")
     span = range(int(ends[1]), int(ends[2]) + 1) if args.within is not None else None
     lookup(LEVELS, args.level, "level")
-    for flag, least, found in (("--points", 1, args.points), ("--repair", 0, args.repair)):
-        if found < least:
-            raise ValueError(f"{flag} must be at least {least}; found {found}.")
+    for flag, least, value in (("--points", 1, args.points), ("--repair", 0, args.repair)):
+        if value < least:
+            raise ValueError(f"{flag} must be at least {least}; found {value}.")
     return nodes, samples, span if args.round is None else range(args.round, args.round + 1)
 
 
@@ -138,7 +145,7 @@ def _whole_numbers(flag: str, text: str | None) -> tuple[int, ...]:
 
 
 def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
-    """From the first round in which something is forgotten to the last recorded one."""
+    """The rounds from the first in which something is forgotten to the last recorded one."""
     span = recording.consecutive_rounds()
     if span.stop < (length := read_manifest(recording.folder).get("rounds", 0)):
         raise ValueError(
@@ -180,21 +187,18 @@ def _measure(
         never = models.get(NEVER, models[FORGOTTEN])
         left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=world.total)
     measured = _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
-    return corrected, _of_everybody(measured, world)
+    return corrected, _merged(measured, world)
 
 
-def _of_everybody(own: _Measured, world: World) -> _Measured:
-    """What was measured of the models of all processes: a few numbers a participant."""
+def _merged(own: _Measured, world: World) -> _Measured:
+    """Merge the measurements of all processes: a few numbers per participant."""
     if world.alone:
         return own
-    told = world.tell([own.seconds, own.change, own.members, {name: _lists(one) for name, one in own.traces.items()}])
-    seconds, change, members, traces = zip(*told, strict=True)
+    traces_here = {name: [values.tolist() for values in one] for name, one in own.traces.items()}
+    parts = world.tell([own.seconds, own.change, own.members, traces_here])
+    seconds, change, members, traces = zip(*parts, strict=True)
     joined = {name: Trace(*map(_joined, zip(*(each[name] for each in traces), strict=True))) for name in own.traces}
     return _Measured(max(seconds), own.left, _joined(change).tolist(), joined, sum(members))
-
-
-def _lists(one: Trace) -> list[list[float]]:
-    return [values.tolist() for values in one]
 
 
 def _joined(values: Sequence[list[float]]) -> Tensor:
@@ -207,11 +211,11 @@ def _mean(values: Tensor) -> float:
 
 def _rows(measured: _Measured) -> list[list[Any]]:
     left = {TRAINED: 1.0, FORGOTTEN: round(measured.left, 4), NEVER: 0.0} if measured.left is not None else {}
-    means = {name: plain([round(_mean(values), 4) for values in one]) for name, one in measured.traces.items()}
+    means = {name: [round(_mean(values), 4) for values in one] for name, one in measured.traces.items()}
     return [[name, *each, left.get(name)] for name, each in means.items()]
 
 
-def _findings(
+def _sentences(
     recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, corrected: Corrected,
     measured: _Measured,
 ) -> list[str]:  # fmt: skip
@@ -219,22 +223,22 @@ def _findings(
     count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
     level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
     repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
-    findings = [
+    sentences = [
         f"Forgotten in all {recording.network.whole} models: {_subject(removal)}, {count} in {_span(rounds)}.",
         f"Method: {level} ({LEVELS[args.level].description}), {measured.seconds:.1f} s{repaired}.",
     ]
     if not any(measured.change):
-        return [*findings, "Nothing changed: what was to be forgotten had no effect in these rounds."]
+        return [*sentences, "Nothing changed: what was to be forgotten had no effect in these rounds."]
     what = _subject(removal) if removal.samples else f"the updates of {_subject(removal)}"
-    findings += [_accuracy(args, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
+    sentences += [_error(args, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
     if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
-        findings.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
+        sentences.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
     if others := [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]:
         spans = " and ".join(map(_span, others))
-        findings.append(f"Not forgotten: what was learned from it in {spans} (requested: {_span(rounds)} only).")
+        sentences.append(f"Not forgotten: what was learned from it in {spans} (requested: {_span(rounds)} only).")
     if removal.rounds is None and numbers[0] > 0:
-        findings.append(f"Rounds before {numbers[0]} were not recorded; what was learned in them stays.")
-    return findings
+        sentences.append(f"Rounds before {numbers[0]} were not recorded; what was learned in them stays.")
+    return sentences
 
 
 def _subject(removal: Removal) -> str:
@@ -255,7 +259,8 @@ def _span(rounds: range) -> str:
     return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
 
 
-def _accuracy(args: argparse.Namespace, left: float | None, what: str) -> str:
+def _error(args: argparse.Namespace, left: float | None, what: str) -> str:
+    """Whether the models are exact, or how far they are from exact ones."""
     if args.level == "replay":
         return f"Exact: these are the models of the same run without {what}."
     if left is None:

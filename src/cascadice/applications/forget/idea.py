@@ -1,9 +1,9 @@
-"""Forget: take samples, batches or participants out of models that were trained with them.
+"""Forget: remove samples, batches or participants from models that were trained with them.
 
     δ^{t+½} = (I − η H) δ^t + (the forgotten part of Δ^t),   δ^{t+1} = W^t δ^{t+½},   corrected = θ^T − δ^T
 
-One perturbation δ, of everything that is forgotten, is pushed through the rounds as they are read. Influence is the
-same δ, measured by a loss.
+The effect δ of everything to be forgotten is pushed through the rounds as they are read. Influence measures the same δ
+by a loss.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ __all__ = ["LEVELS", "Corrected", "Level", "Removal", "forget", "repair"]
 
 
 class Corrected(NamedTuple):
-    """Models as if something had not been used.
+    """Models corrected as if something had not been used.
 
     Attributes:
         level: How they were corrected, a name in `LEVELS`.
-        t: The round they would go on with.
+        t: The round that training would continue with.
         updates: How many whole updates were left out.
         uses: How many times each sample of the removal was left out.
     """
@@ -60,9 +60,10 @@ def forget(
     Args:
         rounds: Consecutive rounds, recorded or from `simulate`; read once, one at a time.
         level: A name in `LEVELS`.
-        points: Of the quadrature, for path-integrated.
-        operator: The operator to use, where its exchange is not the one in memory. Corrections travel as parameters do.
-            In a part of a network, rounds are played by everybody: nobody knows whom a change has reached.
+        removal: What to forget.
+        points: Points of the quadrature, for path-integrated.
+        operator: The operator to use if participants do not exchange in memory. Corrections travel as parameters do. In
+            one part of a network, everybody repeats every round, because no part knows whom a change has reached.
 
     Returns:
         Everyone's corrected model, and how much was left out.
@@ -116,7 +117,7 @@ def _check_end(removal: Removal, span: Sequence[int], used: bool) -> None:
 
 
 def nothing_to_forget(removal: Removal, span: Sequence[int]) -> ValueError:
-    """The error to raise where none of the samples was used in these rounds."""
+    """The error to raise if none of the samples was used in these rounds."""
     rounds = span if removal.rounds is None else removal.rounds
     who = f"participants {', '.join(map(str, removal.nodes))} did not use" if removal.nodes else "nobody used"
     return ValueError(f"{who} any of these samples in rounds {rounds[0]} to {rounds[-1]}: nothing to forget.")
@@ -125,14 +126,14 @@ def nothing_to_forget(removal: Removal, span: Sequence[int]) -> ValueError:
 def repair(
     network: Network, corrected: Corrected, removal: Removal, rounds: int, *, operator: Operator | None = None
 ) -> Corrected:
-    """Train on without what was removed, which mends part of the error of a rough correction.
+    """Continue training without the removed data, which reduces the error of a rough correction.
 
     The rounds are those that would have followed, with their batches, mixing matrices and learning rates. Removed
-    samples are left out; a participant does no work, whether all its updates were removed or only some. What this
-    gains is measured in docs/applications.md. Cost: that of training.
+    samples are left out; a participant of which updates were removed, all or some, does no work. docs/applications.md
+    measures the gain. Cost: that of training.
 
     Args:
-        corrected: What `forget` returned.
+        corrected: From `forget`.
         removal: What was forgotten.
         rounds: How many more rounds to train.
         operator: As for `forget`.
@@ -156,7 +157,7 @@ def repair(
 
 
 class Level(NamedTuple):
-    """A way to forget."""
+    """A method of forgetting."""
 
     correct: Correct
     description: str

@@ -17,7 +17,7 @@ class Removal:
 
     Attributes:
         nodes: Participants whose updates are forgotten; with `samples`, only those participants' uses of them.
-        samples: Training samples, by their index in the training data, whoever drew them.
+        samples: Training samples, by their index in the training data, whichever participant drew them.
         rounds: The consecutive rounds in which they are forgotten (None: all).
 
     Example:
@@ -38,7 +38,7 @@ class Removal:
 
 
 class Part(NamedTuple):
-    """What is forgotten of one round: whole updates, and samples by their positions in the batches."""
+    """The part of one round to forget: whole updates, and samples by their positions in the batches."""
 
     updates: Bool[Tensor, " n"]
     samples: Bool[Tensor, "n steps batch"]
@@ -50,9 +50,9 @@ class Part(NamedTuple):
 
 
 def part_of(removal: Removal, draw: Draw, nodes: int, members: Sequence[int] = ()) -> Part:
-    """What is forgotten of the round with this draw. No data are read: the draw has the indices of the samples.
+    """The part to forget of the round with this draw. No data are read: the draw has the indices of the samples.
 
-    `members` are those of `nodes` participants whose rows the draw has, if not all.
+    `members` are the participants, of `nodes`, whose rows the draw has; empty if it has all.
     """
     batch = draw.batch.cpu()
     concerned = torch.full((nodes,), not removal.nodes)
@@ -70,7 +70,7 @@ def part_of(removal: Removal, draw: Draw, nodes: int, members: Sequence[int] = (
 def forgotten_samples(
     removal: Removal, draws: Iterable[Draw], nodes: int, members: Sequence[int] = ()
 ) -> Int[Tensor, " samples"]:
-    """The training samples used in what is forgotten, each once; those of `members`, if not all."""
+    """The training samples that the forgotten parts used, each once; of `members` if not of all."""
     used = [torch.zeros(0, dtype=torch.int64)]
     for draw in draws:
         part, batch = part_of(removal, draw, nodes, members), draw.batch.cpu()

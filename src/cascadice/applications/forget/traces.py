@@ -1,4 +1,4 @@
-"""How far models are from never having used something, and whether its samples can still be recognised."""
+"""How far models are from never having used some data, and whether its samples can still be recognised."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -15,7 +15,7 @@ from cascadice.engine.operator import row_measures
 from cascadice.influence.measures import per_sample
 
 Total = Callable[..., tuple[float, ...]]
-"""Own sums -> those of everybody."""
+"""Sums of this process -> sums over all processes."""
 
 
 def distance(
@@ -24,14 +24,14 @@ def distance(
 ) -> float:  # fmt: skip
     """The distance left to models that never used it: |θ_corrected − θ_replayed| / |θ_trained − θ_replayed|.
 
-    0 is as if never used, 1 as trained, more if the correction did harm, NaN if there was nothing to forget.
+    0: as if never used; 1: as trained; above 1: the correction did harm; NaN: there was nothing to forget.
 
     Args:
         corrected: The models that `forget` returned.
         trained: The models as they were trained.
         replayed: The models of an exact replay.
-        start: The replayed models before repair, if both the corrected and the replayed ones were repaired since.
-        total: Adds sums of squares of processes that have other participants.
+        start: The replayed models before repair, if both the corrected and the replayed ones were repaired afterwards.
+        total: Adds up sums of squares over processes.
 
     Returns:
         One number for all models together.
@@ -90,7 +90,7 @@ class Trace(NamedTuple):
 
 
 def trace(network: Network, participants: Participants, members: Samples) -> Trace:
-    """Measure these models on the test data, and how well `members` can be told from those, which were never used.
+    """Measure models on the test data, and how well `members` can be told from test samples, which were never used.
 
     Args:
         members: The forgotten samples; without any, the AUC is NaN.

@@ -1,4 +1,4 @@
-"""Whether the payments in `reward.json` are what the ledger gives: they are computed again, not believed."""
+"""Check that the payments in `reward.json` follow from the ledger, by computing them again."""
 
 import re
 from pathlib import Path
@@ -13,18 +13,18 @@ from cascadice.runs import store
 from cascadice.runs.folder import CHAIN, read_manifest
 
 TERMS = ("budget", "floor", "clawback", "payments", "rounds", "seal", "ledger")
-FIRST_RULE = "proportional"  # the only one of version 0.1.0, which did not note it
+FIRST_RULE = "proportional"  # the only rule of version 0.1.0, which did not save its name
 PAY_AGAIN = "Pay again, with cascadice reward --overwrite."
-AGAIN = "--overwrite --ledger DIR, where DIR is a new folder"  # a ledger is of one length of the run
+REDO = "--overwrite --ledger DIR, where DIR is a new folder"  # one ledger is for one length of the run
 TOLERANCE = 1e-5  # of the budget; the table has six digits after the point
 
 
 def audit(results: Json, folder: Path) -> list[str]:
-    """Compute the payments again from the ledger and compare; what was checked, in words.
+    """Compute the payments again from the ledger and compare; return sentences about what was checked.
 
     Raises:
-        ValueError: If the payments, or the table, are not what the ledger gives; or if that cannot be found out,
-            because the terms or the ledger are missing, or the ledger was altered.
+        ValueError: If the payments or the table do not follow from the ledger, or if that cannot be checked, because
+            the terms or the ledger are missing or the ledger was altered.
 
     Example:
         >>> audit(read_json(folder / "reward.json"), folder)  # doctest: +SKIP
@@ -44,30 +44,30 @@ def audit(results: Json, folder: Path) -> list[str]:
 
 
 def _later(kind: str, paid: list[int], run: Path) -> list[str]:
-    """That rounds recorded since are not paid for, in words; ValueError if they change what was paid for."""
+    """Say that later rounds are not paid for, if there are any; ValueError if they change what was paid for."""
     last = max(store.saved_rounds(run), default=-1)
     if (end := re.fullmatch(r"horizon, to the end of round (\d+)", kind)) and int(end[1]) < last:
         raise ValueError(
             f"it is about effects up to round {end[1]}, but the run is recorded up to round {last} by now. Repeat the "
-            f"command with {AGAIN}."
+            f"command with {REDO}."
         )
     if (hops := re.fullmatch(r"shares, (\d+) hops?", kind)) and len(paid) > 1:
-        following = paid[-1] + paid[-1] - paid[-2]  # where only some rounds are paid for, the next of them
+        following = paid[-1] + paid[-1] - paid[-2]  # the next round to pay for, if only every N-th is
         if following + int(hops[1]) - 1 <= last:
             return [f"The run went on: rounds after {paid[-1]} are not paid for. Repeat the command with --overwrite."]
     return []
 
 
 def ledger_of(results: Json, folder: Path) -> Ledger:
-    """The ledger that payments in a folder were made from; ValueError if nothing says so, or there is none."""
+    """The ledger from which payments in a folder were computed; ValueError if it is not named or not there."""
     if missing := [name for name in TERMS if name not in results]:
         raise ValueError(f"the payments cannot be computed again: it does not say {', '.join(missing)}. {PAY_AGAIN}")
-    noted = Path(str(results["ledger"]))
-    own = folder.parent / noted.name  # of this run, which may be a copy: the note is of where the ledger was then
-    place = next((place for place in (own, noted) if (place / CHAIN).exists()), None)
-    if place is None:
-        raise ValueError(f"the payments cannot be computed again: there is no ledger in {noted}. {PAY_AGAIN}")
-    return read_ledger(place)
+    named = Path(str(results["ledger"]))
+    beside = folder.parent / named.name  # first, because this run may be a copy of the one that was paid for
+    found = next((place for place in (beside, named) if (place / CHAIN).exists()), None)
+    if found is None:
+        raise ValueError(f"the payments cannot be computed again: there is no ledger in {named}. {PAY_AGAIN}")
+    return read_ledger(found)
 
 
 def _entered(ledger: Ledger, seal: str) -> list[int]:
@@ -92,9 +92,9 @@ def _compare(results: Json, contributions: torch.Tensor, nodes: list[int], run: 
     more: Json = {"others": others, "total": lambda own: [own[0] + weight]}
     terms: Json = {"floor": floor, "clawback": clawback, "rule": str(results.get("payout", FIRST_RULE))}
     payments = pay(contributions, budget, **terms, **more).payment.tolist()
-    rows, noted = {row[0]: row[1] for row in results["table"]["rows"]}, dict(enumerate(results["payments"]))
+    rows, listed = {row[0]: row[1] for row in results["table"]["rows"]}, dict(enumerate(results["payments"]))
     for place, (node, payment) in enumerate(zip(nodes, payments, strict=True)):
-        for paid in (noted.get(place), rows.get(node)):
+        for paid in (listed.get(place), rows.get(node)):
             if not isinstance(paid, (int, float)) or not abs(paid - payment) <= TOLERANCE * budget + 1e-6:
                 raise ValueError(f"it pays participant {node} {paid}; by the ledger it is {payment:.6g}.")
     if len(payments) != len(results["payments"]) or len(payments) != len(rows):
@@ -102,7 +102,7 @@ def _compare(results: Json, contributions: torch.Tensor, nodes: list[int], run: 
 
 
 def _others(results: Json, run: Path) -> tuple[int, float]:
-    """How many participants other processes pay, and the sum of their weights, which those processes told."""
+    """How many participants other processes pay, and the sum of their weights, as those processes reported it."""
     count, weight = results.get("others", 0), results.get("others_weight", 0.0)
     if not (isinstance(count, int) and isinstance(weight, (int, float)) and count >= 0 and 0 <= weight < float("inf")):
         raise ValueError(f"others and others_weight must be numbers from 0 on; found {count!r} and {weight!r}.")

@@ -11,19 +11,19 @@ from cascadice.applications.charts import (
     injected_in,
     lines,
     named,
-    noted_bounds,
     participants,
+    saved_bounds,
 )
 from cascadice.applications.plain import Json
 from cascadice.influence.uncertainty import bounds_of_totals
 
 
 def charts(results: Json) -> list[Json]:
-    """The charts of what is in `reward.json`."""
+    """The charts of `reward.json`."""
     updates, injected = np.array(results["contributions"], dtype=float), injected_in(results["table"])
     nodes = updates.shape[1]
     numbers = results.get("members") or list(range(nodes))  # of one process among several
-    bounds = noted_bounds(results.get("intervals", {}).get("payments"))
+    bounds = saved_bounds(results.get("intervals", {}).get("payments"))
     paid = bars(results["payments"], "--two", "participant %{y}: %{x:.2f}<extra></extra>", bounds, numbers)
     note = "Lines are 95 % intervals, from how much everybody's credit varies between rounds." if bounds else ""
     faulty = {k: named(k, injected) for k in injected}

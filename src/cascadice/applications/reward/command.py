@@ -1,4 +1,4 @@
-"""`cascadice reward`: enter everyone's contributions to a recorded run into a ledger, and share a budget by them."""
+"""`cascadice reward`: enter everyone's contributions to a run into a ledger, and share a budget by them."""
 
 import argparse
 

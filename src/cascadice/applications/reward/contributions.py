@@ -1,9 +1,11 @@
-"""What every participant contributed, round by round: three ways to score it. Negative contributions helped."""
+"""Three ways to score what every participant contributed in each round. Negative contributions helped."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Operator, Round
@@ -11,10 +13,14 @@ from cascadice.engine.operator import Exchange
 from cascadice.influence import by_participant, by_sample, full_horizon, whole_run_shares
 from cascadice.influence.checks import check_recording
 from cascadice.influence.readings import samples_of
-from cascadice.influence.run_at import Rounds
 from cascadice.influence.shares import mean_adjoint
+from cascadice.influence.weighted_run import Rounds
 from cascadice.influence.whole_run import WholeRun
 from cascadice.influence.whole_run_shares import POINTS
+
+ALL = -1  # the "sample" of a row about a whole update
+DTYPES = {"round": np.int32, "participant": np.int32, "sample": np.int64, "value": np.float64}
+Columns = dict[str, NDArray[Any]]
 
 CONTRIBUTIONS: Mapping[str, str] = {
     "whole-run-shares": "shares of what the whole run did to the loss of the final models",
@@ -24,9 +30,9 @@ CONTRIBUTIONS: Mapping[str, str] = {
 
 
 class Entry(NamedTuple):
-    """Everyone's contribution in one round: of whole updates and, if asked for, of each sample in `draw`, by index.
+    """Everyone's contribution in one round: of whole updates and, optionally, of each sample in `draw`, by index.
 
-    `nodes` are the numbers of these participants, if they are not all.
+    `nodes` are the numbers of the participants; empty if all are there.
     """
 
     round: int
@@ -34,6 +40,23 @@ class Entry(NamedTuple):
     samples: Float[Tensor, "n samples"] | None = None
     draw: Int[Tensor, "n samples"] | None = None
     nodes: tuple[int, ...] = ()
+
+
+def columns_of(entry: Entry) -> Columns:
+    """The rows of an entry in a ledger: one for each participant's whole update, then one for each sample drawn."""
+    values = entry.participants.detach().cpu().double().numpy()
+    nodes, samples = np.array(entry.nodes or range(len(values))), np.full(len(values), ALL)
+    if entry.samples is not None and entry.draw is not None:
+        drawn = entry.draw.reshape(-1).numpy()
+        used = drawn >= 0  # smaller batches are padded
+        nodes = np.concatenate([nodes, np.repeat(nodes, entry.draw.shape[1])[used]])
+        samples = np.concatenate([samples, drawn[used]])
+        values = np.concatenate([values, entry.samples.detach().cpu().double().reshape(-1).numpy()[used]])
+    if not np.isfinite(values).all():
+        wrong = values[~np.isfinite(values)][0]
+        raise ValueError(f"contributions must be finite to enter a ledger; found {wrong} in round {entry.round}.")
+    columns = {"round": np.full(len(values), entry.round), "participant": nodes, "sample": samples, "value": values}
+    return {name: column.astype(DTYPES[name]) for name, column in columns.items()}
 
 
 def by_whole_run(
@@ -45,16 +68,16 @@ def by_whole_run(
     samples: bool = False,
     played: Callable[[], None] | None = None,
 ) -> list[Entry]:
-    """Share what the whole run did to the final models, among participants and rounds.
+    """Share out what the whole run did to the final models, among participants and rounds.
 
     These are `influence.whole_run_shares`: over all rounds they sum to f(1) − f(0), up to the error of the quadrature.
     Cost: `points` × (a run with smaller learning rates, a sweep backwards).
 
     Args:
-        rounds: How many rounds were trained, to play them again; or all rounds of a recording.
-        points: Of the quadrature over the learning rate.
+        rounds: How many rounds were trained, to replay them; or all rounds of a recording.
+        points: Points of the quadrature over the learning rate.
         samples: Whether to score each sample too.
-        played: Called after each round that was played or scored.
+        played: Called after each round that was replayed or scored.
 
     Returns:
         An entry for each round.
@@ -67,7 +90,7 @@ def by_whole_run(
 
 
 def entries_of(shares: WholeRun, samples: bool, nodes: tuple[int, ...] = ()) -> list[Entry]:
-    """Whole-run shares as an entry for each round, with those of samples if asked for."""
+    """Whole-run shares as one entry per round, with the shares of samples if `samples`."""
     return [
         Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))._replace(nodes=nodes)
         for t, row in enumerate(shares.by_round)
@@ -78,7 +101,7 @@ def by_shares(
     network: Network, rounds: Sequence[Round], evaluation: Evaluation, *, points: int = 2, samples: bool = False,
     exchange: Exchange | None = None,
 ) -> Entry:  # fmt: skip
-    """Share what the updates of the first round did to everyone's loss after gossip, summed over all the rounds.
+    """Share out what the updates of the first round did to everyone's loss after gossip, summed over all the rounds.
 
         share_j = ∫₀¹ (A_j(α) − q_j ∇L(θ_j(α)))ᵀ Δ_j dα
         Σ_j share_j = Σ_{h≥1} Σ_k q_k (L(θ_k^{t+h}) − L(θ_k^{t+h} had nobody worked in round t))
@@ -89,9 +112,9 @@ def by_shares(
 
     Args:
         rounds: Consecutive rounds, one for each hop; the updates of the first are scored.
-        points: Of the quadrature over α.
+        points: Points of the quadrature over α.
         samples: Whether to score each sample too.
-        exchange: How what is sent is exchanged; in memory unless given.
+        exchange: The exchange to use; defaults to stacked averaging in memory.
 
     Returns:
         Everyone's contribution in the first round.
@@ -115,12 +138,12 @@ def by_horizon(
 ) -> Iterator[Entry]:  # fmt: skip
     """Score the effect of every round's updates on the final models, to first order, from the last round back.
 
-    As `influence.full_horizon`. Cost: about two training passes a round, samples included.
+    See `influence.full_horizon`. Cost: about two training passes a round, samples included.
 
     Args:
         backwards: Every round of the run, the last one first.
         samples: Whether to score each sample too.
-        exchange: How what is sent is exchanged; in memory unless given.
+        exchange: The exchange to use; defaults to stacked averaging in memory.
 
     Yields:
         Everyone's contribution in each round, from the last one back.
@@ -130,12 +153,14 @@ def by_horizon(
     """
     batches: list[Tensor] = []
 
-    def noted() -> Iterator[Round]:
+    def remembered() -> Iterator[Round]:
         for round_ in backwards:
             batches.append(round_.draw.batch.cpu().flatten(1))
             yield round_
 
-    for scored in full_horizon(network, noted(), evaluation, samples=samples, operator=Operator(network, exchange)):
+    for scored in full_horizon(
+        network, remembered(), evaluation, samples=samples, operator=Operator(network, exchange)
+    ):
         batch = batches.pop()
         entry = Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))
         yield entry._replace(nodes=network.members)

@@ -1,7 +1,7 @@
 """The ledger: an append-only record on disk of who contributed how much, by round and by sample. Negative helped.
 
 A ledger's folder
-    chain.jsonl              a header that says what the ledger is of, then a line for each part that was entered;
+    chain.jsonl              a header that describes the ledger, then a line for each part that was entered;
                              each line's seal is a digest of the line and of the seal before it
     part-00000007.parquet    the rows of round 7: round, participant, sample (-1: the whole update), value
 Lines are never removed: a damaged part is entered again, on a new line. A folder has one writer at a time.
@@ -10,6 +10,7 @@ Lines are never removed: a damaged part is entered again, on a new line. A folde
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice import files
-from cascadice.applications.reward.contributions import Entry
-from cascadice.applications.reward.ledger_parts import ALL, DTYPES, Columns, columns_of, read_part, write_part
+from cascadice.applications.reward.contributions import ALL, DTYPES, Columns, Entry, columns_of
 from cascadice.files import checksums, jsonl
 from cascadice.files.digests import check_ordinary
 from cascadice.files.locks import LOCK
@@ -30,7 +30,7 @@ from cascadice.runs.folder import CHAIN, writing
 
 FORMAT = "cascadice-ledger-1"
 NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
-"""Settings that the header leaves out at these values, so that a setting added later keeps old ledgers readable."""
+"""Settings that the header omits at these values, so that ledgers from before a setting existed stay readable."""
 
 RESTORE = "Restore it from a copy, or enter the rounds into another ledger (--ledger)"
 
@@ -38,7 +38,7 @@ RESTORE = "Restore it from a copy, or enter the rounds into another ledger (--le
 class ChainLine(NamedTuple):
     """One line of the chain: the round, the size and digest of its part, and the seal over all lines so far.
 
-    `hmac` is over the seal, with a secret key; empty if the line was entered without one.
+    `hmac` signs the seal with a secret key; empty if the line was entered without one.
     """
 
     round: int
@@ -53,11 +53,11 @@ class Ledger:
     """A ledger as read from disk.
 
     Attributes:
-        note: What the ledger is of: the run, the kind of contribution and its settings.
-        chain: One line for each part ever entered, in the order in which they were.
-        seal: A digest of everything entered. A copy kept elsewhere reveals lines removed from the end of the chain.
-        rows: All undamaged rows, in the order of rounds.
-        problems: What is wrong with the part of each damaged round, whose rows are left out.
+        note: What the ledger describes: the run, the kind of contribution and its settings.
+        chain: One line for each part ever entered, in order.
+        seal: A digest of everything entered. A copy kept elsewhere reveals whether lines were removed from the end.
+        rows: All undamaged rows, ordered by round.
+        problems: Round -> what is wrong with its part; the rows of such rounds are left out.
     """
 
     folder: Path
@@ -77,20 +77,23 @@ class Ledger:
 def enter(
     folder: files.Folder, note: Mapping[str, str], entries: Iterable[Entry], sign: Callable[[str], str] | None = None
 ) -> None:
-    """Append entries to the ledger in a folder, or start one. An entry is written whole or not at all.
+    """Append entries to the ledger in a folder, or start a ledger. An entry is written whole or not at all.
 
     A round that is entered again replaces its rows; the chain keeps both lines.
 
     Args:
-        folder: An empty or new folder, or one that holds a ledger of the same note.
-        note: What the ledger is of; at least "run" and "kind".
+        folder: An empty or new folder, or one that holds a ledger with the same note.
+        note: What the ledger describes; at least "run" and "kind".
         entries: From `contributions.by_whole_run`, `by_shares` or `by_horizon`; all finite.
-        sign: From a seal to its signature with a secret key: `partial(seals.signature, key)`.
+        sign: Signs a seal with a secret key: `partial(seals.signature, key)`.
 
     Example:
         >>> enter("ledger", {"run": "mine", "kind": "shares, 1 hop"}, [by_shares(network, rounds[:1], evaluation)])
         >>> by_round(read_ledger("ledger")).shape
     """
+    import pyarrow as pa
+    from pyarrow import parquet
+
     folder = Path(folder)
     with writing(folder):
         if (folder / CHAIN).exists():
@@ -103,8 +106,10 @@ def enter(
             seal = _digest(header.encode())
         end = len(jsonl.complete((folder / CHAIN).read_bytes()))
         for entry in entries:
-            write_part(_part(folder, entry.round), columns_of(entry))
-            content = _part(folder, entry.round).read_bytes()
+            columns, path = columns_of(entry), _part(folder, entry.round)
+            with files.replacing(path) as draft:
+                parquet.write_table(pa.table(columns), draft)
+            content = path.read_bytes()
             line = _sealed(seal, entry.round, len(content), _digest(content))
             line = line if sign is None else line._replace(hmac=sign(line.seal))
             fields = {name: value for name, value in line._asdict().items() if value != ""}
@@ -113,21 +118,23 @@ def enter(
 
 
 def check_free(folder: files.Folder) -> None:
-    """Raise ValueError if the folder holds other files: influence tables name their parts in the same way."""
+    """Raise ValueError if the folder holds other files, such as an influence table, whose parts have the same names."""
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
+    if not folder.exists():
+        return
+    if not folder.is_dir():
         raise ValueError(f"{folder} is a file; a ledger needs a folder. Choose another (--ledger).")
-    if folder.exists() and any(path.name != LOCK and not files.DRAFT.fullmatch(path.name) for path in folder.iterdir()):
+    if any(path.name != LOCK and not files.DRAFT.fullmatch(path.name) for path in folder.iterdir()):
         raise ValueError(f"{folder} holds other files; a ledger needs a folder of its own. Choose another (--ledger).")
 
 
 def ledger_note(folder: files.Folder) -> dict[str, str]:
-    """What the ledger in a folder is of, from its header alone."""
+    """The note of the ledger in a folder, from its header alone."""
     return _complete(_read_chain(Path(folder) / CHAIN)[0])
 
 
 def _complete(note: Mapping[str, str]) -> dict[str, str]:
-    """A note with its defaults. Shares of a whole run were called whole-run once."""
+    """A note with its defaults. Older versions called whole-run-shares whole-run."""
     kind = note["kind"].replace("whole-run, ", "whole-run-shares, ") if "kind" in note else ""
     return {**NOTE_DEFAULTS, **note, **({"kind": kind} if kind else {})}
 
@@ -136,16 +143,16 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     """Read and verify a ledger. Missing, truncated or altered parts are listed in `problems`; the others are read.
 
     Args:
-        note: What the ledger should be of, if that is to be checked.
+        note: The note that the ledger must have; not checked by default.
         seal: A seal kept from an earlier reading, to check that nothing was removed since.
 
     Returns:
-        The ledger, with what is wrong with damaged parts.
+        The ledger; `problems` lists damaged parts.
 
     Raises:
         FileNotFoundError: If there is no ledger.
-        ValueError: If the chain was altered, a part that agrees with it is not what the run's list of checksums says,
-            the ledger is of another note, or its chain does not contain `seal`.
+        ValueError: If the chain was altered, a part disagrees with the run's list of checksums, the ledger has another
+            note, or its chain does not contain `seal`.
 
     Example:
         >>> read_ledger("runs/demo/ledger").problems  # doctest: +SKIP
@@ -154,7 +161,7 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     folder = Path(folder)
     if not (folder / CHAIN).exists():
         raise FileNotFoundError(f"{folder} holds no ledger: there is no {CHAIN}. Make one with cascadice reward.")
-    note_read, opening, chain = _read_chain(folder / CHAIN)
+    note_read, first_seal, chain = _read_chain(folder / CHAIN)
     problems, parts = {}, [{name: np.empty(0, dtype=dtype) for name, dtype in DTYPES.items()}]
     for t, line in sorted({line.round: line for line in chain}.items()):
         path = _part(folder, t)
@@ -163,24 +170,25 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
             problems[t] = problem
         elif content is not None:
             checksums.verify(path, remedy=RESTORE)
-            parts.append(read_part(content))
+            parts.append(_read_part(content))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
-    seals = (opening, *(line.seal for line in chain))
+    seals = (first_seal, *(line.seal for line in chain))
     ledger = Ledger(folder, _complete(note_read), chain, seals[-1], rows, problems)
     if seal is not None and seal not in seals:
         raise ValueError(f"{folder} lacks the entries sealed by {seal[:12]}…: lines were removed from its chain's end.")
     expected = ledger.note if note is None else _complete(note)
     for name in (*expected, *ledger.note):
         if expected.get(name) != ledger.note.get(name):
-            what = "another run" if name == "run" else "other settings"
-            wrong = f"its {name} is {ledger.note.get(name)!r}, not {expected.get(name)!r}"
-            remedy = "Keep the new ledger in another folder (--ledger)."
-            raise ValueError(f"{folder} is the ledger of {what}: {wrong}. {remedy}")
+            raise ValueError(
+                f"{folder} is the ledger of {'another run' if name == 'run' else 'other settings'}: its {name} is "
+                f"{ledger.note.get(name)!r}, not {expected.get(name)!r}. Keep the new "
+                "ledger in another folder (--ledger)."
+            )
     return ledger
 
 
 def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]:
-    """The header's note and seal, and the lines, each of which must follow from those before it."""
+    """The header's note and seal, and the lines; ValueError unless each line follows from those before it."""
     remedy = "Restore the file, or start a ledger elsewhere."
     check_ordinary(path)
     lines = [_parsed(line) for line in jsonl.complete(path.read_bytes()).split(b"\n")[:-1]]
@@ -189,24 +197,23 @@ def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]
     header, *rest = (line or {} for line in lines)
     if header.get("format") != FORMAT or not isinstance(header.get("note"), dict):
         raise ValueError(f"{path} must begin with a ledger's header of format {FORMAT}; found {header}.")
-    opening = seal = _digest(_header(header["note"]).encode())
+    first_seal = seal = _digest(_header(header["note"]).encode())
     chain: list[ChainLine] = []
     for number, line in enumerate(rest, start=2):
         expected = _sealed(seal, line.get("round"), line.get("bytes"), line.get("sha256"), line.get("hmac", ""))
         if {"hmac": "", **line} != expected._asdict() or not isinstance(expected.hmac, str):
-            wrong = "does not follow from those before it: lines were altered or removed"
-            raise ValueError(f"line {number} of {path} {wrong}. {remedy}")
+            altered = "does not follow from those before it: lines were altered or removed"
+            raise ValueError(f"line {number} of {path} {altered}. {remedy}")
         chain.append(expected)
         seal = expected.seal
-    return header["note"], opening, tuple(chain)
+    return header["note"], first_seal, tuple(chain)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        content = jsonl.parse(line)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
+    with suppress(ValueError):
+        if isinstance(content := jsonl.parse(line), dict):
+            return content
+    return None
 
 
 def _digest(content: bytes) -> str:
@@ -233,11 +240,22 @@ def _part(folder: Path, t: int) -> Path:
     return folder / f"part-{t:08d}.parquet"
 
 
+def _read_part(content: bytes) -> Columns:
+    """The rows of a round, from the content of its file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = parquet.read_table(pa.BufferReader(content))
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    no_samples = np.full(table.num_rows, ALL, dtype=np.int64)  # older versions wrote parts without this column
+    return {"sample": no_samples, **columns}
+
+
 def totals(ledger: Ledger, *by: str) -> Columns:
     """Sum contributions by any of "round", "participant" and "sample".
 
     Args:
-        by: Names of columns. With "sample" the rows of samples are summed, otherwise those of whole updates.
+        by: Names of columns. With "sample", sum the rows of samples; otherwise those of whole updates.
 
     Returns:
         A column for each name in `by`, then "entries", which counts the terms of each sum, and "value".
@@ -259,7 +277,7 @@ def totals(ledger: Ledger, *by: str) -> Columns:
 
 
 def by_round(ledger: Ledger) -> Float[Tensor, "rounds n"]:
-    """Everyone's contribution in every round of the ledger: what `payouts.pay` takes.
+    """Everyone's contribution in every round of the ledger; the input of `payouts.pay`.
 
     Args:
         ledger: From `read_ledger`.

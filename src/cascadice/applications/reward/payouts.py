@@ -13,13 +13,13 @@ from cascadice import seeds
 from cascadice.influence.uncertainty import NORMAL, Bounds, bounds_of_totals, half_width
 from cascadice.names import lookup
 
-DRAWS = 1000  # of everybody's credit, for the intervals of payments
+DRAWS = 1000  # random draws of everybody's credit, for the intervals of payments
 
 
 class PayoutRule(NamedTuple):
-    """Turns credit into non-negative weights; payments above the floor are in proportion to them.
+    """Turns credit into non-negative weights; payments above the floor are proportional to them.
 
-    Entry by entry: of several processes, each gives the credit of its own participants.
+    `weights` works entry by entry, because a process knows only the credit of its own participants.
     """
 
     weights: Callable[[Float[Tensor, " n"]], Float[Tensor, " n"]]
@@ -48,24 +48,24 @@ class Payout(NamedTuple):
 
 
 Total = Callable[[Sequence[float]], Sequence[float]]
-"""From sums of the weights here to those of everybody."""
+"""Sums of weights in this process -> sums over all processes."""
 
 
 def itself(sums: Sequence[float]) -> Sequence[float]:
-    """The total where everybody is here."""
+    """The total if this process has all participants."""
     return sums
 
 
 class Terms(NamedTuple):
-    """On which terms a budget is shared.
+    """The terms on which a budget is shared.
 
     Attributes:
-        floor: What everyone is paid at least.
-        clawback: What harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds; 0
-            forgives all harm; more than 1 punishes it.
+        floor: The least that everyone is paid.
+        clawback: How much harm costs, per unit of help: 1 pays by the net contribution, which is additive over rounds;
+            0 forgives all harm; more than 1 punishes it.
         rule: A name in `PAYOUT_RULES`.
-        others: How many more share the budget, whose contributions are known elsewhere.
-        total: From sums of the weights here to those of everybody.
+        others: How many participants of other processes share the budget.
+        total: Adds up sums of weights over processes.
     """
 
     budget: float
@@ -76,7 +76,7 @@ class Terms(NamedTuple):
     total: Total = itself
 
     def weigh(self, credit: Float[Tensor, "*draws n"]) -> tuple[float, Tensor, Tensor]:
-        """What is left above the floors, everyone's weight in it by this credit, and the sum of all weights."""
+        """The budget above the floors, everyone's weight by this credit, and the sum of all weights."""
         weights, people = PAYOUT_RULES[self.rule].weights(credit), credit.shape[-1] + self.others
         everybody = torch.tensor(self.total(weights.sum(-1).reshape(-1).tolist()), dtype=torch.float64)
         return max(self.budget - people * self.floor, 0.0), weights, everybody.view(*credit.shape[:-1], 1)
@@ -102,13 +102,13 @@ def pay(
     Args:
         contributions: The influence of everyone in each round; negative helped.
         budget: What is shared.
-        floor: This and what follows is explained at `Terms`.
+        floor: This and the following arguments are explained at `Terms`.
 
     Returns:
         What everyone is paid, and why.
 
     Raises:
-        ValueError: Where nobody helped, contributions are not finite, or the terms cannot be met.
+        ValueError: If nobody helped, contributions are not finite, or the terms cannot be met.
 
     Example:
         >>> pay(torch.tensor([[-3.0, -1.0, 2.0]]), 100.0).payment
@@ -116,8 +116,9 @@ def pay(
     """
     nodes, values = contributions.shape[1], contributions.double().cpu()
     if not values.numel():
-        found = f"{len(values)} and {nodes}"
-        raise ValueError(f"contributions must cover at least one round and participant; found {found}.")
+        raise ValueError(
+            f"contributions must cover at least one round and participant; found {len(values)} and {nodes}."
+        )
     if len(wrong := (~values.isfinite()).nonzero()):
         t, node = wrong[0].tolist()
         raise ValueError(f"contributions must be finite; participant {node}'s in row {t} is not. Leave that row out.")
@@ -134,14 +135,14 @@ def pay(
 
 
 def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.0) -> Bounds:
-    """The 95 % intervals of everyone's credit, by how much it varies between rounds; NaN of one round.
+    """The 95 % intervals of everyone's credit, from how much it varies between rounds; NaN with one round.
 
     Args:
         contributions: The influence of everyone in each round; negative helped.
-        clawback: What harm costs, per unit of help.
+        clawback: How much harm costs, per unit of help.
 
     Returns:
-        Where each credit may lie.
+        The ends of the interval of each credit.
 
     Example:
         >>> credit_bounds(torch.tensor([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).low.round(1)
@@ -151,20 +152,20 @@ def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.
 
 
 def payment_bounds(contributions: Float[Tensor, "rounds n"], terms: Terms) -> Bounds:
-    """The 95 % intervals of payments, by how much everyone's credit varies between rounds; NaN of one round.
+    """The 95 % intervals of payments, from how much everyone's credit varies between rounds; NaN with one round.
 
         credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
 
-    Who is paid more leaves less for others, so credits are drawn together, 1,000 times, each as widely as its own
-    interval says (`credit_bounds`), and every draw is paid; the interval holds 95 % of the payments. Draws are the same
-    each time. Cost: 1,000 × R × n multiplications.
+    A higher payment leaves less for the others, so the credits of all are drawn together, 1,000 times, each as widely
+    as its own interval (`credit_bounds`), and every draw is paid out. The interval holds 95 % of these payments. The
+    draws are seeded. Cost: 1,000 × R × n multiplications.
 
     Args:
         contributions: The influence of everyone in each round; negative helped.
-        terms: On which the budget is shared.
+        terms: The terms on which the budget is shared.
 
     Returns:
-        Where each payment may lie.
+        The ends of the interval of each payment.
 
     Example:
         >>> low, high = payment_bounds(torch.tensor([[-3.0, -1.0], [-3.1, -0.8], [-2.9, -1.1]]), Terms(100.0))
@@ -190,7 +191,7 @@ def _credit_by_round(contributions: Float[Tensor, "rounds n"], clawback: float) 
 
 
 def check_terms(nodes: int, budget: float, floor: float, clawback: float, rule: str = "proportional") -> None:
-    """Raise ValueError if `nodes` participants cannot be paid on these terms."""
+    """Raise ValueError unless `nodes` participants can be paid on these terms."""
     lookup(PAYOUT_RULES, rule, "payout rule")
     if not 0 < budget < float("inf"):
         raise ValueError(f"the budget must be positive and finite; found {budget:g}.")

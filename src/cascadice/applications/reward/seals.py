@@ -1,4 +1,4 @@
-"""Seals with a secret key: who lacks the key can neither change a ledger nor make another one that passes for it."""
+"""Seals with a secret key: without the key, nobody can change a ledger or forge another that passes for it."""
 
 import hmac
 import json
@@ -17,10 +17,10 @@ MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
 
 
 def read_key(path: str | None, *folders: Path) -> bytes | None:
-    """Read a secret key from a file, which must not lie in any of these folders; None: no key.
+    """Read a secret key from a file that must not lie in any of these folders; None without a path.
 
     Raises:
-        ValueError: If the file holds fewer than 16 bytes, or lies beside what it is to protect.
+        ValueError: If the file holds fewer than 16 bytes, or lies in a folder that the key protects.
 
     Example:
         >>> read_key("/home/me/ledger.key", Path("runs/demo"))  # doctest: +SKIP
@@ -28,23 +28,23 @@ def read_key(path: str | None, *folders: Path) -> bytes | None:
     """
     if path is None:
         return None
-    place = Path(os.path.realpath(path))  # not Path.resolve, which fails on links in a circle
-    if inside := next((folder for folder in folders if place.is_relative_to(os.path.realpath(folder))), None):
+    file = Path(os.path.realpath(path))  # not Path.resolve, which fails on links in a circle
+    if inside := next((folder for folder in folders if file.is_relative_to(os.path.realpath(folder))), None):
         raise ValueError(f"the key {path} lies in {inside}, the folder that it protects. Keep it elsewhere.")
-    check_ordinary(place)
-    key = place.read_bytes().strip()
+    check_ordinary(file)
+    key = file.read_bytes().strip()
     if len(key) < FEWEST_BYTES:
         raise ValueError(f"the key in {path} must have at least {FEWEST_BYTES} bytes; found {len(key)}. {MAKE_ONE}")
     return key
 
 
 def signature(key: bytes, seal: str) -> str:
-    """HMAC-SHA-256 over a line's seal, which is a digest of that line and of all before it."""
+    """HMAC-SHA-256 of a line's seal, which is a digest of that line and all before it."""
     return hmac.new(key, f"cascadice ledger {seal}".encode(), "sha256").hexdigest()
 
 
 def terms_signature(key: bytes, results: Json) -> str:
-    """HMAC-SHA-256 over the terms of payments and the seal of their ledger: together they determine the payments."""
+    """HMAC-SHA-256 of the terms of payments and the seal of their ledger, which together determine the payments."""
     terms = json.dumps({name: results.get(name) for name in TERMS}, sort_keys=True)
     return hmac.new(key, f"cascadice payments {terms}".encode(), "sha256").hexdigest()
 
@@ -55,9 +55,9 @@ def check_terms_sealed(results: Json, key: bytes) -> None:
     Example:
         >>> check_terms_sealed(read_json(folder / "reward.json"), read_key("/home/me/ledger.key"))  # doctest: +SKIP
     """
-    found = str(results.get(TERMS_SEAL, ""))
-    if not hmac.compare_digest(found.encode(), terms_signature(key, results).encode()):
-        how = "sealed with another key, or altered" if found else "not sealed"
+    written = str(results.get(TERMS_SEAL, ""))
+    if not hmac.compare_digest(written.encode(), terms_signature(key, results).encode()):
+        how = "sealed with another key, or altered" if written else "not sealed"
         again = "Pay again with --overwrite and --seal."
         raise ValueError(f"the terms of the payments (budget, floor, clawback, payout) were {how}. {again}")
 

@@ -1,54 +1,22 @@
-"""What `cascadice reward` says: who is paid what, why, and how sure that is."""
+"""The sentences of `cascadice reward`: who is paid what, why, and how certain that is."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from cascadice.applications.plain import Json
 from cascadice.applications.reward.payouts import PAYOUT_RULES
-from cascadice.applications.writer import agreed
 from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import Bounds, overlapping
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.words import missed
 
-TERMS = ("run", "title", "budget", "floor", "clawback", "payout", "note")  # the same in all processes
 GAP = ("untrained", "trained", "gap", "points")
-NEGLIGIBLE = 0.01  # gaps below this part of the change need no advice
-
-
-def everybody(parts: Sequence[Json]) -> Json:
-    """The payments of all processes, from what each of them wrote about its own participants."""
-    if any(part.get("rounds") != parts[0].get("rounds") for part in parts):
-        raise ValueError("the ledgers of these processes hold different rounds. Start a new ledger with --ledger.")
-    agreed(parts, *TERMS)
-    rows = sorted((row for part in parts for row in part["table"]["rows"]), key=lambda row: -row[1])
-    names = ("members", "payments", "credit", "earned", "lost")
-    whole = {
-        **parts[0],
-        "table": {**parts[0]["table"], "rows": rows},
-        **{name: [value for part in parts for value in part[name]] for name in names},
-        "intervals": {
-            name: [ends for part in parts for ends in part["intervals"][name]] for name in parts[0]["intervals"]
-        },
-        "seal": [part["seal"] for part in parts],
-    }
-    whole["others"] = len(parts[0]["members"]) + parts[0]["others"] - len(whole["members"])
-    if all("contributions" in part for part in parts):
-        by_round = zip(*(part["contributions"] for part in parts), strict=True)
-        whole["contributions"] = [[value for own in each for value in own] for each in by_round]
-    return {**whole, "findings": sentences(whole)}
-
-
-def length(results: Json) -> int | None:
-    """How many rounds the run had whose final models payments are for; None if they are for effects on rounds."""
-    last = re.fullmatch(r"whole-run-shares, .*to the end of round (\d+)", results["note"]["kind"])
-    return None if last is None else int(last[1]) + 1
+NEGLIGIBLE = 0.01  # gaps below this fraction of the change need no advice
 
 
 def gap_in_words(untrained: float, trained: float, gap: float, points: int = POINTS) -> str:
-    """What training did as a whole, and by how much contributions miss it."""
+    """What training did to the loss, and by how much contributions miss it."""
     change = trained - untrained
     off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
     sums = (
@@ -63,24 +31,8 @@ def gap_in_words(untrained: float, trained: float, gap: float, points: int = POI
     return f"{sums}With smooth activations, more --points close that gap."
 
 
-def check_gap(untrained: float, trained: float, gap: float, points: int, begun: bool) -> None:
-    """Refuse contributions that miss what training did by more than all of it, or have the opposite sign.
-
-    Args:
-        begun: Whether they are in a ledger already, which takes no others.
-    """
-    change = trained - untrained
-    if abs(gap) <= abs(change):
-        return
-    raise ValueError(
-        f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
-        f"{points} point{'s' * (points > 1)} they sum to {change + gap:+.4f}. Ask for more: --points {2 * points}"
-        + (" --ledger DIR." if begun else ".")
-    )
-
-
 def sentences(results: Json) -> list[str]:
-    """Who is paid what, and why: what `reward.json` says in words; `seal` is a list of those of several processes."""
+    """Who is paid what, and why, from `reward.json`; of several processes, `seal` is a list."""
 
     def names(nodes: list[int]) -> str:
         each = (numbers[k] for k in nodes)
@@ -117,10 +69,10 @@ def _because(unpaid: list[int]) -> str:
 
 
 def _sealed(seal: str | Sequence[str]) -> str:
-    kept = "A copy kept elsewhere reveals removed entries."
+    advice = "A copy kept elsewhere reveals removed entries."
     if isinstance(seal, str):
-        return f"Ledger seal: {seal[:16]}… (in full in reward.json). {kept}"
-    return f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json. {kept}"
+        return f"Ledger seal: {seal[:16]}… (in full in reward.json). {advice}"
+    return f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json. {advice}"
 
 
 def _bounds(ends: Sequence[Sequence[float | None]]) -> Bounds:
@@ -128,7 +80,7 @@ def _bounds(ends: Sequence[Sequence[float | None]]) -> Bounds:
 
 
 def _overlapping(payments: Bounds, best: int) -> str:
-    """With how many others the highest payment may change places; of one round, that this is not known."""
+    """With how many others the highest payment may change places; with one round, that this is unknown."""
     if len(payments.low) < 2:
         return ""
     if np.isnan(payments.low[best]):

@@ -1,4 +1,4 @@
-"""What a comparison of estimates with training again means, in sentences."""
+"""The sentences of `cascadice validate`: what a comparison of estimates with retrained networks means."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -9,19 +9,19 @@ from cascadice.applications.validate.estimates import Setting
 from cascadice.applications.validate.idea import Checked
 
 GOOD = 0.7  # LDS
-FEWEST = 16  # subsets: with fewer, intervals by resampling are too narrow; of a perfect ranking they have no width
+FEWEST = 16  # subsets; with fewer, intervals by resampling are too narrow, and a perfect ranking has none at all
 
 
 def advise(
     checked: Sequence[Checked], setting: Setting, trained: float, retrained: Tensor, quality: tuple[str, Tensor]
 ) -> list[str]:
-    """Which estimates to trust, how that was found, and how good the network is.
+    """Which estimates to trust, how that was measured, and how good the network is.
 
     Args:
         checked: Estimates, the best first.
         trained: f of the run itself.
         retrained: f of the network trained on each subset.
-        quality: What the run's models are judged by, and its value for each of them.
+        quality: The name of the measure of the run's models, and its value for each model.
     """
     measure, values = quality
     low, high = float(retrained.min()), float(retrained.max())
@@ -40,10 +40,10 @@ def advise(
 
 
 def trust(checked: Sequence[Checked]) -> str:
-    """One sentence: the estimate to trust, and those that rank subsets the wrong way round.
+    """Name the estimate to trust, and those that rank subsets the wrong way round.
 
     Args:
-        checked: What `validate` returned: estimates, the best first.
+        checked: From `validate`: estimates, the best first.
 
     Returns:
         A sentence.
@@ -74,7 +74,7 @@ def _too_few(best: Checked) -> bool:
 
 
 def _comparable(checked: Sequence[Checked]) -> list[str]:
-    """Which of the others may be as good as the best, and which are clearly worse: by how far they are behind it."""
+    """Which of the others may be as good as the best, and which are clearly worse."""
     best, *others = checked
     few, useful = _too_few(best), [one for one in others if best.lds.low > 0 and one.lds.low > 0]
     worse = [] if few else [one for one in useful if _clearly_behind(one)]
@@ -90,7 +90,7 @@ def _comparable(checked: Sequence[Checked]) -> list[str]:
 
 
 def _clearly_behind(one: Checked) -> bool:
-    """Whether it is worse than the best over nearly all resamples of the subsets."""
+    """Whether it is worse than the best in nearly all resamples of the subsets."""
     return one.behind is not None and round(one.behind[0], 2) > 0  # as it is printed
 
 

@@ -7,7 +7,7 @@ from cascadice.applications.plain import Json, short
 
 
 def charts(results: Json) -> list[Json]:
-    """The charts of what is in `validate.json`."""
+    """The charts of `validate.json`."""
     estimates = results["estimates"]
     return [_scores(estimates, _setting(results)), *(_subsets(one, results["retrained"]) for one in estimates)]
 

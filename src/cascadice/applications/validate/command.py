@@ -1,4 +1,4 @@
-"""`cascadice validate`: which estimates of influence predict what training without some data shows."""
+"""`cascadice validate`: find out which estimates of influence predict what training without some data shows."""
 
 import argparse
 

@@ -19,11 +19,11 @@ FEW_HOPS = 4
 
 
 class Setting(NamedTuple):
-    """What estimates are asked: the run, what its final models are measured on, and which subsets to predict.
+    """What estimates are about: the run, the data its final models are evaluated on, and the subsets to predict.
 
     Attributes:
-        rounds: How many rounds the run has; they are played.
-        keep: The part of the participants or samples that subsets keep, to the nearest whole number of them.
+        rounds: How many rounds the run has; they are replayed.
+        keep: The fraction of participants or samples that subsets keep, to the nearest whole number of them.
         samples: Whether samples are scored, or participants.
     """
 
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
     @property
     def part(self) -> float:
-        """The part that subsets actually keep: of 8 participants, 0.75 at keep=0.8."""
+        """The fraction that subsets actually keep: of 8 participants, 0.75 at keep=0.8."""
         return self.kept / self.size
 
     @property
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A way to score everybody over a whole run."""
+    """An estimate that scores everybody over a whole run."""
 
     scores: Callable[[Setting], Tensor]
     name: str
@@ -69,9 +69,9 @@ class Kind(NamedTuple):
     """Its approximate cost, for a forecast."""
     of_samples: bool = True
     unasked: bool = True
-    """Whether it is checked where no estimates are named."""
+    """Whether it is checked by default."""
     by_class: bool = False
-    """Whether it predicts class by class, and its scores are packed; the others predict by sums."""
+    """Whether it predicts class by class, with packed scores; the others predict by sums."""
 
 
 def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: Any) -> Tensor:
@@ -80,7 +80,7 @@ def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: An
 
 
 def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
-    """Scores of single rounds, summed; where only every N-th round is scored, it stands for N rounds."""
+    """Sum scores of single rounds; if only every N-th round is scored, it counts for N rounds."""
     (network, rounds, evaluation, _, samples), every = setting, -(-setting.rounds // SCORED)
     hops = min(hops, rounds)
     played = simulate(network, rounds, window=hops, taped=samples)
@@ -136,7 +136,7 @@ def kinds_of(samples: bool) -> list[str]:
 
 
 def name_of(kind: str, setting: Setting) -> str:
-    """What tables and pictures call the estimate."""
+    """The name of the estimate in tables and pictures."""
     return ESTIMATES[kind].name.format(part=setting.part)
 
 
@@ -147,11 +147,11 @@ def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"] | Float[Tens
         kind: A name of `ESTIMATES`.
 
     Returns:
-        A score for each, whose sums over subsets are to predict networks that are trained on these subsets; or what
-        `ByClass` packs.
+        A score for each, whose sums over subsets predict networks trained on these subsets; or the packed scores of
+        `ByClass`.
 
     Raises:
-        ValueError: Where there is no such kind, or it does not score samples.
+        ValueError: If there is no such kind, or it does not score samples.
 
     Example:
         >>> estimate("whole-run", Setting(network, 100, evaluate_on(network), keep=0.8))
@@ -161,12 +161,12 @@ def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"] | Float[Tens
 
 
 def read_scores(kind: str, setting: Setting, scores: Tensor) -> Tensor | ByClass:
-    """What `estimate` gave, ready to predict."""
+    """The result of `estimate`, ready to predict."""
     return unpack(scores, setting.part) if ESTIMATES[kind].by_class else scores
 
 
 def check_kind(kind: str, samples: bool) -> None:
-    """The estimate must exist, and score samples where they are asked for."""
+    """Raise ValueError unless the estimate exists and, if `samples`, scores samples."""
     if not lookup(ESTIMATES, kind, "estimate").of_samples and samples:
         known = ", ".join(kinds_of(samples=True))
         raise ValueError(f"the estimate {kind!r} scores participants only. For samples use any of {known}.")

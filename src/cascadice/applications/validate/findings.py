@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cascadice.applications.plain import Json, plain
+from cascadice.applications.plain import Json
 from cascadice.applications.validate import idea
 from cascadice.applications.validate.advice import advise, interval_text
 from cascadice.applications.validate.charts import charts
 from cascadice.applications.validate.command import EVAL_SAMPLES
 from cascadice.applications.validate.estimates import ESTIMATES, Setting
 from cascadice.applications.validate.idea import Checked, Plan, Results, Trained
-from cascadice.applications.writer import Section, Writer, open_writer
+from cascadice.applications.writer import Section, Writer, open_writer, resumable
 from cascadice.console import track
 from cascadice.engine import evaluate
 from cascadice.files.tensors import read_tensors, write_tensors
@@ -28,7 +28,7 @@ from cascadice.runs.playing import playable
 from cascadice.runs.recording import Recording
 from cascadice.runs.round_metrics import quality
 
-COMMAND, KEPT = "validate", "retrained.safetensors"
+SAVED = "retrained.safetensors"
 COLUMNS = ("estimate", "LDS", "95 % interval", "behind the best", "Pearson", "leave-one-out", "cost in trainings")
 SECTION = Section(
     "Which estimate of influence predicts training without some data?",
@@ -40,13 +40,13 @@ SECTION = Section(
     "Leave-one-out: the rank correlation with the effect of leaving out each participant. Cost: the time of the "
     "estimate divided by that of one training.",
     charts=charts,
-    length=lambda results: results["rounds"],
+    run_length=lambda results: results["rounds"],
 )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Check estimates as the flags ask."""
-    _check_numbers(args)
+    """Run `cascadice validate` with these flags."""
+    _check_flags(args)
     recording = _open(args)
     setting = _setting(args, recording)
     kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> None:
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
-    results = _read_kept(Path(args.out or recording.folder / COMMAND), note, args.overwrite)
-    args.overwrite |= bool(results)  # what is there is of these settings, and is added to
-    writer = open_writer(args, recording, COMMAND, KEPT)
+    results = _read_saved(Path(args.out or recording.folder / "validate"), note, args.overwrite)
+    args.overwrite |= bool(results)  # the saved results have these settings, and more are added to them
+    writer = open_writer(args, recording, "validate", SAVED)
     trainings = forecast(setting, plan, results)
     networks = f"{count} networks of {setting.rounds} rounds"
     many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
@@ -71,22 +71,22 @@ def run(args: argparse.Namespace) -> None:
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
     _compute(writer, setting, plan, trained, results, note)
     checked = idea.compare(setting, plan, trained, results)
-    content = _content(writer, setting, plan, trained, results, checked)
-    writer.write(content | {"seed": args.seed}, SECTION)
-    _print(writer, checked)
+    writer.write(_results(writer, setting, plan, trained, results, checked) | {"seed": args.seed}, SECTION)
+    _print_estimates(writer, checked)
+    writer.print_files()
 
 
-def _check_numbers(args: argparse.Namespace) -> None:
+def _check_flags(args: argparse.Namespace) -> None:
     if not 0 < args.keep < 1:
         raise ValueError(f"--keep must be above 0 and below 1; found {args.keep:g}.")
-    for flag, least, found in (("--subsets", idea.LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
-        if found is not None and found < least:
-            raise ValueError(f"{flag} must be at least {least}; found {found}.")
+    for flag, least, value in (("--subsets", idea.LEAST, args.subsets), ("--eval-samples", 1, args.eval_samples)):
+        if value is not None and value < least:
+            raise ValueError(f"{flag} must be at least {least}; found {value}.")
     lookup({"participants": None, "samples": None}, args.of, "thing to leave out")
 
 
 def _open(args: argparse.Namespace) -> Recording:
-    """The run; it is trained again, so that its rounds need not be recorded."""
+    """Open the run. It is trained again, so its rounds need not be recorded."""
     folder, settings = Path(args.run), {k: v for k, v in vars(args).items() if k in DIFFERENT}
     config = read_run_config(folder)
     if config.rule is not None:
@@ -118,11 +118,11 @@ def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
     }
 
 
-def _read_kept(folder: Path, note: Mapping[str, str], overwrite: bool) -> Results:
-    """What an earlier call with the same settings computed."""
-    if overwrite or not (folder / KEPT).exists():
+def _read_saved(folder: Path, note: Mapping[str, str], overwrite: bool) -> Results:
+    """The results of an earlier call with the same settings."""
+    if overwrite or not (folder / SAVED).exists():
         return {}
-    results, there = read_tensors(folder / KEPT, None)
+    results, there = read_tensors(folder / SAVED, None)
     for name, here in note.items():
         if there.get(name) != here:
             raise ValueError(
@@ -138,60 +138,49 @@ def _counts(setting: Setting, plan: Plan) -> dict[str, int]:
 
 
 def forecast(setting: Setting, plan: Plan, results: Results) -> int:
-    """About how many trainings it takes to compute what the results lack, with the run itself."""
+    """About how many trainings the missing results take, including that of the run itself."""
     networks = sum(max(0, count - len(results.get(name, ()))) for name, count in _counts(setting, plan).items())
     return 1 + networks + sum(ESTIMATES[kind].trainings for kind in plan.kinds if kind not in results)
 
 
 def _compute(
-    writer: Writer,
-    setting: Setting,
-    plan: Plan,
-    trained: Trained,
-    results: Results,
-    note: Mapping[str, str],
+    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, note: Mapping[str, str]
 ) -> None:
-    """Complete the results, which are kept after each step."""
+    """Complete the results, and save them after each step."""
     total = len(plan.kinds) + sum(len(idea.chunks(setting, count)) for count in _counts(setting, plan).values())
     done = idea.steps(setting, plan, trained, results)
-    try:
+    path = writer.folder / SAVED
+    with resumable(f"stopped; what was computed is kept in {path}. The same command, without --overwrite, continues."):
         for _ in track(done, total, writer.console, "validating", str, unit="steps"):
-            write_tensors(writer.folder / KEPT, results, note)
-    except KeyboardInterrupt:
-        again = "The same command, without --overwrite, continues."
-        raise KeyboardInterrupt(f"stopped; what was computed is kept in {writer.folder / KEPT}. {again}") from None
+            write_tensors(path, results, note)
 
 
-def _content(
-    writer: Writer,
-    setting: Setting,
-    plan: Plan,
-    trained: Trained,
-    results: Results,
-    checked: Sequence[Checked],
+def _results(
+    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, checked: Sequence[Checked]
 ) -> Json:
-    retrained, found = results[idea.SUBSETS][: len(plan.subsets)], quality(evaluate(setting.network, trained.models))
-    findings = advise(checked, setting, trained.value, retrained, found)
+    retrained = results[idea.SUBSETS][: len(plan.subsets)]
+    measure, values = quality(evaluate(setting.network, trained.models))
     left_out = (trained.value - results[idea.EACH]).tolist() if plan.leave_one_out else None
     absent = None if setting.samples else [(row == 0).nonzero().flatten().tolist() for row in plan.subsets]
     return {
-        **writer.header("Which estimate of influence to trust", findings, *_table(checked)),
+        **writer.header("Which estimate of influence to trust", *_table(checked)),
+        "findings": advise(checked, setting, trained.value, retrained, (measure, values)),
         "of": setting.what,
         "keep": setting.part,
         "kept": setting.in_words,
         "rounds": setting.rounds,
         "eval_samples": len(setting.evaluation.y),
-        "test": {"measure": found[0], "values": found[1].tolist()},
+        "test": {"measure": measure, "values": values.tolist()},
         "trained": trained.value,
         "left_out": absent,
         "retrained": retrained.tolist(),
         "leave_one_out": left_out,
-        "estimates": [plain(_entry(one)) for one in checked],
+        "estimates": [_entry(one) for one in checked],
     }
 
 
 def _table(checked: Sequence[Checked]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows for the page; without leaving one out unless that was measured."""
+    """Columns and rows for the page; columns without any value are dropped."""
     rows = [
         [one.name, round(one.lds.spearman, 3), _interval(one.lds),
          None if one.behind is None else interval_text(*one.behind), round(one.lds.pearson, 3),
@@ -200,7 +189,7 @@ def _table(checked: Sequence[Checked]) -> tuple[list[str], list[list[Any]]]:
         for one in checked
     ]  # fmt: skip
     shown = [place for place in range(len(COLUMNS)) if any(row[place] is not None for row in rows)]
-    return [COLUMNS[place] for place in shown], plain([[row[place] for place in shown] for row in rows])
+    return [COLUMNS[place] for place in shown], [[row[place] for place in shown] for row in rows]
 
 
 def _entry(one: Checked) -> Json:
@@ -215,7 +204,7 @@ def _entry(one: Checked) -> Json:
     }
 
 
-def _print(writer: Writer, checked: Sequence[Checked]) -> None:
+def _print_estimates(writer: Writer, checked: Sequence[Checked]) -> None:
     columns = ["estimate", "LDS (95 % interval)", "Pearson", "leave-one-out", "cost"]
     rows = [
         [one.name, f"{one.lds.spearman:.2f} ({_interval(one.lds)})", f"{one.lds.pearson:.2f}",
@@ -224,8 +213,7 @@ def _print(writer: Writer, checked: Sequence[Checked]) -> None:
     ]  # fmt: skip
     shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     writer.print_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], right=len(shown) - 1)
-    writer.print_files()
 
 
-def _interval(found: Prediction) -> str:
-    return interval_text(found.low, found.high)
+def _interval(prediction: Prediction) -> str:
+    return interval_text(prediction.low, prediction.high)

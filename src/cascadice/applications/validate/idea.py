@@ -1,4 +1,4 @@
-"""Which estimate of influence to trust on a network: each one predicts random subsets, which are then trained.
+"""Find out which estimates of influence to trust: each predicts the loss of networks trained on random subsets.
 
     f(S) = Σ_k q_k L(θ_k^T) of the network trained with the subset S        predicted: Σ_{i ∈ S} score_i
 
@@ -29,10 +29,10 @@ from cascadice.engine import Operator, Participants, simulate
 from cascadice.influence.by_class import ByClass
 from cascadice.influence.retraining import Prediction, paired_advantage, predicts, random_subsets, retrain, without_each
 
-LEAST = 4  # subsets: a rank correlation of fewer says nothing
-TOGETHER = {"cpu": 8, "cuda": 48}  # networks trained before their results are kept; on a CPU more gain little
-SUBSETS, EACH, COST = "subsets", "with one left out", "{}: trainings"  # names of results; an estimate has its own
-QUICK = 60.0  # seconds: the first training on a machine also warms it up
+LEAST = 4  # subsets; a rank correlation of fewer says nothing
+TOGETHER = {"cpu": 8, "cuda": 48}  # networks trained side by side, then saved; on a CPU more gain little
+SUBSETS, EACH, COST = "subsets", "with one left out", "{}: trainings"  # names of results, beside those of estimates
+QUICK = 60.0  # seconds; shorter trainings are timed twice, because the first one also warms up the machine
 NOTHING = Prediction(nan, nan, nan, nan)
 
 
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to compute: estimates by name, the subsets they are to predict, and whether to leave out each in turn."""
+    """What to compute: estimates by name, the subsets to predict, and whether to leave out each participant in turn."""
 
     kinds: tuple[str, ...]
     subsets: Float[Tensor, "subsets size"]
@@ -53,17 +53,17 @@ class Plan(NamedTuple):
 
 
 Results = dict[str, Tensor]
-"""What was computed so far: scores and cost of each estimate, f of the networks that were trained again."""
+"""Results so far: scores and cost of each estimate, and f of the retrained networks."""
 
 
 class Checked(NamedTuple):
-    """An estimate beside what training again showed.
+    """An estimate compared with retrained networks.
 
     Attributes:
-        predicted: f of each subset: the sum of its scores, unless classes predict it.
-        lds: How well that predicts f of the networks trained on the subsets.
+        predicted: Predicted f of each subset: the sum of its scores, unless the estimate predicts by class.
+        lds: How well this predicts f of the networks trained on the subsets.
         leaving_out: How well scores predict f(1) − f(1 − e_j), if that was measured.
-        trainings: What the estimate cost: its time divided by that of one training.
+        trainings: The cost of the estimate: its time divided by that of one training.
         behind: How much lower its LDS is than that of the best estimate: a 95 % interval, by resampling the same
             subsets for both. None for the best itself.
     """
@@ -91,10 +91,10 @@ def _train(setting: Setting) -> Trained:
 
 
 def distinct_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
-    """Random subsets of which no two are the same: `count` of them, or all that there are. More begin with the same.
+    """Draw `count` random subsets, all different, or all that exist. A larger count begins with the same subsets.
 
     Raises:
-        ValueError: Where a subset would keep nobody, or everybody, or there are fewer than four.
+        ValueError: If a subset would keep nobody or everybody, or there are fewer than four.
 
     Example:
         >>> len(distinct_subsets(5, keep=0.8, count=48))
@@ -114,17 +114,17 @@ def check(
     name: str, scores: Float[Tensor, " size"] | ByClass, trainings: float, subsets: Float[Tensor, "subsets size"],
     retrained: Float[Tensor, " subsets"], left_out: Float[Tensor, " n"] | None = None,
 ) -> Checked:  # fmt: skip
-    """Compare an estimate with networks that were trained again.
+    """Compare an estimate with retrained networks.
 
     Args:
         scores: A score for each participant or sample, negative helped; or the classes to predict by.
-        trainings: What the scores cost.
+        trainings: What the scores cost, in trainings.
         subsets: Rows of 0 and 1.
         retrained: f of the network trained on each subset.
         left_out: What leaving out each participant changed, from `leave_one_out`.
 
     Returns:
-        The estimate beside what training again showed.
+        The comparison.
 
     Example:
         >>> check("mine", scores, 1.0, subsets, retrain(network, 100, evaluation, updates=subsets)).lds
@@ -138,14 +138,14 @@ def check(
 
 
 def _predicted(scores: Tensor | ByClass, subsets: Tensor) -> Tensor:
-    """f of networks trained on the subsets; of sums, but for a constant."""
+    """Predicted f of networks trained on the subsets; for sums of scores, up to a constant."""
     return scores.predicted(subsets) if isinstance(scores, ByClass) else subsets.double() @ scores.double()
 
 
-def _predicts(predicted: Tensor, found: Tensor) -> Prediction:
-    """NaN where one of the two is the same everywhere, which leaves nothing to rank."""
-    vary = all(bool((values != values[0]).any()) for values in (predicted, found))
-    return predicts(predicted, found) if vary else NOTHING
+def _predicts(predicted: Tensor, measured: Tensor) -> Prediction:
+    """How well one predicts the other; NaN if either is constant, because then there is nothing to rank."""
+    vary = all(bool((values != values[0]).any()) for values in (predicted, measured))
+    return predicts(predicted, measured) if vary else NOTHING
 
 
 def validate(
@@ -159,16 +159,16 @@ def validate(
     Args:
         setting: The network, its length, its evaluation, and what subsets keep.
         subsets: How many networks to train.
-        kinds: Names of `ESTIMATES`; all that score what subsets are made of unless given.
+        kinds: Names of `ESTIMATES`; by default all usual ones that score what subsets are made of.
         leave_one_out: Also leave out each participant in turn.
-        seed: Of the random subsets.
+        seed: Seed of the random subsets.
 
     Returns:
         The estimates, the best first.
 
     Raises:
-        ValueError: Where subsets would keep nobody or everybody, or are too few; where a kind does not score samples.
-        DivergedError: Where a network diverges.
+        ValueError: If subsets would keep nobody or everybody, or are too few; if a kind does not score samples.
+        DivergedError: If a network diverges.
 
     Example:
         >>> best, *others = validate(Setting(network, 100, evaluate_on(network), keep=0.8))
@@ -184,7 +184,7 @@ def validate(
 def make_plan(
     setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | None, leave_one_out: bool
 ) -> Plan:
-    """What to compute; ValueError where it cannot be."""
+    """Plan what to compute; ValueError if it cannot be computed."""
     usual = [kind for kind in kinds_of(setting.samples) if ESTIMATES[kind].unasked]
     names = tuple(dict.fromkeys(usual if kinds is None else kinds))
     for name in names:
@@ -200,9 +200,9 @@ def make_plan(
 
 
 def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> Iterator[str]:
-    """Compute what `results` lack and put it there, step by step; each step says what was done.
+    """Add what `results` lack, step by step; each step yields what was done.
 
-    Results that are saved after each step let an interrupted call go on where it stopped.
+    If results are saved after each step, an interrupted call can continue.
     """
     for kind in plan.kinds:
         if kind not in results:
@@ -221,7 +221,7 @@ def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> I
 
 
 def chunks(setting: Setting, count: int) -> list[range]:
-    """Networks to train side by side before their results are kept."""
+    """Networks to train side by side before their results are saved."""
     size = TOGETHER[setting.network.device.type]
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
@@ -245,7 +245,7 @@ def _in_words(row: Tensor, number: int, setting: Setting) -> str:
 
 
 def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) -> list[Checked]:
-    """Each estimate beside the networks that were trained again, the best first."""
+    """Compare each estimate with the retrained networks; the best first."""
     retrained = results[SUBSETS][: len(plan.subsets)]
     left_out = trained.value - results[EACH] if plan.leave_one_out else None
     checked = [
@@ -257,7 +257,7 @@ def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) ->
 
 
 def ranked(checked: Sequence[Checked], retrained: Float[Tensor, " subsets"]) -> list[Checked]:
-    """The estimates, the best first, and how far the others are behind it."""
+    """Sort estimates, the best first, and add how far the others are behind it."""
     best, *others = sorted(checked, key=lambda one: -one.lds.spearman if isfinite(one.lds.spearman) else 2.0)
     behind = (paired_advantage(best.predicted, one.predicted, retrained) for one in others)
     return [best, *(one._replace(behind=interval) for one, interval in zip(others, behind, strict=True))]

@@ -43,9 +43,9 @@ class Attendance:
         """Until when to wait for a peer, one of several, in the exchange with this number, which began at `start`."""
         if peer not in self.late:
             return start + self.patience
-        if self.late.issuperset(peers) and monotonic() - self._post.heard(peer) < self.patience:
+        if self.late.issuperset(peers) and monotonic() - self._post.last_arrival(peer) < self.patience:
             return start + self.patience
-        return start + self.patience * GRACE if self._post.last(peer) == step - 1 else start
+        return start + self.patience * GRACE if self._post.last_step(peer) == step - 1 else start
 
     def came(self, peer: int) -> None:
         """A message was in time."""

@@ -1,9 +1,10 @@
-"""Letters to and from the other processes, by torch.distributed: a thread for each direction of each pair.
+"""Messages to and from the other processes, by torch.distributed.
 
-The thread that receives always has a buffer waiting, with room for twice the largest message that its peer may send,
-and a few messages of each peer are kept, as they came: memory is bounded whatever a peer sends. Late, early and
-repeated messages are told apart by their number; the rest is checked by the thread that asks for a message, because
-threads that take turns cost more than the checks. A peer that dies makes its own threads stop, nobody else's.
+Each peer has two threads: one sends to it, one receives from it. A peer that dies stops its own threads, nobody else's.
+The receiving thread always has a buffer ready, with room for twice the largest message its peer may send, and at most
+`AHEAD` messages wait until they are asked for, so memory is bounded whatever a peer sends. Buffers are used again. The
+number in its header says whether a message is late, early or repeated. The thread that asks for a message checks the
+rest, because a switch between threads costs more than the checks.
 """
 
 import re
@@ -21,11 +22,12 @@ from torch import Tensor
 
 from cascadice.engine.exchange.frames import GOODBYE, HEADER, STILL_WAITING, Frame, FrameError, announced, notice
 
-WAITING = 4  # messages to a peer that does not read, before further ones wait or are dropped
+OUTGOING = 4  # messages to a peer that does not read, before further ones wait or are dropped
 AHEAD = 4  # messages of a peer that are kept until they are asked for
 TAG = 7
 ROOM = 2**20  # bytes by which a message may be too large at least, or by its whole size: beyond that, gloo aborts
-MARK = torch.tensor([0x5A, 0xC3, 0x96, 0x0F] * 2, dtype=torch.uint8)  # stands behind the room of the largest message
+MARK = bytes([0x5A, 0xC3, 0x96, 0x0F] * 2)  # stands behind the largest message allowed
+NO_HEADER = bytes(HEADER.size)
 FINISHED = "it has finished"
 ENDLESS = timedelta(days=3650)  # gloo closes every pair of a group in which one wait times out
 
@@ -38,25 +40,70 @@ class MissingError(Exception):
         self.late = late
 
 
-class Letter(NamedTuple):
-    """A message that came: as it came, as the frame that it is, or what is wrong with it; and its bytes."""
+class _Buffer:
+    """Memory for a message of at most `size` bytes; a mark behind them is overwritten by a larger one."""
 
-    what: Tensor | Frame | str
+    def __init__(self, size: int) -> None:
+        self.memory = torch.empty(size + max(size, ROOM), dtype=torch.uint8)
+        self.message = self.memory[:size]
+        whole = self.memory.numpy().data
+        self._header, self._behind = whole[: HEADER.size], whole[size : size + len(MARK)]
+
+    def prepare(self) -> None:
+        """Remove the header of an earlier message, which must not pass for that of the next."""
+        self._header[:], self._behind[:] = NO_HEADER, MARK
+
+    @property
+    def overflowed(self) -> bool:
+        return self._behind != MARK
+
+
+class Received(NamedTuple):
+    """A message that has arrived: its bytes, the frame they hold, or what is wrong with it; and how many bytes."""
+
+    content: Tensor | Frame | str
     bytes: int = 0
+    buffer: _Buffer | None = None
+
+
+class _Peer:
+    """What is known of another process. `changed` guards all of it and is notified of every change."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed, self.connected = threading.Condition(), threading.Event()
+        self.outgoing: Queue[Tensor | None] = Queue(OUTGOING)
+        self.messages: dict[tuple[int, int], Received] = {}  # by kind and number, in the order of arrival
+        self.gone = ""
+        self.last_arrival, self.last_step = float("-inf"), -1
+        self.waits_in = -1  # the exchange in which it said that it waits for somebody
+        self._spare: list[_Buffer] = []
+        self._in_use: _Buffer | None = None
+
+    def empty_buffer(self) -> _Buffer:
+        buffer = self._spare.pop() if self._spare else _Buffer(self.size)
+        buffer.prepare()
+        return buffer
+
+    def use(self, buffer: _Buffer | None) -> None:
+        """Note that the frame in this buffer is being used, and no longer the one before it."""
+        if self._in_use is not None:
+            self._spare.append(self._in_use)
+        self._in_use = buffer
 
 
 class Post:
-    """Sends frames to other processes, and hands out those that came.
+    """Sends frames to other processes, and hands out those that arrived.
 
     Args:
         group: A process group of torch.distributed that can send and receive (gloo); or `Pairs`, which connects again
             to a peer that comes back.
         peers: The other processes it talks to, and how many bytes the largest message of each has.
         read: Makes a frame of the bytes that a peer sent, or raises a FrameError; called when it is asked for.
-        lossy: What to do where one side is ahead by more messages than are kept: drop some, or wait for the other.
+        lossy: What to do when one side is ahead by more messages than are kept: drop some, or wait for the other.
 
     Attributes:
-        sent, received: Bytes, for each peer; of messages that were asked for and came, as many as they say they have.
+        sent, received: Bytes, for each peer; received are those of messages that were asked for, as their headers say.
         usable: The peers of which a message could be read.
         refused: What was wrong with messages that were not used, and how often.
     """
@@ -67,32 +114,27 @@ class Post:
         self._group, self._read, self._lossy, self._closing = group, read, lossy, False
         self.sent, self.received, self.refused = Counter[int](), Counter[int](), Counter[str]()
         self.usable = set[int]()
-        self._changed = threading.Condition()
-        self._came: dict[int, dict[tuple[int, int], Letter]] = {peer: {} for peer in peers}
-        self._gone: dict[int, str] = {}
-        self._heard: dict[int, tuple[float, int]] = {}
-        self._waits: dict[int, int] = {}
-        self._letters: dict[int, Queue[Tensor | None]] = {peer: Queue(WAITING) for peer in peers}
-        self._connected = {peer: threading.Event() for peer in peers}
+        self._peers = {peer: _Peer(size) for peer, size in peers.items()}
         self._threads = list[threading.Thread]()
-        for peer, size in peers.items():
-            self._start(self._receives, peer, size)
+        for peer in peers:
+            self._start(self._receives, peer)
 
     def _start(self, work: Callable[..., None], *args: Any) -> None:
         self._threads.append(threading.Thread(target=work, args=args, daemon=True))
         self._threads[-1].start()
 
     def meet(self, timeout: float) -> bool:
-        """Wait until everybody has been there; False if somebody does not come in time."""
+        """Wait until every peer has connected; False if one does not in time."""
         end = monotonic() + timeout
-        return all(connected.wait(max(0.0, end - monotonic())) for connected in self._connected.values())
+        return all(state.connected.wait(max(0.0, end - monotonic())) for state in self._peers.values())
 
     def send(self, peer: int, data: Tensor, timeout: float = 0.0) -> bool:
-        """Hand in a packed frame; it leaves while the caller goes on. False if the peer is gone or does not read."""
-        if peer in self._gone:
+        """Send a packed frame while the caller goes on. False if the peer is gone or does not read."""
+        state = self._peers[peer]
+        if state.gone:
             return False
         try:
-            self._letters[peer].put(data, block=not self._lossy, timeout=timeout)
+            state.outgoing.put(data, block=not self._lossy, timeout=timeout)
         except Full:
             self.refused[f"process {peer} does not read; messages to it were dropped"] += 1
             return False
@@ -100,49 +142,50 @@ class Post:
         return True
 
     def receive(self, peer: int, kind: int, step: int, end: float, longer: float = 0.0) -> Frame:
-        """The frame with this number, waited for until the clock `monotonic` says `end`.
+        """Return the frame with this number, waited for until the clock `monotonic` says `end`.
 
-        If the peer has said that it waits for another one, in the exchange before, it is waited for `longer`.
+        If the peer has said that it waits for another one, in the exchange before, it is waited for `longer`. The rows
+        of the frame are valid until the next message of the same peer is received.
 
         Raises:
-            MissingError: Where it is wrong, was lost or left out, does not come in time, or its sender is gone.
+            MissingError: If it is wrong, was lost or left out, does not come in time, or its sender is gone.
         """
-        letter = self._waited_for(peer, (kind, step), end, longer)
-        self.received[peer] += letter.bytes  # not when it comes: that may be in an earlier round, or in this one
-        found = self._opened(peer, letter.what)
-        if isinstance(found, str):
-            raise MissingError(found)
-        return found
+        received = self._wait_for(peer, (kind, step), end, longer)
+        self._peers[peer].use(received.buffer)
+        self.received[peer] += received.bytes  # not on arrival, which may be in an earlier round or in this one
+        content = self._opened(peer, received.content)
+        if isinstance(content, str):
+            raise MissingError(content)
+        return content
 
-    def _waited_for(self, peer: int, key: tuple[int, int], end: float, longer: float) -> Letter:
-        step = key[1]
-        with self._changed:
+    def _wait_for(self, peer: int, key: tuple[int, int], end: float, longer: float) -> Received:
+        state, step = self._peers[peer], key[1]
+        with state.changed:
             while True:
-                came = self._came[peer]
-                for old in [other for other in came if other[1] < step]:
-                    del came[old]
+                for old in [other for other in state.messages if other[1] < step]:
+                    del state.messages[old]
                     self.refused[f"process {peer} sent messages that were stale"] += 1
-                if key in came:
-                    self._changed.notify_all()
-                    return came.pop(key)
+                if key in state.messages:
+                    state.changed.notify_all()
+                    return state.messages.pop(key)
                 # messages come in the order in which they were sent; a number far ahead is a lie, as the next one shows
-                if any(number <= step + AHEAD for _, number in came):
+                if any(number <= step + AHEAD for _, number in state.messages):
                     raise MissingError("it sent a later message, but not this one")
-                if peer in self._gone:
-                    raise MissingError(self._gone[peer])
+                if state.gone:
+                    raise MissingError(state.gone)
                 if (left := end - monotonic()) > 0:
-                    self._changed.wait(left)
-                elif longer and self._waits.get(peer) == step - 1:
+                    state.changed.wait(left)
+                elif longer and state.waits_in == step - 1:
                     end, longer = end + longer, 0.0
                 else:
                     raise MissingError("nothing came in time", late=True)
 
-    def _opened(self, peer: int, what: Tensor | Frame | str) -> Frame | str:
-        """The frame that a message is, or what is wrong with it."""
-        if not isinstance(what, Tensor):
-            return what
+    def _opened(self, peer: int, content: Tensor | Frame | str) -> Frame | str:
+        """Return the frame in a message, or what is wrong with it."""
+        if not isinstance(content, Tensor):
+            return content
         try:
-            frame = self._read(peer, what)
+            frame = self._read(peer, content)
         except FrameError as error:
             self.refused[f"process {peer} sent {error}"] += 1
             return f"it sent {error}"
@@ -150,14 +193,15 @@ class Post:
         return frame
 
     def newest(self, peer: int, near: int) -> Frame | None:
-        """The message with the highest number that came of a peer and was not asked for.
+        """Return the message of a peer with the highest number that nobody has asked for yet.
 
         One number far ahead is not believed, until the peer's next message is near it, or near the number given.
         """
-        with self._changed:
-            came = self._came[peer]
-            came.update({key: one._replace(what=self._opened(peer, one.what)) for key, one in came.items()})
-            good = [one.what for one in came.values() if isinstance(one.what, Frame)]
+        state = self._peers[peer]
+        with state.changed:
+            for key, one in state.messages.items():
+                state.messages[key] = one._replace(content=self._opened(peer, one.content))
+            good = [one.content for one in state.messages.values() if isinstance(one.content, Frame)]
         good.sort(key=lambda frame: frame.step)
         known = [near, *(frame.step for frame in good)]
         believed = [frame for before, frame in zip(known, good, strict=False) if frame.step - before <= AHEAD]
@@ -165,123 +209,122 @@ class Post:
 
     def passed(self, peer: int, step: int) -> bool:
         """Whether a peer's message with this number and the next one have both come, and neither was asked for."""
-        with self._changed:
-            steps = {number for _, number in self._came[peer]}
-        return {step, step + 1} <= steps
+        state = self._peers[peer]
+        with state.changed:
+            return {step, step + 1} <= {number for _, number in state.messages}
 
-    def heard(self, peer: int) -> float:
-        """When, by the clock `monotonic`, something last came from a peer."""
-        return self._heard[peer][0] if peer in self._heard else float("-inf")
+    def last_arrival(self, peer: int) -> float:
+        """When, by the clock `monotonic`, a message of a peer last arrived; −∞ if none did."""
+        return self._peers[peer].last_arrival
 
-    def last(self, peer: int) -> int:
-        """The number of the message that came last from a peer; -1 if none did."""
-        return self._heard[peer][1] if peer in self._heard else -1
+    def last_step(self, peer: int) -> int:
+        """The number of the message of a peer that arrived last; −1 if none did."""
+        return self._peers[peer].last_step
 
     def gone(self, peer: int) -> str:
         """Why nothing more will come from this peer for now; "" if it is there."""
-        return self._gone.get(peer, "")
+        return self._peers[peer].gone
 
     def close(self, timeout: float = 5.0) -> None:
-        """Let what was handed in leave, say goodbye, and wait a little for that of the others."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        """Let outgoing messages leave, say goodbye, and wait a little for the goodbyes of the others."""
+        self._closing = True
         goodbye, end = notice(GOODBYE), monotonic() + timeout
-        for peer, connected in self._connected.items():
-            if not connected.is_set():
-                self._lose(peer, "it never came")
+        for state in self._peers.values():
+            with state.changed:
+                state.changed.notify_all()
+            if not state.connected.is_set():
+                self._lose(state, "it never came")
                 continue
-            for letter in (goodbye, None):
+            for message in (goodbye, None):
                 with suppress(Full):
-                    self._letters[peer].put(letter, timeout=max(0.0, end - monotonic()))
+                    state.outgoing.put(message, timeout=max(0.0, end - monotonic()))
         if hasattr(self._group, "close"):
             self._group.close()
         for thread in tuple(self._threads):
             thread.join(max(0.0, end - monotonic()))
 
-    def _receives(self, peer: int, size: int) -> None:
+    def _receives(self, peer: int) -> None:
         if not hasattr(self._group, "connect"):
-            self._begin(peer)
-            self._reads(peer, size)
+            self._connected(peer)
+            self._receives_until_gone(peer)
             return
         while not self._closing and self._group.connect(peer):
-            self._begin(peer)
-            self._reads(peer, size)
+            self._connected(peer)
+            self._receives_until_gone(peer)
 
-    def _begin(self, peer: int) -> None:
-        """Begin with a connection. One after the first has a sender of its own: the earlier may be stuck for good."""
-        with self._changed:
-            if self._connected[peer].is_set():
-                earlier, self._letters[peer] = self._letters[peer], Queue(WAITING)
+    def _connected(self, peer: int) -> None:
+        """Start to send. After the first connection, with a new thread: the earlier one may be stuck for good."""
+        state = self._peers[peer]
+        with state.changed:
+            if state.connected.is_set():
+                earlier, state.outgoing = state.outgoing, Queue(OUTGOING)
                 with suppress(Full):
                     earlier.put_nowait(None)
-            self._gone.pop(peer, None)
-            self._came[peer].clear()
-        self._connected[peer].set()
-        self._start(self._sends, peer, self._letters[peer])
+            state.gone = ""
+            state.messages.clear()
+        state.connected.set()
+        self._start(self._sends, peer, state.outgoing)
 
-    def _reads(self, peer: int, size: int) -> None:
+    def _receives_until_gone(self, peer: int) -> None:
+        state = self._peers[peer]
         while True:
-            room = torch.empty(size + max(size, ROOM), dtype=torch.uint8)
-            buffer, behind = room[:size], room[size : size + len(MARK)]  # a frame's rows are part of the buffer
-            buffer[: HEADER.size] = 0  # what came before must not pass for a header
-            behind.copy_(MARK)
+            buffer = state.empty_buffer()
             try:
-                self._group.recv([room], peer, TAG).wait(ENDLESS)
+                self._group.recv([buffer.memory], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _reason(error))
-                return
+                return self._lose(state, _reason(error))
             try:
-                kind, step, count = announced(buffer)
+                kind, step, count = announced(buffer.message)
             except FrameError as error:
                 self.refused[f"process {peer} sent {error}"] += 1
                 continue
             if kind == GOODBYE:
-                self._lose(peer, FINISHED)
-                return
+                return self._lose(state, FINISHED)
             if kind == STILL_WAITING:
-                self._waits[peer] = step
-            elif torch.equal(behind, MARK):
-                self._accept(peer, (kind, step), Letter(buffer, count))
+                state.waits_in = step
+            elif not buffer.overflowed:
+                self._accept(peer, (kind, step), Received(buffer.message, count, buffer))
             else:
                 self.refused[f"process {peer} sent messages that were too large"] += 1
-                self._accept(peer, (kind, step), Letter(f"it sent a message of more than {size} bytes", count))
+                why = f"it sent a message of more than {state.size} bytes"
+                self._accept(peer, (kind, step), Received(why, count))
 
-    def _accept(self, peer: int, key: tuple[int, int], letter: Letter) -> None:
-        with self._changed:
-            came = self._came[peer]
-            self._heard[peer] = monotonic(), key[1]
-            if key in came:
+    def _accept(self, peer: int, key: tuple[int, int], message: Received) -> None:
+        state = self._peers[peer]
+        with state.changed:
+            messages = state.messages
+            state.last_arrival, state.last_step = monotonic(), key[1]
+            if key in messages:
                 self.refused[f"process {peer} sent a message twice"] += 1
                 return
-            for lie in [other for other in came if other[1] > key[1] + AHEAD]:
-                del came[lie]  # messages come in the order in which they were sent
-            while len(came) >= AHEAD and not self._lossy and not self._closing:
-                self._changed.wait()
-            if len(came) >= AHEAD:
-                del came[next(iter(came))]
+            for lie in [other for other in messages if other[1] > key[1] + AHEAD]:
+                del messages[lie]  # messages come in the order in which they were sent
+            while len(messages) >= AHEAD and not self._lossy and not self._closing:
+                state.changed.wait()
+            if len(messages) >= AHEAD:
+                del messages[next(iter(messages))]
                 self.refused[f"process {peer} was ahead by more messages than are kept"] += 1
-            came[key] = letter
-            self._changed.notify_all()
+            messages[key] = message
+            state.changed.notify_all()
 
-    def _sends(self, peer: int, letters: "Queue[Tensor | None]") -> None:
-        while (data := letters.get()) is not None and letters is self._letters[peer]:
-            if self._gone.get(peer, FINISHED) != FINISHED:
+    def _sends(self, peer: int, outgoing: "Queue[Tensor | None]") -> None:
+        state = self._peers[peer]
+        while (data := outgoing.get()) is not None and outgoing is state.outgoing:
+            if state.gone not in ("", FINISHED):
                 continue
             try:
                 self._group.send([data], peer, TAG).wait(ENDLESS)
             except RuntimeError as error:
-                self._lose(peer, _reason(error), letters)
+                if outgoing is state.outgoing:  # else it has come back since
+                    self._lose(state, _reason(error))
 
-    def _lose(self, peer: int, why: str, letters: "Queue[Tensor | None] | None" = None) -> None:
-        """Note that a peer is gone; not if it has come back since, and these letters were for an earlier connection."""
-        with self._changed:
-            if letters is None or letters is self._letters[peer]:
-                self._gone.setdefault(peer, why)
-            self._changed.notify_all()
+    def _lose(self, state: _Peer, why: str) -> None:
+        with state.changed:
+            state.gone = state.gone or why
+            state.changed.notify_all()
 
 
 def _reason(error: Exception) -> str:
     """What gloo says, without source lines, addresses and jokes: [pair.cc:534] Connection closed by peer [::1]:80."""
     first, *_ = str(error).strip().splitlines() or [""]
-    return re.sub(r" *\[[^]]*\](:\d+)?\.? *", "", first).partition("GLHF")[0].rstrip(" .")
+    return re.sub(r" *\[[^]]*\](:\d+)?\.? *", "", first).partition("GLHF")[0].rstrip(" .") or "its connection failed"

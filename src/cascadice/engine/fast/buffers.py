@@ -1,4 +1,10 @@
-"""Memory that is used again: on CPU, fresh memory can cost as much as the training of a small model."""
+"""Memory that is reused from round to round.
+
+On CPU, touching fresh memory can cost as much as training a small model; on CUDA, graphs need their results at fixed
+addresses. `simulate(window=w)` takes the buffers of a ring in turn, so a round stays intact while the next w are made.
+
+Trap: whatever is kept longer than the window has to be cloned.
+"""
 
 from collections.abc import Iterator
 from itertools import cycle
@@ -20,18 +26,18 @@ class RoundBuffers(NamedTuple):
 
 
 def allocate(like: Participants) -> RoundBuffers:
-    """Buffers for a round of participants like these; optimizer state does not change in gossip, so it is shared."""
+    """Buffers for a round of participants like these; `half` and `after` share optimizer state, which gossip keeps."""
     half, after = tree_map(torch.empty_like, (like, like._replace(state={})))
     return RoundBuffers(half, after._replace(state=half.state), like.theta.new_empty(len(like.theta)))
 
 
 def ring(like: Participants, window: int) -> Iterator[RoundBuffers]:
-    """Buffers in turn, so that a round stays intact while the next `window` rounds are made."""
+    """Buffers in turn, enough that a round stays intact while the next `window` rounds are made."""
     return cycle([allocate(like) for _ in range(window + 2)])
 
 
 def copy_into(results: tuple[Participants, Tensor], half: Participants, loss: Tensor) -> tuple[Participants, Tensor]:
-    """Copy results into their buffers, and give those."""
+    """Copy (participants, losses) into these buffers, and return the buffers."""
     (theta, state, buffers), value = results
     loss.copy_(value)
     if theta is not half.theta:
@@ -43,25 +49,25 @@ def copy_into(results: tuple[Participants, Tensor], half: Participants, loss: Te
 
 
 class Scratch:
-    """What a reverse sweep writes to: evaluation gradients by round, which windows share, and two adjoints."""
+    """What a reverse sweep reuses: evaluation gradients by round, which overlapping windows share, and two adjoints."""
 
     def __init__(self) -> None:
-        self.gradients: dict[int, Tensor] = {}
-        self.unweighted: dict[int, tuple[Tensor, Tensor]] = {}  # parameters, and everybody's gradients there
+        self.gradients: dict[int, Tensor] = {}  # round -> q_k ∇L of everybody
+        self.unweighted: dict[int, tuple[Tensor, Tensor]] = {}  # round -> everybody's parameters, and ∇L there
         self.evaluation: object = None
         self.free: list[Tensor] = []
         self.exchanged: Tensor | None = None
         self.pulled: Tensor | None = None
 
     def of(self, evaluation: object) -> dict[int, Tensor]:
-        """The gradients of this evaluation by round; those of another are forgotten."""
+        """The weighted gradients of this evaluation by round; those of any other evaluation are dropped."""
         if evaluation is not self.evaluation:
             self.forget(None)
             self.evaluation = evaluation
         return self.gradients
 
     def forget(self, t: int | None) -> None:
-        """Gradients before round t, or all of them, will not be asked for again."""
+        """Drop the gradients before round t, or all of them."""
         for old in [known for known in self.gradients if t is None or known < t]:
             self.free.append(self.gradients.pop(old))
         self.unweighted = {known: pair for known, pair in self.unweighted.items() if t is not None and known >= t}

@@ -1,7 +1,10 @@
-"""Convolutions that are to be differentiated twice.
+"""A cheaper double backward of conv2d, for Hessian-vector products in loops.
 
-For the second derivative by kernels of convolutions, torch convolves with kernels as large as images. That takes
-several times as long as the gradient of a transposed convolution, which is the same.
+For the second derivative with respect to a kernel, torch convolves with kernels as large as images. The gradient of a
+transposed convolution is the same, several times faster. Used by `tape.eager_directional` for passes in full precision.
+
+Trap: in the first of the two backward passes nobody asks for gradients of kernels, and none are computed. A kernel that
+was itself computed would need one, so only calls as `nn.Conv2d` makes them are replaced.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +19,19 @@ Form = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 """Stride, padding, dilation, groups."""
 
 
-class TwiceDifferentiated(TorchFunctionMode):
-    """Within, `conv2d` is one of these: for a pass whose gradients by inputs and outputs are differentiated again."""
+class FastConvDoubleBackward(TorchFunctionMode):
+    """Within, `conv2d` has the cheaper double backward, for passes whose activation gradients are differentiated."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is F.conv2d and not kwargs and torch.is_grad_enabled() and _of_layer(*args):
+        if func is F.conv2d and not kwargs and torch.is_grad_enabled() and _called_by_layer(*args):
             return _Convolution.apply(*args[:3], args[3:])  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _of_layer(*args: Any) -> bool:
-    """Whether conv2d is called as nn.Conv2d does: a kernel that was computed needs a gradient of its own."""
+def _called_by_layer(*args: Any) -> bool:
+    """Whether conv2d is called as `nn.Conv2d` calls it."""
     return len(args) == 7 and isinstance(args[1], nn.Parameter) and all(isinstance(form, tuple) for form in args[3:6])
 
 
@@ -43,12 +46,12 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:
         (x, kernel), (stride, padding, dilation, groups) = ctx.saved_tensors, ctx.form
         if not torch.is_grad_enabled():
-            by_bias, asked = [len(kernel)] if ctx.needs_input_grad[2] else None, ctx.needs_input_grad[:3]
+            bias_size, wanted = [len(kernel)] if ctx.needs_input_grad[2] else None, ctx.needs_input_grad[:3]
             gradients = torch.ops.aten.convolution_backward(
-                by_output, x, kernel, by_bias, stride, padding, dilation, False, (0, 0), groups, asked
+                by_output, x, kernel, bias_size, stride, padding, dilation, False, (0, 0), groups, wanted
             )
             return *gradients, None
-        # the first of two passes, in which nobody asks for gradients of kernels
+        # the first of the two backward passes
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         output_padding = [

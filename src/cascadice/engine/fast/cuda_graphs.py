@@ -1,4 +1,12 @@
-"""Capture work on a GPU as a graph: a launch costs more than a small kernel, a replay costs one launch for all."""
+"""Capture GPU work as a CUDA graph: launching a small kernel takes longer than running it, a replay is one launch.
+
+`captured_call` is for functions of tensors whose shapes repeat. Arguments that come back at the same addresses, as
+those from a ring of buffers do, are read in place; others are first copied to where the graph reads.
+
+Traps: a graph reads and writes fixed addresses, so the next call overwrites the results; a capture inside a capture is
+an error, so an inner `captured_call` becomes part of the outer graph; compilers and libraries must have settled before
+the capture, so the work runs three times first, on a stream of its own.
+"""
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -13,17 +21,16 @@ _capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 
 
 def capture(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, R]:
-    """The graph of what `work` launches, and its results: a replay writes them again, from where it then reads.
+    """The graph of what `work` launches, and its results, which every replay overwrites.
 
-    Graphs of one `pool` share memory, results included: each replay overwrites the others' results. What `work` would
-    capture for itself becomes part of this graph.
+    Graphs of one `pool` share memory, results included: each replay also overwrites the others' results.
     """
     outer = _capturing.set(True)
     try:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):  # lets compilers and libraries settle before anything is captured
+            for _ in range(3):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -33,11 +40,11 @@ def capture(work: Callable[[], R], pool: Any = None) -> tuple[torch.cuda.CUDAGra
         _capturing.reset(outer)
 
 
-MOST = 8  # addresses to capture a graph for
+MAX_GRAPHS = 8  # sets of addresses for which `captured_call` keeps a graph that reads in place
 
 
 def tensors(structure: Any) -> Iterator[Tensor]:
-    """The tensors in tuples, lists and dicts, in torch's order; its own flattening takes longer than a replay."""
+    """The tensors in tuples, lists and dicts, in pytree order; torch's own flattening takes longer than a replay."""
     if isinstance(structure, Tensor):
         yield structure
         return
@@ -46,11 +53,7 @@ def tensors(structure: Any) -> Iterator[Tensor]:
 
 
 def captured_call(call: Callable[..., Any], in_place: bool = True) -> Callable[..., Any]:
-    """`call` on structures of tensors, as a graph. Its next use overwrites its results.
-
-    Tensors that come again at the same addresses (a ring of buffers does) are read where they are if `in_place`; others
-    are copied to where a graph, one for each form of them, expects them.
-    """
+    """`call` as CUDA graphs: one for each set of addresses that repeats, if `in_place`; else one for each shape."""
     staged: dict[Any, tuple[list[Tensor], torch.cuda.CUDAGraph, Any]] = {}
     direct: dict[Any, tuple[torch.cuda.CUDAGraph, Any]] = {}
     seen: set[Any] = set()
@@ -60,20 +63,20 @@ def captured_call(call: Callable[..., Any], in_place: bool = True) -> Callable[.
         if _capturing.get():
             return call(*given)
         leaves = list(tensors(given))
-        place = tuple([(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves])
-        if (known := direct.get(place)) is None and place in seen and len(direct) < MOST:
-            known = direct[place] = capture(lambda: call(*given), pool)
+        addresses = tuple([(leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves])
+        if (known := direct.get(addresses)) is None and addresses in seen and len(direct) < MAX_GRAPHS:
+            known = direct[addresses] = capture(lambda: call(*given), pool)
         if known is not None:
             known[0].replay()
             return known[1]
-        if in_place and len(seen) < 4 * MOST:
-            seen.add(place)
-        form = tuple([described[1:] for described in place])
-        if form not in staged:
+        if in_place and len(seen) < 4 * MAX_GRAPHS:
+            seen.add(addresses)
+        shapes = tuple([described[1:] for described in addresses])
+        if shapes not in staged:
             fixed = [leaf.clone() for leaf in leaves]
-            shape = tree_flatten(given)[1]
-            staged[form] = (fixed, *capture(lambda: call(*tree_unflatten(fixed, shape)), pool))
-        fixed, graph, results = staged[form]
+            structure = tree_flatten(given)[1]
+            staged[shapes] = (fixed, *capture(lambda: call(*tree_unflatten(fixed, structure)), pool))
+        fixed, graph, results = staged[shapes]
         torch._foreach_copy_(fixed, leaves)
         graph.replay()
         return results

@@ -1,4 +1,7 @@
-"""The same bits every time on CUDA: no algorithm whose sums depend on which thread comes first."""
+"""The same bits in every run on CUDA: no algorithm whose sums depend on which thread finishes first.
+
+Used around every training step and compiled sweep on CUDA; CPU kernels are deterministic as they are.
+"""
 
 import warnings
 from collections.abc import Iterator
@@ -10,16 +13,16 @@ import torch
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """cuDNN without benchmarks, and compiled code without atomic sums (those of an embedding's gradient, for one).
+    """Run cuDNN without benchmarks, and compiled code without atomic sums (an embedding's gradient has them).
 
-    Where torch knows of no such algorithm it would warn; the run goes on as it would have.
+    Where torch has no deterministic algorithm, it uses the usual one and its warning is silenced.
     """
     was = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     settings: Any = torch.utils.deterministic
     filled, tf32 = settings.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
     torch.use_deterministic_algorithms(True, warn_only=True)
-    settings.fill_uninitialized_memory = False  # it costs a pass over every new tensor
+    settings.fill_uninitialized_memory = False  # filling costs a pass over every new tensor
     try:
         with (
             warnings.catch_warnings(),

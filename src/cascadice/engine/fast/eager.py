@@ -1,4 +1,11 @@
-"""Steps by plain autograd, for loops: torch.func costs as much again as a small model."""
+"""One training step by plain autograd, for the strategy "loop": torch.func adds as much again as a small model's step.
+
+A module is given the participant's parameters as views of its row, so almost nothing is copied; the gradient of each
+parameter is applied straight to its part of the new row if the optimizer can do that (`Optimizer.descend`).
+
+Traps: the module is modified, so each thread needs a twin of its own; steps with weights on samples, and passes in low
+precision under activation checkpoints, go through torch.func or without checkpoints.
+"""
 
 from typing import Any
 
@@ -6,29 +13,29 @@ import torch
 from torch import Tensor, nn
 
 from cascadice.data.inputs import Inputs
+from cascadice.engine.fast.double_backward import non_reentrant_checkpoints, tolerate_user_hooks, without_checkpoints
 from cascadice.engine.fast.hooks import LayerCalls, Tape
-from cascadice.engine.fast.twice import computed_again, plain_checkpoints, tolerating_hooks
 from cascadice.engine.learner import (
+    Alphas,
     Buffers,
     Learner,
-    Maybe,
     Step,
     call,
     flatten,
     loss_of,
     pure_step,
-    trained,
+    trainable,
     unflatten,
-)
+)  # fmt: skip
 from cascadice.optimizers import State
 
 
-def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
-    """Let the module run with this row of parameters, mostly without a copy; gives them by name.
+def assign_parameters(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
+    """Make the module's parameters views of this row, and return them by name.
 
-    On CPU kernels are copied, to channels-last, once, or each pass would do so for itself.
+    On CPU, convolution kernels are copied to channels-last instead, which every pass would otherwise do for itself.
     """
-    own = trained(module)
+    own = trainable(module)
     for name, value in unflatten(module, theta):
         parameter = own[name]
         if value.dim() == 4 and not value.is_cuda:
@@ -41,10 +48,10 @@ def lend(module: nn.Module, theta: Tensor) -> dict[str, nn.Parameter]:
 
 
 def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Inputs, y: Tensor) -> tuple[Tensor, Buffers]:
-    """The training loss by plain autograd, the module having been lent its parameters; and buffers afterwards."""
+    """The training loss of a module that has its parameters already, and the buffers afterwards."""
     x = channels_last(x)
     if learner.compute is not None:
-        with plain_checkpoints():  # layers that are computed again would find parameters in full precision
+        with without_checkpoints():  # recomputed layers would see the parameters in full precision
             return loss_of(own, learner, buffers, x, y)
     if buffers:
         return loss_of(own, learner, buffers, x, y)
@@ -54,31 +61,30 @@ def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Input
 
 
 def channels_last(x: Inputs) -> Inputs:
-    """Images on CPU as convolutions and pooling take them twice as fast; the rest as it is."""
+    """Images on CPU in channels-last, which convolutions and pooling run twice as fast; other inputs unchanged."""
     images = isinstance(x, Tensor) and x.dim() == 4 and not x.is_cuda
     return x.contiguous(memory_format=torch.channels_last) if images else x  # type: ignore[union-attr]
 
 
 def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
-    """The step of `learner.pure_step` by plain autograd.
+    """A step like `learner.pure_step`, by plain autograd.
 
-    The learner must be a twin of its own: its modules are lent the parameters. If its layers are hooked, the tape of
-    each pass is added to `tapes`. Steps with weights on samples are made by torch.func.
+    The learner must be a twin that nobody else uses. If its layers are hooked, the tape of each pass goes to `tapes`.
     """
     calls = getattr(learner.training, "calls", LayerCalls())
-    sizes = [p.numel() for p in trained(learner.training).values()]
-    row = flatten(learner.training)  # fresh memory costs more than what fills it
+    sizes = [p.numel() for p in trainable(learner.training).values()]
+    row = flatten(learner.training)  # reused: fresh memory costs more than filling it
 
     def step(
-        theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Maybe,
+        theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Alphas,
         out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
         if samples:
-            with plain_checkpoints(), tolerating_hooks(learner.training):
+            with without_checkpoints(), tolerate_user_hooks(learner.training):
                 return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
-        own = lend(learner.training, theta)
+        own = assign_parameters(learner.training, theta)
         calls.start()
-        with torch.enable_grad(), computed_again():
+        with torch.enable_grad(), non_reentrant_checkpoints():
             value, after = eager_loss(learner, own, buffers, x, y)
             made = calls.stop()
             inputs = [*own.values(), *(call.output for call in made)]

@@ -1,4 +1,10 @@
-"""Forward hooks that record what goes into each layer of a model, and its outputs to differentiate by."""
+"""Forward hooks that record the input and output of each layer of a model, for `tape`.
+
+Only layers that are linear in their parameters are hooked, and only if they hold all trainable parameters between them.
+
+Trap: torch.func cannot differentiate with respect to an intermediate output. It can with respect to a zero that is
+added to it, a *probe*; plain autograd needs none, but the first output must require a gradient.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +16,9 @@ from torch import Tensor, nn
 from cascadice.models import Embedding
 
 Tape = tuple[tuple[Tensor, Tensor], ...]
-"""For each call of a layer, in order: its input, and the gradient of the batch's loss by its output."""
+"""For each call of a layer, in order: its input, and the gradient of the batch's loss with respect to its output."""
 
-# linear in their parameters: given other parameters, they return the derivative along those
+# linear in their parameters: called with a direction as parameters, they return the derivative along it
 LINEAR = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.GroupNorm, nn.LayerNorm, Embedding)
 
 
@@ -26,26 +32,26 @@ class Call(NamedTuple):
 
 @dataclass
 class LayerCalls:
-    """The calls of the layers of one copy of a model, while it runs; `probes` are zeros added to the outputs."""
+    """The layer calls of one copy of a model while it runs; `probes` are zeros to add to the outputs."""
 
     made: list[Call] | None = None
     probes: tuple[Tensor, ...] | None = None
 
     def start(self, probes: tuple[Tensor, ...] | None = None) -> None:
-        """Record calls from here on."""
+        """Start recording calls."""
         self.made, self.probes = [], probes
 
     def stop(self) -> list[Call]:
-        """Stop recording; returns the calls and keeps none."""
+        """Stop recording, and return the calls."""
         made, self.made, self.probes = self.made or [], None, None
         return made
 
 
 def hook_layers(model: nn.Module) -> bool:
-    """Hook the layers of this model to `model.calls`; False where a parameter lies outside of what can be hooked."""
+    """Record the layers of this model in `model.calls`; False if a trainable parameter is outside the known layers."""
     layers = {name: layer for name, layer in _linear("", model) if any(p.requires_grad for p in layer.parameters())}
     reached = {id(p) for layer in layers.values() for p in layer.parameters()}
-    if reached != {id(p) for p in model.parameters() if p.requires_grad}:  # all of them, and none that is frozen
+    if reached != {id(p) for p in model.parameters() if p.requires_grad}:  # every trainable one, no frozen one
         return False
     model.calls = LayerCalls()  # type: ignore[assignment]
     for name, layer in layers.items():
@@ -63,13 +69,13 @@ def _linear(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def record_call(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """The hook itself."""
+    """The forward hook: note the call, if recording, and add its probe."""
     calls: LayerCalls = layer.calls
     if calls.made is None:
         return output
     if calls.probes is not None:
         output = output + calls.probes[len(calls.made)]
     elif torch.is_grad_enabled() and not output.requires_grad:
-        output.requires_grad_()  # the first layer of a pass in which no parameter is differentiated by
+        output.requires_grad_()  # the first layer of a pass whose parameters need no gradient
     calls.made.append(Call(layer.call_name, inputs[0], output))
     return output

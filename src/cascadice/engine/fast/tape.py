@@ -1,12 +1,18 @@
-"""A tape of a training pass: the input of each layer, and the gradient by its output. Enough to score every sample.
+"""Scores of samples, and Hessian-vector products, from a tape: each layer's input and the gradient of its output.
 
-A layer that is linear in its parameters answers a change A of them with its own output under the parameters A, so the
-derivative of a sample's loss along A is, summed over layers,
+A layer that is linear in its parameters, called with a change A of them as its parameters, returns the change of its
+output. So the derivative of a sample's loss along A is, summed over layers,
 
     ⟨∂ℓ_i/∂output_i, layer(input_i; A)⟩
 
-one forward pass of the layers, whatever A is; the gradient of a sample is never formed. Differentiated once more, the
-sum over samples gives the Hessian-vector product H A without ever computing the gradient itself.
+one forward pass of the layers, whatever A is; no gradient of a single sample is formed. Differentiating the sum over
+samples once more gives the Hessian-vector product H A, without the gradient itself.
+
+Chosen when all trainable parameters are in such layers and `verified_layers` finds the scores right; all other models
+use `generic_directional`, which is slower (docs/performance.md).
+
+Trap: a model may use a layer's parameters without calling the layer, or change an output in place. That cannot be seen
+from outside, so the scores are compared once, in float64, with those of `generic_directional`.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -24,30 +30,30 @@ from torch.func import functional_call, grad
 
 from cascadice.data.inputs import Inputs, in_precision
 from cascadice.engine.dropout import Masks
-from cascadice.engine.fast.convolution import TwiceDifferentiated
-from cascadice.engine.fast.eager import eager_loss, lend
+from cascadice.engine.fast.convolution import FastConvDoubleBackward
+from cascadice.engine.fast.double_backward import twice_differentiable
+from cascadice.engine.fast.eager import assign_parameters, eager_loss
 from cascadice.engine.fast.hooks import Tape, hook_layers
-from cascadice.engine.fast.twice import twice_differentiable
 from cascadice.engine.learner import (
+    Alphas,
     Buffers,
     Learner,
-    Maybe,
     broadcast,
     forward,
     gradient,
     objective,
-    trained,
+    trainable,
     unflatten,
 )  # fmt: skip
 from cascadice.optimizers import State
 
-Along = Callable[..., tuple[Tensor | None, Tensor | None]]
+Directional = Callable[..., tuple[Tensor | None, Tensor | None]]
 """(learner, theta, buffers, x, y, samples, direction, score, hvp) -> the derivative of each sample's part of the loss
-along the direction, and H · direction; each is None unless `score` or `hvp` asks for it."""
+along the direction, and H · direction; either may be None unless `score` or `hvp` asks for it."""
 
 
 class Layers(NamedTuple):
-    """A learner whose layers write a tape; the calls they make for a batch, and the shapes of their outputs."""
+    """A learner whose layers are hooked, the names of the layers a batch calls, and the shapes of their outputs."""
 
     learner: Learner
     names: tuple[str, ...]
@@ -55,14 +61,14 @@ class Layers(NamedTuple):
 
 
 def layers(learner: Learner, x: Inputs, buffers: Buffers) -> Layers | None:
-    """The layers as they are called for one participant's batch; None where parameters lie outside known layers."""
+    """The layers that one participant's batch calls, in order; None if some parameter is outside the known layers."""
     twin = learner.twin()
     module: Any = twin.training
     if not hook_layers(module):
         return None
     module.calls.start()
     with torch.no_grad():
-        parameters = {name: p.detach() for name, p in trained(module).items()}
+        parameters = {name: p.detach() for name, p in trainable(module).items()}
         forward(module, {**parameters, **{name: b.clone() for name, b in buffers.items()}}, x, learner.compute)
     made = module.calls.stop()
     shapes = tuple((call.output.shape, call.output.dtype) for call in made)
@@ -72,27 +78,26 @@ def layers(learner: Learner, x: Inputs, buffers: Buffers) -> Layers | None:
 _known: MutableMapping[Learner, dict[tuple[str, int], Layers | None]] = WeakKeyDictionary()
 
 
-def layered(
+def verified_layers(
     learner: Learner, strategy: str, size: int, example: Callable[[], tuple[Tensor, Buffers, Inputs, Tensor]]
 ) -> Layers | None:
-    """The learner's layers for batches of a size, or None where scores by layers are not what they should be.
+    """The learner's layers for batches of this size, or None if scores by layers are wrong on the example.
 
-    They are compared once, on an example (theta, buffers, x, y), with scores that know nothing of layers: a model may
-    use the parameters of a layer without calling it, or change an output in place.
+    The example is (theta, buffers, x, y); it is tried once per learner, strategy and size.
     """
-    if learner.autocast is not None:  # a layer by itself would not run in the precision of its pass
+    if learner.autocast is not None:  # a layer called by itself would not run in the precision of its pass
         return None
     known = _known.setdefault(learner, {})
     if (strategy, size) not in known:
-        known[strategy, size] = _verified(learner, strategy, *example())
+        known[strategy, size] = _verify(learner, strategy, *example())
     return known[strategy, size]
 
 
-def _verified(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor) -> Layers | None:
-    """In double precision: in single, a model with kinks may be on either side of one."""
+def _verify(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor) -> Layers | None:
+    """Compare in float64: in float32, a model with kinks may land on the other side of one."""
     x64, buffers64 = in_precision(x, torch.float64), in_precision(buffers, torch.float64)
     numbers = torch.arange(learner.size, device=y.device, dtype=torch.float64)
-    # not at the initial parameters: many of those are 0, and hide what is below them
+    # not at the initial parameters: many of those are 0, which hides errors in the layers below
     arguments = (theta.double() + 0.03 * numbers.cos(), buffers64, x64, y, (), numbers.sin(), True)
     try:
         exact = replace(learner, training=deepcopy(learner.training).double(), compute=None, masks=Masks())
@@ -100,13 +105,13 @@ def _verified(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, 
         if hooked is None:
             return None
         with torch.no_grad(), twice_differentiable(), exact.masks.of(0 if learner.stochastic else None, y.device):
-            along = eager_along if strategy == "loop" else pure_along
-            found = along(hooked, hooked.learner.twin(), *arguments, True)
-            alone = along(hooked, hooked.learner.twin(), *arguments, False)
-            expected = generic_along(exact, *arguments, True)
-        pairs = ((found[0], expected[0]), (alone[0], expected[0]), (found[1], expected[1]))
+            directional = eager_directional if strategy == "loop" else pure_directional
+            both = directional(hooked, hooked.learner.twin(), *arguments, True)
+            scores_alone = directional(hooked, hooked.learner.twin(), *arguments, False)
+            expected = generic_directional(exact, *arguments, True)
+        pairs = ((both[0], expected[0]), (scores_alone[0], expected[0]), (both[1], expected[1]))
         return layers(learner, x, buffers) if all(_near(*pair) for pair in pairs) else None
-    except Exception:  # whatever a model does to its layers, there is another way
+    except Exception:  # whatever the model does with its layers, there is the generic way
         return None
 
 
@@ -120,52 +125,52 @@ def read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, 
 
     `learner` is the layers' own, or a twin of it.
     """
-    return _scores(answers(layers, learner, tape, direction), tape)
+    return _scores(layer_tangents(layers, learner, tape, direction), tape)
 
 
-def answers(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> list[Tensor]:
-    """What each layer gives for its input with the direction as its parameters."""
+def layer_tangents(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> list[Tensor]:
+    """The output of each layer for its input, with the direction as its parameters."""
     module: Any = learner.training
     along = dict(unflatten(module, direction))
-    known = {id(p): name for name, p in trained(module).items()}
+    names = {id(p): name for name, p in trainable(module).items()}
     outputs = []
     for name, (given, by_output) in zip(layers.names, tape, strict=True):
         layer = module.get_submodule(name)
-        change = {own: along[known[id(p)]].to(by_output.dtype) for own, p in layer.named_parameters()}
+        change = {own: along[names[id(p)]].to(by_output.dtype) for own, p in layer.named_parameters()}
         outputs.append(functional_call(layer, change, (given,)))
     return outputs
 
 
 def eager_read(layers: Layers, learner: Learner, tape: Tape, direction: Float[Tensor, " d"]) -> Float[Tensor, " batch"]:
-    """The same, for loops: layers are lent the direction, so what they computed before cannot be differentiated now."""
+    """`read` for loops: assigns the direction to the layers, so earlier outputs of theirs cannot be differentiated."""
     if learner.compute is not None:
         return read(layers, learner, tape, direction)
     module: Any = learner.training
-    lend(module, direction)
+    assign_parameters(module, direction)
     calls = zip(layers.names, tape, strict=True)
     return _scores([module.get_submodule(name)(given) for name, (given, _) in calls], tape)
 
 
-def _scores(answers: Sequence[Tensor], tape: Tape) -> Float[Tensor, " batch"]:
-    """⟨gradient by output_i, answer_i⟩ of each sample, summed over layers."""
+def _scores(tangents: Sequence[Tensor], tape: Tape) -> Float[Tensor, " batch"]:
+    """⟨∂ℓ_i/∂output_i, change of output_i⟩ of each sample, summed over layers."""
     each = [
         (a * b).sum(tuple(range(1, a.dim())), dtype=torch.promote_types(a.dtype, torch.float32))
-        for a, (_, b) in zip(answers, tape, strict=True)
+        for a, (_, b) in zip(tangents, tape, strict=True)
     ]
     return torch.stack(each).sum(0) if len(each) > 1 else each[0]
 
 
 def pure_tape(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Alphas
 ) -> Tape:
-    """The tape of a pass by torch.func: can be vmapped, compiled and differentiated. Cost: a pass less its gradient."""
+    """The tape of a pass, by torch.func. Cost: a training pass less the gradients of parameters."""
     probes = _probes(layers, y)
     by_outputs, (inputs, _, _) = grad(partial(_probed, learner), has_aux=True)(probes, theta, buffers, x, y)
     return _weighted(tuple(zip(inputs, by_outputs, strict=True)), samples)
 
 
-def _weighted(tape: Tape, samples: Maybe) -> Tape:
-    """The tape of a pass in which samples have weights: no sample's output depends on another, so terms just scale."""
+def _weighted(tape: Tape, samples: Alphas) -> Tape:
+    """The tape with weights on samples: outputs of one sample do not depend on the others, so each term just scales."""
     return tuple((given, by * broadcast(samples[0], by)) for given, by in tape) if samples else tape
 
 
@@ -182,7 +187,7 @@ def _probed(learner: Learner, probes: Any, theta: Tensor, buffers: Buffers, x: I
 
 def taped_step(
     layers: Layers, tapes: list[Tape], theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor,
-    samples: Maybe, out: Tensor | None,
+    samples: Alphas, out: Tensor | None,
 ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
     """`pure_step`, with the tape of its pass added to `tapes`."""
     assert not samples
@@ -193,11 +198,11 @@ def taped_step(
     return torch.add(theta, delta, out=out), state, buffers, loss
 
 
-def pure_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe,
+def pure_directional(
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Alphas,
     direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """See `Along`; by torch.func, through the tape."""
+    """`Directional` by torch.func, from a tape."""
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
         scores = read(layers, learner, pure_tape(layers, learner, theta, buffers, x, y, samples), direction)
@@ -209,16 +214,17 @@ def pure_along(
     return scores, product
 
 
-def eager_along(
-    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe,
+def eager_directional(
+    layers: Layers, learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Alphas,
     direction: Tensor, score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """The same by plain autograd, for loops; `learner` is a twin of the layers' own, and is lent the parameters."""
+    """`Directional` by plain autograd, from a tape, for loops; `learner` is a twin of the layers' own."""
     module: Any = learner.training
-    own = lend(module, theta)
+    own = assign_parameters(module, theta)
     module.calls.start()
     with torch.enable_grad():
-        with TwiceDifferentiated() if hvp and learner.compute is None else nullcontext(), _as_constants(own, not hvp):
+        fast_conv = FastConvDoubleBackward() if hvp and learner.compute is None else nullcontext()
+        with fast_conv, _frozen(own, not hvp):
             loss, _ = eager_loss(learner, own, buffers, x, y)
         made = module.calls.stop()
         by_outputs = torch.autograd.grad(loss, [call.output for call in made], create_graph=hvp)
@@ -226,17 +232,17 @@ def eager_along(
         if not hvp:
             with torch.no_grad():
                 return eager_read(layers, learner, tape, direction), None
-        outputs = answers(layers, learner, tape, direction)
+        outputs = layer_tangents(layers, learner, tape, direction)
         product = _gradient_of_sum(outputs, tape, list(own.values()))
     with torch.no_grad():
         return _scores(outputs, tape) if score else None, product
 
 
 @contextmanager
-def _as_constants(own: dict[str, nn.Parameter], constant: bool) -> Iterator[None]:
-    """Within, parameters need no gradients, if so: the pass is shorter."""
+def _frozen(own: dict[str, nn.Parameter], frozen: bool) -> Iterator[None]:
+    """Within, parameters need no gradients if `frozen`, which makes the pass shorter."""
     for parameter in own.values():
-        parameter.requires_grad_(not constant)
+        parameter.requires_grad_(not frozen)
     try:
         yield
     finally:
@@ -244,31 +250,31 @@ def _as_constants(own: dict[str, nn.Parameter], constant: bool) -> Iterator[None
             parameter.requires_grad_(True)
 
 
-def _gradient_of_sum(answers: Sequence[Tensor], tape: Tape, own: list[nn.Parameter]) -> Float[Tensor, " d"]:
-    """The gradient of Σ ⟨gradient by output, answer⟩: each is the other's, so no product of the two is formed."""
-    pairs = [(a, b) for a, (_, b) in zip(answers, tape, strict=True)]
+def _gradient_of_sum(tangents: Sequence[Tensor], tape: Tape, own: list[nn.Parameter]) -> Float[Tensor, " d"]:
+    """The gradient of Σ ⟨a, b⟩ over layers, without forming the products: ∂⟨a, b⟩/∂a = b and ∂⟨a, b⟩/∂b = a."""
+    pairs = [(a, b) for a, (_, b) in zip(tangents, tape, strict=True)]
     both = [*pairs, *((b, a) for a, b in pairs)]
     outputs, by = zip(*((one, other.detach()) for one, other in both if one.requires_grad), strict=True)
     pieces = torch.autograd.grad(outputs, own, by, materialize_grads=True)
     return torch.cat([piece.reshape(-1) for piece in pieces])
 
 
-def generic_along(
-    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Maybe, direction: Tensor,
+def generic_directional(
+    learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, samples: Alphas, direction: Tensor,
     score: bool, hvp: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """The same for any model: backwards twice, by the parameters, and by the weights α = 1 of the samples.
+    """`Directional` for any model: backward twice, with respect to the parameters and to the samples' weights α.
 
     ∂/∂θ ⟨direction, ∇L⟩ = H · direction        ∂/∂α_i ⟨direction, Σ_i α_i J_iᵀ ∂L/∂output_i⟩ = i's part
     """
 
-    def along(theta: Tensor, samples: Maybe) -> Tensor:
+    def slope(theta: Tensor, samples: Alphas) -> Tensor:
         return (gradient(learner, theta, buffers, x, y, samples)[0] * direction).sum()
 
     scores = product = None
     if score:
         weights = samples[0] if samples else theta.new_ones(len(y))
-        scores = weights * grad(lambda weights: along(theta, (weights,)))(weights)
+        scores = weights * grad(lambda weights: slope(theta, (weights,)))(weights)
     if hvp:
-        product = grad(along)(theta, samples)
+        product = grad(slope)(theta, samples)
     return scores, product

@@ -1,4 +1,4 @@
-"""A run as one HTML page: `collect` gathers plain data, `page` makes HTML of them, `write` does both into a file.
+"""A run as one HTML page: `collect` gathers plain data, `page` makes HTML of it, `write` does both.
 
 `collect_results`, `page_of_results` and `write_results` do the same for what `cascadice reproduce` or a study wrote.
 """

@@ -29,7 +29,11 @@ const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-const sentence = (text) => element("li", {}, capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−").replaceAll(" -> ", " → "));
+// Flags are set as code, which is not broken at its hyphens.
+function sentence(text) {
+  const shown = capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−").replaceAll(" -> ", " → ");
+  return element("li", {}, ...shown.split(/(--[a-z][a-z-]*)/).map((part) => (part.startsWith("--") ? element("code", { class: "flag" }, part) : part)));
+}
 
 function navigation() {
   const sections = [...document.querySelectorAll("section[data-name]")].filter((section) => !section.hidden);

@@ -38,7 +38,7 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
         The section as plain data.
 
     Raises:
-        ValueError: If one of the two is no run, or they cannot be compared; the message says why.
+        ValueError: If a folder holds no run, or the two cannot be compared.
 
     Example:
         >>> compare("runs/demo", "runs/demo-attacked")["findings"][0]  # doctest: +SKIP
@@ -54,7 +54,13 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
         "name": "comparison",
         "title": f"Comparison of {names[0]} with {names[1]}",
         "lead": LEAD,
-        "findings": [*_quality(lines, names), *_data(runs), _settings(runs, names), *influence.pop("findings"), *notes],
+        "findings": [
+            *_quality(lines, names),
+            *_other_batches(runs),
+            _settings(runs, names),
+            *influence.pop("findings"),
+            *notes,
+        ],
         "charts": [*_curves(lines, names), *influence.pop("charts")],
         "flagged": None,
         "picture": None,
@@ -87,7 +93,7 @@ def _quality(lines: list[Json], names: list[str]) -> list[str]:
 
 
 def _different_data(runs: list[Run]) -> list[str]:
-    """That the data differ: by their digests or, as runs of version 0.1.0 have none, by their names."""
+    """Why the data are not the same, by their digests; runs of version 0.1.0 have none, and are compared by name."""
     digests, names = ([run.manifest.get(DATA) for run in runs], [run.config.data for run in runs])
     if not all(digests):
         return [f"their data sets are {names[0]} and {names[1]}"] if names[0] != names[1] else []
@@ -98,8 +104,8 @@ def _different_data(runs: list[Run]) -> list[str]:
     return [f"their data sets are both called {names[0]} but hold different samples"]
 
 
-def _data(runs: list[Run]) -> list[str]:
-    """That watched loops drew other batches, as they do with another seed."""
+def _other_batches(runs: list[Run]) -> list[str]:
+    """A warning if watched loops drew other batches, as they do with another seed."""
     one, two = (run.manifest.get(DATA) for run in runs)
     return [OTHER_BATCHES] if one and two and one != two else []
 
@@ -132,7 +138,7 @@ def _curves(lines: list[Json], names: list[str]) -> list[Json]:
 
 
 def _influence(runs: list[Run], names: list[str]) -> Json:
-    """Totals of the first kind that both have, over the same rounds and hops; else why there are none."""
+    """Totals of the first kind that both runs have for the same rounds and hops, or why there are none."""
     nothing: Json = {"columns": [], "rows": [], "count": 0, "charts": []}
     pairs = [(a, b, kind) for a in runs[0].influences for b in runs[1].influences for kind in _shared(a, b)]
     if not pairs:

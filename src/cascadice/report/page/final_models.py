@@ -1,4 +1,4 @@
-"""Who helped the final models, as a page shows it: whole-run influence of every participant."""
+"""The section about who helped the final models: whole-run influence of every participant."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,10 +41,12 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     ]  # fmt: skip
     columns = ["participant", *kinds, "95 % interval", "verdict", *(["injected"] if injected else [])]
     points = whole.note.get("points", Question(("whole-run-shares",)).points) if SHARES in kinds else None
-    said = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []  # the page has said the others
+    findings = (
+        [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []
+    )  # the others are on top of the page
     results = {
         "title": headline(whole.summary),
-        "findings": said,
+        "findings": findings,
         "points": points,
         "table": {"columns": columns, "rows": rows},
     }

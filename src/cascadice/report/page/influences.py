@@ -1,4 +1,4 @@
-"""Influence as a page shows it: who, on whom, how far and how accurately; from every table of influence of a run."""
+"""Influence as the page shows it, from all tables of a run: who influenced whom, how far, how accurately."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ COLUMNS = ("folder", "kind", "round", "source", "sample", "hop", "receiver", "va
 
 
 class Influences(NamedTuple):
-    """What a folder that `cascadice influence` wrote holds, and its summary."""
+    """The table in a folder that `cascadice influence` wrote, with its summary and note."""
 
     name: str
     table: Table
@@ -37,23 +37,23 @@ def read(
     folders: Sequence[Path], run: str, nodes: int, metrics: Sequence[RoundMetrics], injected: dict[int, str],
     sees_scale: bool, notes: list[str],
 ) -> list[Influences]:  # fmt: skip
-    """Read every table of influence of this run; those that say whom an update reached come first.
+    """Read every table of influence of this run; those with receivers come first.
 
-    Where processes have a folder each, a table has the rows of all of them.
+    If several processes wrote a table, their rows are put together.
     """
     read = []
     names = {path.parent.name for folder in folders for path in folder.glob(f"*/{NOTE}")}
     for name in in_order(names, [INFLUENCE, WHOLE_RUN], str):
         try:
-            places = [folder / name for folder in folders if parts(folder / name)]
-            if not places:
+            tables = [folder / name for folder in folders if parts(folder / name)]
+            if not tables:
                 continue
-            if any(read_note(place).get("run") != run for place in places):
+            if any(read_note(table).get("run") != run for table in tables):
                 raise ValueError("it belongs to another run.")
-            for place in places:
-                _check_whole(place)
-            rows = _called(concatenate(map(read_table, places)))
-            change, note = read_training_change(places[0]), read_note(places[0])
+            for table in tables:
+                _check_complete(table)
+            rows = _with_short_names(concatenate(map(read_table, tables)))
+            change, note = read_training_change(tables[0]), read_note(tables[0])
             summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
             read.append(Influences(name, rows, summary, note))
         except (ValueError, OSError) as error:
@@ -61,17 +61,17 @@ def read(
     return sorted(read, key=lambda one: not one.summary.matrix)
 
 
-def _called(rows: Table) -> Table:
-    """The rows, with whole-run influence at the usual weight called just that."""
+def _with_short_names(rows: Table) -> Table:
+    """The rows, with whole-run influence at weight 1 called just "whole-run"."""
     return replace(rows, kind=np.where(rows.kind == "whole-run at 1", "whole-run", rows.kind).astype(object))
 
 
-def _check_whole(place: Path) -> None:
+def _check_complete(folder: Path) -> None:
     """Raise ValueError if whole-run influence is not about the final models, or lacks rounds."""
-    length, there = length_in(read_note(place)), len(parts(place))
-    check_length(place.parent, length)
-    if length is not None and there < length:
-        raise ValueError(f"it was stopped at {there} of {length} rounds. Repeat the command to finish.")
+    length, scored = length_in(read_note(folder)), len(parts(folder))
+    check_length(folder.parent, length)
+    if length is not None and scored < length:
+        raise ValueError(f"it was stopped at {scored} of {length} rounds. Repeat the command to finish.")
 
 
 def shown(read: Sequence[Influences], nodes: int) -> list[int]:
@@ -83,11 +83,10 @@ def shown(read: Sequence[Influences], nodes: int) -> list[int]:
 
 
 def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
-    """What the first table says: totals, cascades, decay by hop, estimates beside the truth; and whole-run totals.
+    """Cascades, decay by hop and agreement with the truth of the first table, and the cascades of whole-run influence.
 
-    `scored` says of each kind with cascades which `rounds` can be shown, how many were `summed`, over how many
-    hops, and by how many standard deviations of a round the 95 % interval of a total extends to either side (None of
-    one round).
+    For each kind, `scored` says which `rounds` can be shown, how many were `summed`, over how many `hops`, and how
+    many standard deviations of a round make half of a total's 95 % interval (None if there is one round).
     """
     if not read:
         return None
@@ -125,7 +124,10 @@ def _scored(summary: InfluenceSummary, kind: str, rounds: Sequence[int]) -> Json
 def _cascades(
     rows: Table, summary: InfluenceSummary, shown: Sequence[int], most: int
 ) -> tuple[dict[str, Json], list[int]]:
-    """kind -> columns; round −1: all summed, receiver −1: all not drawn. Least trusted kinds give way, then rounds."""
+    """kind -> columns, and the rounds kept: if there are too many entries, the least trusted kinds go, then rounds.
+
+    Round −1 is the sum over all; receiver −1 stands for all that are not drawn.
+    """
     rows = rows.select(sample=ALL)
     entries = {kind: _entries(rows.select(kind=kind), shown) for kind in summary.updates}
     summed = {kind: _summed(columns, keep=(1, 2, 3)) for kind, columns in entries.items()}
@@ -149,7 +151,7 @@ Columns = tuple[NDArray[np.float64], ...]
 
 
 def _entries(rows: Table, shown: Sequence[int]) -> Columns:
-    """(round, source, hop, receiver, value) of the sources shown; receivers that are not shown are one, −1."""
+    """(round, source, hop, receiver, value) of the sources shown; receivers that are not shown become −1."""
     rows = rows.select(source=list(shown))
     receiver = np.where(np.isin(rows.receiver, list(shown)), rows.receiver, ALL)
     columns = (rows.round, rows.source, rows.hop, receiver, rows.value)
@@ -187,7 +189,7 @@ def _points(summary: InfluenceSummary) -> Json | None:
 
 
 def table(read: Sequence[Influences]) -> Json | None:
-    """The rows of all tables; if there are too many, their sums over rounds, and the largest of those."""
+    """The rows of all tables; if there are too many, sums over rounds; if still too many, the largest of them."""
     if not read:
         return None
     rows = concatenate(one.table for one in read)

@@ -13,8 +13,8 @@ from cascadice.engine import behaviours
 from cascadice.runs import store
 from cascadice.runs.config import Config, schedule
 
-ROUNDS = 60  # most rounds to choose from
-LINKS = 60_000  # of all different matrices together
+ROUNDS = 60  # at most, to choose from
+LINKS = 60_000  # of all distinct matrices together
 
 Matrix = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ Matrix = NDArray[np.float64]
 def mixing(
     folder: Path, config: Config, shown: Sequence[int], rounds: Sequence[int], hops: int, notes: list[str]
 ) -> Json | None:
-    """The links among the participants shown: the different `matrices`, and `of` each round, the indices of its hops'.
+    """The links among the participants shown: the distinct `matrices`, and `of`: round -> the index of each hop's.
 
     The first matrix is the mean over these rounds. Recorded rounds show the W that was used, others the W that the
     settings give. Cost: W of each round and hop is read; parameters are not.

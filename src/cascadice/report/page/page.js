@@ -19,7 +19,7 @@ function render(fresh) {
   reach();
   sampleCards();
   applications();
-  setTable(tableNote, "participant 3 hop 1", `${data.folder}-influence`);
+  setTable(tableNote, "participant 3 as source, hop 1", `${data.folder}-influence`);
   update();
   navigation();
 }

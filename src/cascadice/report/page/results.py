@@ -26,8 +26,8 @@ CELLS = 200_000  # all tables of points together
 def collect_results(folder: files.Folder) -> Json:
     """Collect what a page shows of one reproduced figure, or of all figures in a folder.
 
-    `folder` is a figure's own, or the `--out` of `cascadice reproduce`. Only a figure's result.json is required, of at
-    least one figure; whatever else is missing or cannot be read is named in `notes`.
+    `folder` is that of one figure, or the `--out` of `cascadice reproduce`. At least one result.json is required;
+    `notes` names whatever else is missing or cannot be read.
     """
     home, notes = Path(folder), list[str]()
     results = {place: result for place in result_folders(home) if (result := read_result(place, notes))}
@@ -87,7 +87,7 @@ def command_line(name: str, result: Mapping[str, Any]) -> str:
 
 
 def provenance(result: Mapping[str, Any]) -> str:
-    """At which scale, for how long, on what and with which version a result was made."""
+    """The scale of a result, how long it took, and the device and version that made it."""
     quick = result["settings"]["quick"]
     scale = "quick: fewer participants, rounds and points than the paper" if quick else "the paper's settings"
     return f"{scale}; {result['seconds']:.0f} s on {result['device']}, cascadice {result['version']}"

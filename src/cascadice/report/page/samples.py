@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cascadice.applications.plain import Json, data_uri, evenly, short
 from cascadice.data import DataSet
-from cascadice.data.batches import sizes
+from cascadice.data.batches import is_even, sizes
 from cascadice.data.corruption import corrupt, parse
 from cascadice.runs import store
 from cascadice.runs.config import Config
@@ -36,9 +36,8 @@ def samples(
     """The samples that clearly helped and harmed, by the most trusted estimator that scored samples.
 
     If there are none, or the order means little for another reason, those with the lowest and the highest scores.
-
-    Labels that injected faults put in place of the true ones are those of the rounds recorded in `folder`;
-    `home` may hold the data.
+    The rounds recorded in `folder` tell which labels injected faults put in place of the true ones; `home` may hold
+    the data.
     """
     summary = next((one for one in summaries if one.samples), None)
     if summary is None:
@@ -74,7 +73,7 @@ Became = dict[tuple[int, int], list[tuple[str, int]]]  # (participant, sample) -
 def _became(
     config: Config, data: DataSet, scores: Sequence[SampleScore], folder: Path, rounds: Sequence[int]
 ) -> Became:
-    """The labels that these samples had in recorded rounds, where they were not the true ones: the commonest first."""
+    """The wrong labels that these samples had in recorded rounds, the commonest first."""
     faults = [parse(text) for text in config.corruptions]
     falsified = {node for fault in faults if "labels" in fault.kind for node in fault.nodes}
     used = {(one.node, one.sample): Counter[str]() for one in scores if one.node in falsified}
@@ -82,6 +81,8 @@ def _became(
     chosen = [t for t in rounds if t in recorded]
     for t in (chosen[place] for place in evenly(len(chosen), ROUNDS)):
         batch = store.load_draw(folder, t).batch
+        if not is_even(batch[None]):  # its labels were drawn step by step
+            continue
         for node in {node for node, _ in used}:
             steps, size = sizes(batch)[node]
             own = batch[node : node + 1, :steps, :size]

@@ -1,6 +1,6 @@
-"""The applications' sections of a run's page, and the commands for what has not been asked yet.
+"""The applications' sections of a run's page, and the commands that would add what is not there yet.
 
-Results of other commands (`NAME/NAME.json` of this run) are shown too, after those listed in `SECTIONS`.
+Results of other commands (`NAME/NAME.json` in the run's folder) follow those listed in `SECTIONS`.
 """
 
 import shlex
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cascadice import files
-from cascadice.applications.choose.contributors import SECTION as CONTRIBUTION
+from cascadice.applications.choose.by_contribution import SECTION as CONTRIBUTION
 from cascadice.applications.choose.findings import SECTION as CHOOSE
 from cascadice.applications.detect.findings import SECTION as DETECT
 from cascadice.applications.detect.idea import MAJORITY
@@ -17,13 +17,13 @@ from cascadice.applications.forget.findings import SECTION as FORGET
 from cascadice.applications.plain import Json, data_uri, evenly, in_order, plain
 from cascadice.applications.reward.findings import SECTION as REWARD
 from cascadice.applications.validate.findings import SECTION as VALIDATE
-from cascadice.applications.writer import Section, alike
+from cascadice.applications.writer import Section, merge_same
 from cascadice.engine.parts import numbered
 from cascadice.runs.folder import INFLUENCE, check_length, launcher
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
-ROWS = 500  # most rows of a section's table on the page
+ROWS = 500  # at most, in a section's table
 PLAIN = int | float | str | None  # cells that are shown as they are
 PICTURE_BYTES = 800_000
 
@@ -40,9 +40,9 @@ NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, 
 
 
 def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
-    """The sections of the run with fingerprint `run`; what several processes wrote is put together.
+    """The sections of the run with fingerprint `run`; `notes` names what cannot be shown.
 
-    What cannot be shown is named in `notes`.
+    What several processes wrote is put together.
     """
     paths = [path for folder in folders for path in sorted(folder.glob("*/*.json")) if path.stem == path.parent.name]
     names = in_order({path.stem for path in paths} - {INFLUENCE}, list(SECTIONS), str)
@@ -54,7 +54,7 @@ def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[J
 
 
 def _read_section(name: str, paths: Sequence[Path], run: str, notes: list[str]) -> Json | None:
-    """The section of these results of one command, one file for each process that has them."""
+    """The section of one command, from the results that each process wrote."""
     parts, checked = list[Json](), dict[str, None]()
     for path in paths:
         try:
@@ -77,11 +77,11 @@ def _read_section(name: str, paths: Sequence[Path], run: str, notes: list[str]) 
 
 
 def together(name: str, parts: Sequence[Json]) -> Json:
-    """The results of a command, or of all processes that have any; ValueError if these do not fit together."""
+    """One result from those of several processes; ValueError if they do not fit together."""
     if len(parts) == 1:
         return parts[0]
     try:
-        whole = SHOWN[name].everybody(parts) if name in SHOWN else alike(parts)
+        whole = SHOWN[name].merge(parts) if name in SHOWN else merge_same(parts)
     except (KeyError, IndexError, AttributeError) as error:
         wrong = f"{type(error).__name__} {error}"
         raise ValueError(
@@ -91,28 +91,28 @@ def together(name: str, parts: Sequence[Json]) -> Json:
 
 
 def audited(results: Json, folder: Path) -> list[str]:
-    """What was checked about these results, in words; ValueError if they are not what they were made from."""
+    """Sentences about what was checked in these results; ValueError if they contradict what they were made from."""
     section = SHOWN.get(folder.name)
     if section is None:
         return []
     try:
-        check_length(folder.parent, _length(section, results), section.again)
+        check_length(folder.parent, _length(section, results), section.redo)
         return section.audit(results, folder)
     except (KeyError, IndexError, AttributeError, OSError) as error:
         raise ValueError(f"it cannot be checked: {type(error).__name__} {error}.") from None
 
 
 def _length(section: Section, results: Json) -> int | None:
-    """How many rounds the run had when these results about its final models were computed, if they say so."""
+    """How many rounds the run had when these results were computed, if they say so."""
     try:
-        length = section.length(results)
-    except (KeyError, TypeError, AttributeError):  # those of other versions
+        length = section.run_length(results)
+    except (KeyError, TypeError, AttributeError):  # written by another version
         return None
     return length if isinstance(length, int) else None
 
 
 def build_section(results: Json, folder: Path) -> Json:
-    """Make a section of the JSON that a command wrote into this folder; the figure lies beside it.
+    """Make a section from the JSON that a command wrote into this folder, beside its figure.
 
     `flagged` lists the participants to mark in the network; None if the application flags nobody.
     """
@@ -146,7 +146,7 @@ def _table(results: Json, name: str) -> tuple[list[Any], list[list[Any]]]:
 
 
 def explain_disagreement(sections: Sequence[Json], final: Json | None) -> None:
-    """Say in `choose` whom it would expel although the final models were clearly helped, as computed since."""
+    """In `choose`, name those it would expel although they clearly helped the final models."""
     helped = {row[0] for row in final["rows"] if "helped" in row} if final else set()
     for section in sections:
         if section["name"] == "choose" and "advice" in section["columns"]:
@@ -159,7 +159,7 @@ def explain_disagreement(sections: Sequence[Json], final: Json | None) -> None:
 
 
 def explain_points(sections: Sequence[Json]) -> None:
-    """Where shares were computed with different numbers of points, say in the first section why their sums differ."""
+    """If sections computed shares with different numbers of points, say in the first why their sums differ."""
     used = [section for section in sections if section["points"]]
     if len({section["points"] for section in used}) > 1:
         each = ", ".join(f"{section['name']} with {section['points']}" for section in used)
@@ -170,7 +170,7 @@ def explain_points(sections: Sequence[Json]) -> None:
 
 
 def _charts(results: Json, name: str) -> list[Json] | None:
-    """The charts of an application; None if the results lack what they show, as those of other versions may."""
+    """The charts of an application; None if the results lack what they show, as results of other versions may."""
     try:
         return SHOWN[name].charts(results) if name in SHOWN else None
     except (KeyError, IndexError, ValueError, TypeError, AttributeError):
@@ -197,8 +197,8 @@ def commands(
 ) -> list[Json]:
     """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again.
 
-    Only who helped the final models, and what they are to be paid for it, can be asked of a run that was not recorded,
-    if it is `playable` without. `own` names what commands must be told how to build: "model", "loss".
+    Without recorded rounds, only `whole-run` and `reward` can be computed, and only if the run can be played again
+    (`playable`). `own` names what other processes cannot rebuild from the saved settings: "model", "loss".
     """
     run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
     if not recorded:
@@ -214,7 +214,7 @@ def commands(
 def commands_of_processes(
     folder: Path, processes: int, recorded: bool, shown: Collection[str], playable: bool
 ) -> list[Json]:
-    """The same for a run of several processes, which answer together; it is not playable if one has gaps."""
+    """The same for a run of several processes; it cannot be played again if one of them has gaps."""
     offers = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
     if recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}

@@ -1,5 +1,6 @@
 """The findings about a run in plain English."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -59,7 +60,7 @@ def _of_tokens(config: Config, test: Metrics) -> str:
     """The end of the sentence about a loss of tokens: the perplexity, and how many of them are right."""
     right, perplexed = float(test.accuracy.nanmean()), float(test.loss.nanmean().exp())
     perplexity = f" (perplexity {perplexed:.3g}, e to the mean loss)" if config.loss == "cross-entropy" else ""
-    return perplexity + (f"; {right:.1%} of tokens are right" if right == right else "")
+    return perplexity + (f"; {100 * right:.1f} % of tokens are right" if right == right else "")
 
 
 def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
@@ -82,15 +83,18 @@ def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
 
 
 def _value(value: float, bounds: Bounds, node: int) -> str:
-    """A total and its interval, if there is one."""
+    """A total and its interval, if there is one, both with as many decimals as show two digits of its half width."""
     half = float(bounds.high[node]) - value
-    return f"{value:+.3g} ± {half:.2g}" if half == half else f"{value:+.3g}"
+    if not 1e-4 <= half < math.inf:
+        return f"{value:+.3g} ± {half:.2g}" if half == half else f"{value:+.3g}"
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    return f"{value:+.{digits}f} ± {half:.{digits}f}"
 
 
 def _distance(summary: InfluenceSummary) -> list[str]:
     for values in summary.by_hop.values():
         if len(values) > 1 and values[0] > 0:
-            hops = [f"{value:.3g} ({value / values[0]:.0%}) at hop {hop}" for hop, value in enumerate(values)]
+            hops = [f"{value:.3g} ({100 * value / values[0]:.0f} %) at hop {hop}" for hop, value in enumerate(values)]
             start = f"The mean size of an update's influence is {values[0]:.3g} on its own participant before gossip"
             return [f"{start} (hop 0), {_listed(hops[1 : NAMED + 1])}."]
     return []

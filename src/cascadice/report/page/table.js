@@ -29,7 +29,7 @@ const tight = (text) => text.toLowerCase().replace(/:\s*([<>]?)\s*/g, ":$1");
 const WHO = ["participant", "source", "receiver", "node"];
 function words(text) {
   const columns = [...WHO, ...data.table.columns].map((column) => tight(column).replace(/[^a-z0-9 ]/g, ".")).join("|");
-  const roles = tight(text).replace(/(^|\s)(?:participant|node)s?\s+#?(\d+)\s+as\s+(?:an?\s+|the\s+)?(source|receiver)(?=\s|$)/g, "$1$3:$2");
+  const roles = tight(text).replace(/,(?=\s|$)/g, " ").replace(/(^|\s)(?:participant|node)s?\s+#?(\d+)\s+as\s+(?:an?\s+|the\s+)?(source|receiver)(?=\s|$)/g, "$1$3:$2");
   return roles.replace(new RegExp(`(^|\\s)(${columns})s?\\s+#?([<>]?)\\s*(-?[\\d.]+)(?=\\s|$)`, "g"), "$1$2:$3$4").split(/\s+/).filter(Boolean);
 }
 const searchable = (row) => cells(row).map((text, place) => tight(`${data.table.columns[place]}:${text}`)).join(" ");
@@ -49,6 +49,7 @@ const columnsOfParticipants = () => data.table.columns.filter((column) => WHO.in
 function inWords(word) {
   const [, named, value] = word.match(/^(.+?):(.+)$/) ?? [];
   if (named === undefined) return `“${word}”`;
+  if (named === "source" || named === "receiver") return `participant ${value} as ${named}`;
   const where = named === "participant" || named === "node" ? columnsOfParticipants().filter((column) => column !== named) : [];
   return `${named} ${value.replace(/^([<>])/, "$1 ")}${where.length ? ` as ${where.join(" or ")}` : ""}`;
 }

@@ -1,4 +1,4 @@
-"""The page itself: one HTML file with its data, pictures and scripts, which needs no network."""
+"""The page: one HTML file with its data, pictures and scripts, which needs no network."""
 
 import html
 import json
@@ -73,7 +73,7 @@ def write(
         The path of the page, and what `collect` returned.
 
     Raises:
-        ValueError: Where there is no run, or the two cannot be compared.
+        ValueError: If there is no run, or the two cannot be compared.
 
     Example:
         >>> path, data = write("runs/demo", other="runs/demo-attacked")  # doctest: +SKIP

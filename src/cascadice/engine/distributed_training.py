@@ -1,4 +1,4 @@
-"""Training in step with other processes, some of which may be slow, dead, or new."""
+"""Train in step with other processes, some of which may be slow, dead or new."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,20 +15,23 @@ def carry_on(
     network: Network, rounds: int, exchange: Messages, *, start: int = 0, participants: Participants | None = None,
     **how: Any,
 ) -> Iterator[Round]:  # fmt: skip
-    """`simulate` among other processes; rounds that the others finished without this one are left out.
+    """`simulate` among other processes, skipping rounds that the others have finished without this one.
 
-    A process that was held up would otherwise stay behind, and nobody would use what it sends.
+    A process that was delayed would otherwise stay behind, and nobody would use what it sends.
 
     Args:
-        network: The part of this process.
-        rounds: Where to stop.
-        exchange: Its exchange, with the policy "carry-on".
+        network: The part of the network that this process trains; see `parts.part_of`.
+        rounds: The round to stop before.
+        exchange: The exchange of messages, with the policy "carry-on".
         start: The number of the first round.
-        participants: What they carry before it; the initial parameters if None.
+        participants: What they carry before it; by default the initial parameters.
         how: Further arguments of `simulate`.
 
     Yields:
         The rounds from `start` up to, not including, `rounds`, in which this process took part.
+
+    Raises:
+        DivergedError: If a loss is no longer a number.
 
     Example:
         >>> joined = exchange.listen(mine.initial, timeout=10.0)
@@ -39,7 +42,7 @@ def carry_on(
     exchange.begin(start)
     while start < rounds:
         for round_ in simulate(network, rounds, start=start, participants=here, operator=operator, **how):
-            missed = exchange.behind()  # before the caller takes its time
+            missed = exchange.behind()  # asked before the caller uses the round, which may take long
             yield round_
             start, here = round_.t + 1, round_.after
             if missed:

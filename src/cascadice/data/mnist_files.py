@@ -8,21 +8,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cascadice.data.places import Root, expect, locate, reading
 from cascadice.data.samples import DataSet, Samples, labels_of
+from cascadice.data.source_files import Root, expect, locate, reading
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 LAYOUTS = [[f"{folder}{name}{suffix}" for name in FILES] for folder in ("", "MNIST/raw/") for suffix in (".gz", "")]
-LARGEST = 1 << 31  # bytes: an absurd header should not fill the memory
-FIRST_LABELS = [5, 0, 4, 1, 9, 2], [7, 2, 1, 0, 4, 1]  # of the training and the test images
+LARGEST = 1 << 31  # bytes, so that a damaged header cannot fill the memory
+FIRST_LABELS = [5, 0, 4, 1, 9, 2], [7, 2, 1, 0, 4, 1]  # of training and test images
 MEAN, STD = torch.tensor([0.1307], dtype=torch.float32), torch.tensor([0.3081], dtype=torch.float32)
 
 
 def mnist(root: Root = None) -> DataSet:
-    """Handwritten digits, 60,000 + 10,000 images of 1×28×28 (LeCun et al. 1998).
+    """MNIST: 60,000 + 10,000 images of 1×28×28 handwritten digits (LeCun et al. 1998).
 
-    `root` holds `mnist/` or `MNIST/raw/`, or the files. Fashion-MNIST, whose files have the same names, is not
-    mistaken for MNIST.
+    Fashion-MNIST, whose files have the same names, is not mistaken for MNIST.
+
+    Args:
+        root: The folder to search first (it holds `mnist/`, `MNIST/raw/` or the files); then $CASCADICE_DATA, then the
+            cache.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: If its files are not found.
+        ValueError: If a file is damaged.
 
     Example:
         >>> mnist("data").train.x.shape  # doctest: +SKIP
@@ -33,7 +43,7 @@ def mnist(root: Root = None) -> DataSet:
 
 
 def _is_mnist(paths: list[Path]) -> bool:
-    """Whether the folder is named MNIST or the labels begin as MNIST's: other data sets have the same file names."""
+    """Whether the folder is named MNIST or the first labels are MNIST's: other data sets use the same file names."""
     if paths[0].parent.parent.name == "MNIST":
         return True
     beginnings = [read_idx(path, dimensions=1)[:6].tolist() for path in paths[1::2]]

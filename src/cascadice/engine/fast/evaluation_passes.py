@@ -1,4 +1,10 @@
-"""Losses and gradients of rows of parameters on evaluation data."""
+"""Losses, gradients and other measures of rows of parameters on evaluation data.
+
+Strategy: one sweep over all rows (`rows.over_rows`); with "loop", gradients by plain autograd, each written straight to
+its row, which on CPU costs half as much for a small model. Evaluation sets of different sizes are swept size by size.
+
+Trap: torch's kernels count what they fold into one batch in 32 bits, so sweeps are limited to `MOST_AT_ONCE` samples.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,17 +17,17 @@ from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine.evaluation import Evaluation, check_measure_differentiable, measured
-from cascadice.engine.fast.eager import channels_last, lend
+from cascadice.engine.fast.double_backward import non_reentrant_checkpoints
+from cascadice.engine.fast.eager import assign_parameters, channels_last
 from cascadice.engine.fast.rows import each_row, over_rows, twin
-from cascadice.engine.fast.twice import computed_again
-from cascadice.engine.learner import Buffers, Learner, Participants, call, forward, measure_all, trained
+from cascadice.engine.learner import Buffers, Learner, Participants, call, forward, measure_all, trainable
 from cascadice.losses import Loss
 
 
 def row_losses(
     learner: Learner, strategy: str, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
 ) -> Float[Tensor, " p"]:
-    """L(θ_p; z') for rows of parameters that stand for these participants. Cost: a forward pass each."""
+    """L(θ_p; z') of rows that belong to these participants. Cost: a forward pass each."""
     losses: Tensor = _over_sets(measured, learner, strategy, evaluation, here, nodes, steady=False)
     return losses
 
@@ -52,7 +58,7 @@ def _over_sets(
     row: Callable[..., Any], learner: Learner, strategy: str, evaluation: Evaluation, here: Participants,
     nodes: Sequence[int], steady: bool,
 ) -> Any:  # fmt: skip
-    """Every row on its evaluation set; sets of one size in one sweep."""
+    """Run each row on its evaluation set; sets of the same size in one sweep."""
     theta, _, buffers = here
     if not evaluation.own:
         shared = (evaluation.x, evaluation.y, evaluation.measure)
@@ -76,20 +82,20 @@ def _eager_gradients(
     learner: Learner, evaluation: Evaluation, theta: Tensor, buffers: Buffers, nodes: Sequence[int],
     weights: Tensor | None, out: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """By plain autograd, each gradient straight to its place: on CPU half the cost for a small model."""
+    """By plain autograd, each gradient written straight to its row."""
     gradients = torch.empty_like(theta) if out is None else out
     scale = theta.new_ones(len(theta)) if weights is None else weights
-    sizes = [p.numel() for p in trained(learner.evaluating).values()]
+    sizes = [p.numel() for p in trainable(learner.evaluating).values()]
 
     def row(worker: int, k: int) -> Tensor:
         own = twin(learner, worker)
         x, y = evaluation.of(nodes[k])
-        parameters, x = lend(own.evaluating, theta[k]), channels_last(x)
-        with torch.enable_grad(), computed_again():
-            mine = {name: buffer[k] for name, buffer in buffers.items()}
-            plain = not mine and own.compute is None
+        parameters, x = assign_parameters(own.evaluating, theta[k]), channels_last(x)
+        with torch.enable_grad(), non_reentrant_checkpoints():
+            own_buffers = {name: buffer[k] for name, buffer in buffers.items()}
+            plain = not own_buffers and own.compute is None
             model = own.evaluating
-            outputs = call(model, x) if plain else forward(model, {**parameters, **mine}, x, own.compute)
+            outputs = call(model, x) if plain else forward(model, {**parameters, **own_buffers}, x, own.compute)
             loss = evaluation.measure(outputs, y)
             check_measure_differentiable(loss)
             pieces = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
@@ -100,8 +106,7 @@ def _eager_gradients(
     return torch.stack(each_row(row, len(theta), theta.device)), gradients
 
 
-# Participants times samples in one sweep: kernels of torch count what they fold into one batch in 32 bits
-MOST_AT_ONCE = 2**17
+MOST_AT_ONCE = 2**17  # participants times samples in one sweep
 
 
 def row_measures(

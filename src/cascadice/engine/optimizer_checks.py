@@ -1,4 +1,4 @@
-"""What derivatives, and weights on updates, need of an optimizer: it is tried out on a few numbers."""
+"""Check on a few numbers that an optimizer has what derivatives, and weights on updates, need."""
 
 from functools import lru_cache
 
@@ -11,10 +11,10 @@ from cascadice.optimizers import Optimizer
 
 @lru_cache(maxsize=64)
 def check_differentiable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer whose steps respond to the gradient but have derivative zero by it (sign, rounding).
+    """Refuse an optimizer whose steps respond to the gradient but have a zero derivative (sign, rounding).
 
-    First-order estimates multiply by this derivative, and would all be 0. Three steps from a random point are
-    probed in float64, with gradients of several sizes, since clipping by value flattens the large ones only.
+    First-order estimates multiply by this derivative, and would all be 0. Three steps from a random point are tried in
+    float64, with gradients of several sizes, because clipping by value flattens only the large ones.
     """
     generator = seeds.generator(0, "optimizer", "probe")
     theta, one, other, direction = torch.randn(4, 2, optimizer.size or 8, generator=generator, dtype=torch.float64)
@@ -36,7 +36,7 @@ def check_differentiable(optimizer: Optimizer) -> None:
 
 
 def _three_steps(optimizer: Optimizer, theta: Tensor, gradient: Tensor) -> Tensor:
-    """Parameters after three steps with this gradient: one step would miss what acts through the state."""
+    """Parameters after three steps with this gradient; one step would miss effects through the state."""
     state, lr = optimizer.init(theta), theta.new_full(theta.shape[:-1], 0.1)
     for _ in range(3):
         delta, state = optimizer.update(gradient, state, theta, lr)
@@ -45,7 +45,7 @@ def _three_steps(optimizer: Optimizer, theta: Tensor, gradient: Tensor) -> Tenso
 
 
 def check_proportional(optimizer: Optimizer) -> None:
-    """An optimizer's step must grow with its learning rate: half the rate is half of the update."""
+    """Refuse an optimizer whose step is not proportional to its learning rate."""
     draw = torch.Generator().manual_seed(0)
     theta, gradient = torch.randn(2, 1, optimizer.size or 8, generator=draw, dtype=torch.float64)
     state = optimizer.init(theta)

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cascadice.data.places import Root, expect, locate, open_npz, reading
 from cascadice.data.samples import DataSet, Samples, labels_of, names_of
+from cascadice.data.source_files import Root, expect, locate, open_npz, reading
 
 
 class Form(NamedTuple):
-    """The names of a data set's official files and of their fields; checksums are the published md5."""
+    """The names of a data set's official files and their fields, the normalisation, and the published md5 checksums."""
 
     train: Sequence[str]
     test: str
@@ -53,7 +53,17 @@ HUNDRED = Form(
 
 
 def cifar10(root: Root = None) -> DataSet:
-    """Ten kinds of objects and animals, 50,000 + 10,000 images of 3×32×32 (Krizhevsky 2009).
+    """CIFAR-10: 50,000 + 10,000 images of 3×32×32 in ten classes (Krizhevsky 2009).
+
+    Args:
+        root: The folder to search first; then $CASCADICE_DATA, then the cache.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: If its files are not found.
+        ValueError: If a file is damaged.
 
     Example:
         >>> cifar10("data").train.x.shape  # doctest: +SKIP
@@ -64,7 +74,18 @@ def cifar10(root: Root = None) -> DataSet:
 
 
 def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
-    """A hundred classes of objects and animals, or their twenty `coarse` groups, as many and as large as CIFAR-10.
+    """CIFAR-100: 50,000 + 10,000 images of 3×32×32 in a hundred classes (Krizhevsky 2009).
+
+    Args:
+        root: The folder to search first; then $CASCADICE_DATA, then the cache.
+        coarse: Whether to use the twenty coarse classes instead.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: If its files are not found.
+        ValueError: If a file is damaged.
 
     Example:
         >>> len(cifar100("data", coarse=True).classes)  # doctest: +SKIP
@@ -76,7 +97,7 @@ def cifar100(root: Root = None, coarse: bool = False) -> DataSet:
 
 
 def read_official(name: str, folder: Path, form: Form) -> DataSet:
-    """Read the unpacked official archive; a file is only unpickled if its md5 is the one in `form.checksums`."""
+    """Read the unpacked official archive; a file is only unpickled if its md5 is the published one."""
     meta = folder / form.meta
     content = read_pickle(meta, form.checksums[form.meta])
     with reading(meta):

@@ -1,4 +1,4 @@
-"""`cascadice choose --by contribution`: whom to keep, by what everyone's data did to final models."""
+"""What `cascadice choose --by contribution` computes, writes and says: whose data helped the final models."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,8 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from cascadice.applications.choose.charts import charts, signed_table
-from cascadice.applications.plain import Json, plain
-from cascadice.applications.writer import SIGN_RULE, Section, Writer, agreed, comma_separated, open_writer, plus_minus
+from cascadice.applications.plain import Json
+from cascadice.applications.writer import (
+    SIGN_RULE,
+    Section,
+    Writer,
+    check_same,
+    comma_separated,
+    concatenate,
+    open_writer,
+    plus_minus,
+    resumable,
+    run_in_processes,
+)
 from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.runs import together
@@ -26,15 +37,13 @@ OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
 
 
-def everybody(parts: Sequence[Json]) -> Json:
-    """Whom to keep of the participants of all processes, from what each of them wrote about its own."""
-    agreed(parts, "run", "title", "on", "total", "points", "nodes")
+def merge(parts: Sequence[Json]) -> Json:
+    """Merge the results of several processes, each of which ranked its own participants."""
+    check_same(parts, "run", "title", "on", "total", "points", "nodes")
     rows = (row for part in parts for row in signed_table(part["table"])["rows"])
-    whole = {**parts[0], "table": {"columns": list(COLUMNS), "rows": sorted(rows, key=lambda row: row[1])}}
-    whole |= {
-        name: [value for part in parts for value in part[name]] for name in ("members", "contributions", "intervals")
-    }
-    return {**whole, "findings": _sentences(whole)}
+    table = {"columns": list(COLUMNS), "rows": sorted(rows, key=lambda row: row[1])}
+    merged = {**parts[0], "table": table, **concatenate(parts, "members", "contributions", "intervals")}
+    return {**merged, "findings": _sentences(merged)}
 
 
 SECTION = Section(
@@ -43,39 +52,38 @@ SECTION = Section(
     f"{SIGNS} It is the participant's whole-run share of what training did to the final models. ± is half of a 95 % "
     "interval, from how much a share varies between rounds; where the interval includes 0, the advice is unclear.",
     charts=charts,
-    everybody=everybody,
+    merge=merge,
     table=signed_table,
-    length=lambda results: results["rounds"],
+    run_length=lambda results: results["rounds"],
 )
 
 
-def run(args: argparse.Namespace, world: World) -> None:
-    """Rank participants by their whole-run shares, on the final model of one of them or of all.
-
-    Of several processes, each ranks its own.
-    """
+def run(args: argparse.Namespace) -> None:
+    """Run `cascadice choose --by contribution` with these flags."""
     flags = {"--groups": args.groups, "--degree": args.degree, "--new-links": args.new_links, "--heard": args.heard}
     for flag, given in flags.items():
         if given:
             raise ValueError(f"{flag} is for exchange. Use --by exchange, or leave it out.")
+    run_in_processes(args, "contribution", _run)
+
+
+def _run(args: argparse.Namespace, world: World) -> None:
+    """Rank participants by their whole-run shares, in the final model of one participant or of all."""
     recording = open_from(args, world, recorded=False)
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.whole):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
     question = Question(("whole-run-shares",), on="all" if args.on is None else args.on)
-    try:
-        with world.exchange(recording.network) as exchange:
-            run = replace(together.in_step(world, playable(recording)), exchange=exchange)
-            swept = sweep_run(run, question, writer.folder, writer.console)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped. What was computed so far is kept; the same command continues.") from None
+    with resumable(), world.exchange(recording.network) as exchange:
+        run = replace(together.in_step(world, playable(recording)), exchange=exchange)
+        swept = sweep_run(run, question, writer.folder, writer.console)
     (total,) = world.total(float(swept.scores[SHARES].participants.sum()))
     results = _results(writer, swept, question, args.on, total) | {"rounds": run.rounds}
-    of_all = writer.write(plain(results), SECTION, world)
+    merged = writer.write(results, SECTION, world)
     remove_sweeps(writer.folder)
     rows = [
         [node, plus_minus(influence, half, 4), f"{part:.1%}", *more]
-        for node, influence, half, part, *more in of_all["table"]["rows"]
+        for node, influence, half, part, *more in merged["table"]["rows"]
     ]
     writer.print(SIGNS)
     writer.print_table([*COLUMNS[:2], *COLUMNS[3:]], rows, right=2)
@@ -86,7 +94,7 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
     shares, (untrained, trained) = swept.scores[SHARES].participants, swept.losses
     bounds = bounds_of_totals(swept.scores[SHARES].by_round.numpy())
     half, sign = (bounds.high - bounds.low) / 2, signs(shares.numpy(), bounds)
-    sign[shares.numpy() == 0] = 1  # no influence at all
+    sign[shares.numpy() == 0] = 1  # without any influence: let go
     network = writer.recording.network
     injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
     order, whose = shares.argsort(stable=True).tolist(), "the final models" if on is None else f"{on}'s final model"
@@ -102,14 +110,14 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
         for k in order
     ]
     results = {
-        **writer.header(f"Whom to keep: who helped {whose}", [], COLUMNS, rows),
+        **writer.header(f"Whom to keep: who helped {whose}", COLUMNS, rows),
         "sign": SIGN_RULE,
         "on": on,
         "nodes": network.whole,
         "total": total,
         "contributions": shares.tolist(),
         "intervals": np.stack(bounds, 1).tolist(),
-        **({"members": list(network.members)} if network.members else {}),
+        **writer.members(),
         "untrained": untrained,
         "trained": trained,
         "gap": total - trained + untrained,
@@ -119,7 +127,7 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
 
 
 def _sentences(results: Json) -> list[str]:
-    """Who helped, whom to let go, of whom neither can be said, and how much a participant did for itself."""
+    """Who helped, whom to let go, who is unclear, and how much a participant's own data did for it."""
     rows, on = results["table"]["rows"], results["on"]
     members, whose = results.get("members", ()), "the final models" if on is None else f"{on}'s final model"
     kept, unclear, gone = (

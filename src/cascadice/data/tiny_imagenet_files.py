@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cascadice.data.places import Root, expect, locate, open_npz, reading
 from cascadice.data.samples import DataSet, Samples, labels_of, names_of
+from cascadice.data.source_files import Root, expect, locate, open_npz, reading
 
 MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float32)
 STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float32)
@@ -23,9 +23,19 @@ T = TypeVar("T")
 
 
 def tiny_imagenet(root: Root = None) -> DataSet:
-    """Two hundred classes of ImageNet, 100,000 + 10,000 images of 3×64×64 (Le & Yang 2015); classes are wnids.
+    """Tiny ImageNet: 100,000 + 10,000 images of 3×64×64 in 200 classes, named by their wnids (Le & Yang 2015).
 
     The official validation images, whose labels are public, are the test set. Cost: 1.4 GB of memory.
+
+    Args:
+        root: The folder to search first; then $CASCADICE_DATA, then the cache.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FileNotFoundError: If its files are not found.
+        ValueError: If a file is damaged.
 
     Example:
         >>> len(tiny_imagenet("data").classes)  # doctest: +SKIP
@@ -89,10 +99,10 @@ def read_pack(path: Path) -> DataSet:
 
 
 def _held_out(flags: NDArray[Any], images: int) -> NDArray[np.bool_]:
-    """Which images are test images: one flag an image, as booleans or as 0 and 1; some of each."""
+    """Which images are test images, from one flag per image; both kinds must occur."""
     expect("is_val to have the shape", (images,), flags.shape)
     if flags.dtype.kind not in "biu" or not np.isin(flags, (0, 1)).all() or len(np.unique(flags)) != 2:
-        raise ValueError(f"is_val must say of each image whether it is a test image, by 0 and 1; found {flags.dtype}")
+        raise ValueError(f"is_val must be 0 or 1 for each image, and both must occur; found {flags.dtype}")
     return flags.astype(bool)
 
 

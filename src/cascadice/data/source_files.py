@@ -1,4 +1,4 @@
-"""Where to find data files, and the errors for missing or damaged ones."""
+"""Find data files, and report missing or damaged ones."""
 
 import os
 import zipfile
@@ -16,37 +16,40 @@ from cascadice.files.digests import check_ordinary
 Root = str | os.PathLike[str] | None
 
 
-def places(root: Root = None) -> list[Path]:
-    """The folders searched, in order: `root`, $CASCADICE_DATA, the user's cache."""
+def search_path(root: Root = None) -> list[Path]:
+    """The folders to search, in order: `root`, $CASCADICE_DATA, the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    given = [root, os.environ.get("CASCADICE_DATA"), Path(cache) / "cascadice"]
-    return [Path(place).expanduser() for place in given if place]
+    folders = [root, os.environ.get("CASCADICE_DATA"), Path(cache) / "cascadice"]
+    return [Path(folder).expanduser() for folder in folders if folder]
 
 
 def locate(
     name: str, folder: str, layouts: Sequence[Sequence[str]], root: Root = None,
     recognise: Callable[[list[Path]], bool] = lambda paths: True,
 ) -> list[Path]:  # fmt: skip
-    """The files of the first complete layout, in `folder` of a place or in the place itself.
+    """The files of the first complete layout in one of the folders of the search path.
 
     Args:
-        folder: The folder named after the data set; it is searched first, and trusted.
+        name: The data set's name, for the error message.
+        folder: The data set's own folder inside each of these; it is searched first, and trusted.
         layouts: Lists of files, each file a glob pattern.
-        recognise: Whether files found outside `folder` are this data set's.
+        root: The folder to search first.
+        recognise: Whether files outside `folder` belong to this data set.
     """
     rejected = ""
-    for place in places(root):
-        for directory in (place / folder, place):
+    for searched in search_path(root):
+        for directory in (searched / folder, searched):
             for layout in layouts:
                 paths = [path for pattern in layout for path in sorted(directory.glob(pattern))[:1]]
                 if len(paths) == len(layout):
-                    if directory != place or recognise(paths):
+                    if directory != searched or recognise(paths):
                         return paths
-                    rejected = f"{place} has these files, but of another data set; put {name} into {place / folder}. "
+                    own = searched / folder
+                    rejected = f"{searched} has such files, but of another data set; put {name} into {own}. "
     wanted = " or ".join(layout[0] for layout in layouts)
-    tried = ", ".join(f"{place}, {place / folder}" for place in places(root))
+    tried = ", ".join(f"{searched}, {searched / folder}" for searched in search_path(root))
     raise FileNotFoundError(
-        f"{name} is not here: looked for {wanted} in {tried}. {rejected}"
+        f"{name} was not found: looked for {wanted} in {tried}. {rejected}"
         "Use --download (download=True), or name the folder that holds it: --data-root, or CASCADICE_DATA."
     )
 
@@ -55,7 +58,7 @@ def locate(
 def reading(path: Path) -> Iterator[None]:
     """Report any error inside the block as damage to `path`, with a remedy; `path` must be an ordinary file.
 
-    What the system says about the file (that it does not exist, may not be read, has links in a circle) is passed on.
+    Errors of the operating system (no such file, no permission, circular links) are passed on.
     """
     check_ordinary(path)
     try:
@@ -70,10 +73,10 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_npz(path: Path, *names: str) -> Iterator[Callable[[str], NDArray[Any]]]:
-    """A function that reads an array of an npz file by its name; errors in the block are reported as damage.
+    """A function that reads arrays of an npz file by name; errors in the block are reported as damage to the file.
 
-    A whole file that lacks one of these `names` was made without it: that is said instead.
-    Nothing is unpickled. Not np.load: it does not compare checksums where an array ends before its member does.
+    An intact file that lacks one of these `names` gets its own error. Nothing is unpickled. This does not use np.load,
+    which does not compare checksums if an array ends before its zip member does.
     """
     with reading(path):
         zipped = zipfile.ZipFile(path)

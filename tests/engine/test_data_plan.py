@@ -45,3 +45,10 @@ def test_given_batches_must_be_of_the_given_partition():
     padded[:, 1, 0, 5] = -1
     assert len(list(simulate(small(batches=padded, partition=PARTS), 3))) == 3
     assert len(list(simulate(small(batches=strange, partition=[torch.arange(24)] * NODES), 3))) == 3
+
+
+def test_batches_that_are_neither_a_tensor_nor_a_function_are_refused():
+    with pytest.raises(TypeError, match=r"a tensor \[rounds, n, steps, batch\] or a function of the round; found list"):
+        small(batches=[PLAN[0]])
+    with pytest.raises(ValueError, match="somebody must train in round 0"):
+        small(batches=lambda t: [[]] * NODES)

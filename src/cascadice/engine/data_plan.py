@@ -1,6 +1,6 @@
-"""Who holds which training samples, and which of them are drawn in each round: from what a user gives."""
+"""Who holds which training samples, and which of them each round draws, from the options of `network`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,22 +14,30 @@ from cascadice.data.batches import PADDING, Batches
 from cascadice.data.partition import Partition
 from cascadice.names import lookup
 
-BATCH_SIZE, LOCAL_STEPS = 32, 1  # unless given
+BATCH_SIZE, LOCAL_STEPS = 32, 1  # defaults
 
 
-class Given(NamedTuple):
-    """What a user says about the data of participants; None where it is left open."""
+class DataOptions(NamedTuple):
+    """The options of `network` about data, as given; None means the default."""
 
     partition: Any
     per_node: int | None
     batch_size: int | Sequence[int] | None
     local_steps: int | Sequence[int] | None
-    batches: Batches | Tensor | None
+    batches: Callable[[int], Any] | Tensor | None
     options: dict[str, Any]
 
 
-def plan(given: Given, labels: Tensor, nodes: int, seed: int) -> tuple[Partition | None, Batches]:
-    """Who holds what, unknown where only batches are given, and what is drawn in each round."""
+class Plan(NamedTuple):
+    """The partition (None if only batches are given), what each round draws, and whether batches vary in size."""
+
+    holdings: Partition | None
+    batches: Batches
+    uneven: bool = False
+
+
+def plan_data(given: DataOptions, labels: Tensor, nodes: int, seed: int) -> Plan:
+    """Decide who holds which samples and what each round draws."""
     if given.batches is not None:
         _check_used(given)
     size = BATCH_SIZE if given.batch_size is None else given.batch_size
@@ -39,17 +47,17 @@ def plan(given: Given, labels: Tensor, nodes: int, seed: int) -> tuple[Partition
         scheme = _scheme("iid" if given.partition is None else given.partition, given.options, least)
         holdings = partitions.resolve(scheme, labels, nodes, per_node=given.per_node, seed=seed)
     if given.batches is not None:
-        return holdings, _checked(given.batches, holdings, len(labels))
+        return _checked(given.batches, holdings, len(labels), nodes)
     assert holdings is not None
     steps = LOCAL_STEPS if given.local_steps is None else given.local_steps
     for name, value in (("batch_size", size), ("local_steps", steps)):
         if isinstance(value, Sequence) and len(value) != nodes:
             raise ValueError(f"{name} must be one number, or one for each of {nodes} participants; found {len(value)}.")
-    return holdings, batch_plans.epochs(holdings, size, steps=steps, seed=seed)
+    return Plan(holdings, batch_plans.epochs(holdings, size, steps=steps, seed=seed))
 
 
-def _check_used(given: Given) -> None:
-    """Beside batches there must be no options that say what to draw, or how to draw a partition that is not given."""
+def _check_used(given: DataOptions) -> None:
+    """Refuse options without effect beside `batches`: how to draw, or how to make a partition that is not given."""
     named = ["batch_size", "local_steps", *(["per_node"] if given.partition is None else [])]
     unused = [name for name in named if getattr(given, name) is not None]
     unused += list(given.options) if given.partition is None else []
@@ -60,44 +68,46 @@ def _check_used(given: Given) -> None:
 
 
 def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:
-    """The partition with its options; what was given as a scheme or as index lists has none."""
+    """The partition with its options; only named ones have options."""
     if not isinstance(partition, str):
         if options:
             raise TypeError(f"{next(iter(options))!r} is an option of a named partition; found one that is not named.")
         return partition
     known = lookup(partitions.PARTITIONS, partition, "partition").options
-    if strange := next((name for name in options if name not in known), None):
+    if unknown := next((name for name in options if name not in known), None):
         raise TypeError(
-            f"network() got an unexpected argument {strange!r}; options of the partition {partition!r}: "
+            f"network() got an unexpected argument {unknown!r}; options of the partition {partition!r}: "
             f"{', '.join(known) or 'none'}."
         )
     return partitions.scheme(partition, **(({"minimum": least} if "minimum" in known else {}) | options))
 
 
-def _checked(given: Batches | Tensor, holdings: Partition | None, samples: int) -> Batches:
-    """The batches, checked as they are drawn; those of a tensor at once."""
+def _checked(given: Any, holdings: Partition | None, samples: int, nodes: int) -> Plan:
+    """The batches, checked as they are drawn; a tensor is checked at once."""
+    if not isinstance(given, Tensor) and not callable(given):
+        kind = type(given).__name__
+        raise TypeError(f"batches must be a tensor [rounds, n, steps, batch] or a function of the round; found {kind}.")
     held = None if holdings is None else _pairs(holdings, samples)
-    batches = batch_plans.given(given, n_samples=samples) if isinstance(given, Tensor) else given
-    for t, batch in enumerate(given if isinstance(given, Tensor) else ()):
+    if not isinstance(given, Tensor):  # what it will return is not known before
+        return Plan(holdings, partial(_checked_batch, given, held, samples, nodes), uneven=True)
+    batches = batch_plans.given(given, n_samples=samples)
+    for t, batch in enumerate(given):
         _check_held(batch, held, samples, t)
-    sizes = batch_plans.sizes(batch_plans.check_round(batches(0), samples, 0))
-    return partial(_checked_batch, batches, held, samples, sizes)
+    return Plan(holdings, batches, uneven=not batch_plans.is_even(given))
 
 
-def _checked_batch(batches: Batches, held: Tensor | None, samples: int, sizes: list[tuple[int, int]], t: int) -> Tensor:
-    batch = batch_plans.check_round(batches(t), samples, t)
-    for k, (now, first) in enumerate(zip(batch_plans.sizes(batch), sizes, strict=True)):
-        if now != first:
-            raise ValueError(
-                f"participants must keep their number of steps and batch size; {k} has {now} in round {t}, {first} in "
-                "round 0. Pad the batches alike, or drop incomplete last ones."
-            )
+def _checked_batch(batches: Callable[[int], Any], held: Tensor | None, samples: int, nodes: int, t: int) -> Tensor:
+    """What a user's function returns for round t, as one padded block."""
+    rows = batches(t)
+    batch = batch_plans.check_round(rows if isinstance(rows, Tensor) else batch_plans.padded(rows), samples, t)
+    if len(batch) != nodes:
+        raise ValueError(f"there must be {nodes} participants in the batches of a round; round {t} has {len(batch)}.")
     _check_held(batch, held, samples, t)
     return batch
 
 
 def _pairs(holdings: Partition, samples: int) -> Int[Tensor, " held"]:
-    """Every (participant, sample) that belong together, as one sorted number each; the first one is of nobody."""
+    """Each (participant, sample) of the partition as one number, sorted; the first, PADDING, stands for none."""
     numbered = (k * samples + part.cpu() for k, part in enumerate(holdings))
     return torch.cat([torch.tensor([PADDING]), *numbered]).sort().values
 

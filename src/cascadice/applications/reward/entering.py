@@ -1,0 +1,118 @@
+"""Compute the contributions that a ledger lacks, and enter them."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cascadice.applications.plain import Json
+from cascadice.applications.reward.contributions import Entry, by_horizon, by_shares, entries_of
+from cascadice.applications.reward.ledger import Ledger, by_round, enter
+from cascadice.applications.writer import Writer, resumable
+from cascadice.console import track
+from cascadice.engine.exchange.messages import Messages
+from cascadice.runs.ask import start_rounds
+from cascadice.runs.eval_samples import evaluate_on_first
+from cascadice.runs.playing import Playable
+from cascadice.runs.processes import World
+from cascadice.runs.question import Question
+from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
+
+WHOLE_RUN = "whole-run-shares"
+
+
+class Job(NamedTuple):
+    """How contributions are computed: by which flags, on which run, and with which other processes.
+
+    `run` is the run to play again, for whole-run shares; None for other contributions.
+    """
+
+    args: argparse.Namespace
+    writer: Writer
+    world: World
+    exchange: Messages | None
+    run: Playable | None
+
+
+def enter_missing(
+    job: Job, ledger: Ledger | None, folder: Path, note: Mapping[str, str], sign: Callable[[str], str] | None = None
+) -> Swept | None:
+    """Enter the rounds that the ledger lacks and those whose parts are damaged. Return the sweep if one was needed."""
+    writer, swept = job.writer, None
+    writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
+    entered = set(job.world.common(ledger.rounds if ledger else ()))
+    with resumable():
+        if job.run is None:
+            entries, total = _of_rounds(job, entered)
+        else:
+            entries, total, swept = _of_whole_run(job, job.run, entered)
+        if total:
+            shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
+            enter(folder, note, shown, sign)
+    remove_sweeps(writer.folder)
+    return swept
+
+
+def _of_whole_run(job: Job, run: Playable, entered: set[int]) -> tuple[Iterable[Entry], int, Swept | None]:
+    """The missing entries and their number; the run is swept if any are missing."""
+    missing, args = set(range(run.rounds)) - entered, job.args
+    if not missing:
+        return [], 0, None
+    question = Question((WHOLE_RUN,), points=args.points, samples=args.samples, eval_samples=args.eval_samples)
+    swept = sweep_run(run, question, job.writer.folder, job.writer.console)
+    shares = swept.scores[SHARES]
+    check_gap(**_gap(job, swept.losses, float(shares.by_round.sum())), begun=bool(entered))
+    entries = entries_of(shares, args.samples, run.network.members)
+    return (entry for entry in entries if entry.round in missing), len(missing), swept
+
+
+def _of_rounds(job: Job, entered: set[int]) -> tuple[Iterable[Entry], int]:
+    """The missing entries and their number."""
+    recording, args = job.writer.recording, job.args
+    network = recording.network
+    evaluation = evaluate_on_first(args.eval_samples, network)
+    if args.kind == "horizon":
+        span = recording.consecutive_rounds()
+        backwards = recording.load_rounds(span[::-1])
+        entries = by_horizon(network, backwards, evaluation, samples=args.samples, exchange=job.exchange)
+        return (entry for entry in entries if entry.round not in entered), len(set(span) - entered)
+    question = Question(("shares",), hops=args.hops, every=args.every)
+    starts = start_rounds(recording.round_numbers, question, recording.folder)
+    missing = [t for t in starts if t not in entered]
+    windows = recording.windows(missing, args.hops)
+    return (
+        by_shares(network, window, evaluation, samples=args.samples, exchange=job.exchange) for window in windows
+    ), len(missing)
+
+
+def training_effect(job: Job, ledger: Ledger, swept: Swept | None) -> Json:
+    """What training did to the loss, and how far the contributions in the ledger are from it; for whole-run shares."""
+    if job.run is None:
+        return {}
+    losses = swept.losses if swept else job.run.before_and_after(job.run.evaluation(job.args.eval_samples))
+    effect = _gap(job, losses, float(by_round(ledger).sum()))
+    check_gap(**effect, begun=True)
+    return effect
+
+
+def _gap(job: Job, losses: Sequence[float], own: float) -> Json:
+    """The losses before and after training, and how far all shares miss the change; `own` sums those here."""
+    untrained, trained = losses
+    (total,) = job.world.total(own)
+    gap = total - trained + untrained
+    return {"untrained": untrained, "trained": trained, "gap": gap, "points": job.args.points}
+
+
+def check_gap(untrained: float, trained: float, gap: float, points: int, begun: bool) -> None:
+    """Raise ValueError if contributions miss the effect of training by more than all of it.
+
+    `begun`: they are in a ledger already, which takes no others.
+    """
+    change = trained - untrained
+    if abs(gap) <= abs(change):
+        return
+    raise ValueError(
+        f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
+        f"{points} point{'s' * (points > 1)} they sum to {change + gap:+.4f}. Ask for more: --points {2 * points}"
+        + (" --ledger DIR." if begun else ".")
+    )

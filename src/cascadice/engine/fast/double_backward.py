@@ -1,0 +1,98 @@
+"""Passes that are differentiated twice, or by torch.func: switch off what does not allow it.
+
+Strategy: `twice_differentiable` surrounds every push and pull; `without_checkpoints` and `non_reentrant_checkpoints`
+surround the training and evaluation passes that need them.
+
+Traps: fused attention has no second derivative; torch.func refuses the hooks of activation checkpointing; and
+torch.autograd.grad refuses reentrant checkpoints. Models hold their own references to `checkpoint`, so what it calls is
+replaced, for all threads at once, and counted so that the last one to leave puts it back.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as checkpointing
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from cascadice.engine.fast.hooks import record_call
+
+# `checkpoint` calls one of these two
+NON_REENTRANT, REENTRANT = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
+_original = {name: getattr(checkpointing, name) for name in (NON_REENTRANT, REENTRANT)}
+_lock, _active = Lock(), {"none": 0, "non-reentrant": 0}  # how many are inside each context
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Use torch's plain attention, which has a second derivative, and no activation checkpointing."""
+    with sdpa_kernel(SDPBackend.MATH), without_checkpoints():
+        yield
+
+
+def without_checkpoints() -> AbstractContextManager[None]:
+    """Within, `torch.utils.checkpoint` just calls the function: the same numbers, in more memory."""
+    return _replacing("none")
+
+
+def non_reentrant_checkpoints() -> AbstractContextManager[None]:
+    """Within, reentrant checkpoints become non-reentrant ones, which torch.autograd.grad accepts."""
+    return _replacing("non-reentrant")
+
+
+@contextmanager
+def _replacing(checkpoints: str) -> Iterator[None]:
+    _count(checkpoints, 1)
+    try:
+        yield
+    finally:
+        _count(checkpoints, -1)
+
+
+def _count(checkpoints: str, change: int) -> None:
+    with _lock:
+        _active[checkpoints] += change
+        called: dict[str, Any] = dict(_original)
+        if _active["none"]:
+            called = {NON_REENTRANT: _no_hooks, REENTRANT: _JustCall}
+        elif _active["non-reentrant"]:
+            called[REENTRANT] = _CallNonReentrant
+        for name, replacement in called.items():
+            setattr(checkpointing, name, replacement)
+
+
+def tolerate_user_hooks(model: nn.Module) -> AbstractContextManager[Any]:
+    """Within, `requires_grad_()` in a user's forward hooks does nothing under torch.func, which would refuse it."""
+    hooks = (hook for module in model.modules() for hook in module._forward_hooks.values())
+    return nullcontext() if all(hook is record_call for hook in hooks) else _IgnoreRequiresGrad()
+
+
+class _IgnoreRequiresGrad(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        functorch = torch._C._functorch
+        inside = func is Tensor.requires_grad_ and functorch.peek_interpreter_stack() is not None
+        if inside and not functorch.get_inplace_requires_grad_allowed():  # torch.func's own calls are allowed
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _no_hooks(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
+
+class _JustCall:
+    @staticmethod
+    def apply(function: Callable[..., Any], _: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+class _CallNonReentrant:
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        return checkpointing.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)

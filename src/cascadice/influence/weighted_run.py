@@ -1,0 +1,180 @@
+"""A run at α, in which everyone's updates are weighted by α, and what is measured on its final models: f(α)."""
+
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from cascadice.engine import DivergedError, Evaluation, Network, Participants, draw, mix, simulate
+from cascadice.engine.backwards import backwards
+from cascadice.engine.operator import Exchange, Operator
+from cascadice.engine.rounds import Adjoint, Round
+from cascadice.engine.weighting import as_recorded, with_weights
+from cascadice.influence.checks import check_recording
+from cascadice.influence.full_horizon import final_adjoint
+
+Rounds = int | Sequence[Round]
+"""A number of rounds to train, or recorded rounds."""
+Alpha = float | Float[Tensor, " n"]
+"""The weight of everyone's updates, or one weight per participant."""
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRun:
+    """A run at α and what to measure on it; `influence.whole_run` explains the attributes."""
+
+    network: Network
+    rounds: Rounds
+    evaluation: Evaluation
+    at: Alpha = 1.0
+    during: range | None = None
+    on: str | int = "all"
+    samples: bool = True
+    length: int | None = None
+    played: Callable[[], None] | None = None
+    exchange: Exchange | None = None
+
+    @property
+    def recorded(self) -> Sequence[Round] | None:
+        """The recorded rounds if they are those of the run at α, so that nothing has to be trained again."""
+        return None if isinstance(self.rounds, int) or not _is_one(self.at) else self.rounds
+
+    @property
+    def alpha(self) -> Float[Tensor, " n"]:
+        """α of each participant."""
+        alpha = torch.as_tensor(self.at, dtype=torch.float64, device=self.network.device)
+        return alpha.expand(self.network.nodes)
+
+    def operator(self) -> tuple[Operator, str]:
+        """The operator of the network that trains at α, and what to measure: "all" models or their "average"."""
+        network, on = focus(_network_at(self.network, self.rounds, self.at, self.during), self.on)
+        return Operator(network, self.exchange), on
+
+    def diverged(self, error: DivergedError) -> DivergedError:
+        """The same error, saying at which α the run diverged."""
+        weights = ", ".join(f"{weight:g}" for weight in torch.as_tensor(self.at).reshape(-1).tolist())
+        return error.within(f"in the run at α = {weights}, ")
+
+
+def rounds_backwards(
+    run: WeightedRun,
+    operator: Operator,
+    stop: int | None = None,
+    saved: MutableMapping[int, Participants] | None = None,
+) -> Iterable[Round]:
+    """The rounds of the run at α before round `stop`, the last one first: as recorded, or trained again."""
+    start, end = _span(run.rounds)
+    stop = end if stop is None else stop
+    if run.recorded is not None:
+        recorded: Iterable[Round] = reversed(run.recorded[: stop - start])
+        return recorded
+    return backwards(
+        operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
+    )
+
+
+def final_value(run: WeightedRun) -> float:
+    """f(α). Cost: a run; at α = 0 only its gossip; nothing for recorded rounds at α = 1."""
+    operator, on = run.operator()
+    return final_adjoint_and_value(operator, run.evaluation, _last_round(run, operator), on)[1]
+
+
+def _last_round(run: WeightedRun, operator: Operator) -> Round:
+    start, stop = _span(run.rounds)
+    if run.recorded is not None:
+        return run.recorded[-1]
+    if not isinstance(run.at, Tensor) and run.at == 0 and run.during is None and run.exchange is None:
+        return _only_gossip(operator.network, start, stop)
+    try:
+        for round_ in simulate(operator.network, stop, start=start, window=0, operator=operator):
+            last = round_
+            if run.played is not None:
+                run.played()
+    except DivergedError as error:
+        raise run.diverged(error) from None
+    return last
+
+
+def _only_gossip(network: Network, start: int, stop: int) -> Round:
+    """The last round of a run in which nobody trains."""
+    here = network.initial
+    for t in range(start, stop):
+        here = mix(network.mixing(t), here)
+    return Round(draw(network, stop - 1), here, here, here, here.theta[:, 0])
+
+
+def final_adjoint_and_value(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:
+    """λ^T and f, measured on "all" final models or on their "average"."""
+    weights, models = operator.network.weights, models_to_measure(operator, last.after, on)
+    adjoint = final_adjoint(operator, evaluation, last._replace(after=models))
+    if on == "average":
+        adjoint = adjoint._replace(theta=weights[:, None] * adjoint.theta.sum(0))
+    return adjoint, float(weighted_loss(operator, evaluation, models))
+
+
+def models_to_measure(operator: Operator, models: Participants, on: str) -> Participants:
+    """These models or, for "average", as many copies of their average."""
+    weights = operator.network.weights
+
+    def average(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return torch.einsum("k,k...->...", weights.to(tensor), tensor).expand(tensor.shape).contiguous()
+
+    return tree_map(average, models) if on == "average" else models
+
+
+def weighted_loss(operator: Operator, evaluation: Evaluation, models: Participants) -> Tensor:
+    """f of these models: Σ_k q_k L(θ_k)."""
+    losses = operator.losses(evaluation, models, range(operator.network.nodes))
+    return (operator.network.weights * losses).sum()
+
+
+def focus(network: Network, on: str | int) -> tuple[Network, str]:
+    """The network to measure, and "all" or "average"; if `on` is a participant, it has all the weight q."""
+    if isinstance(on, int) and 0 <= on < network.whole:
+        numbers = torch.tensor(network.members or range(network.nodes))
+        return replace(network, q=(numbers == on).to(network.q)), "all"
+    if on == "average" and network.blocks > 1:
+        raise ValueError("networks trained side by side have no common average model. Measure them one by one.")
+    if on == "average" and network.members:
+        raise ValueError('no single process has the average model. Use "all", or the number of a participant.')
+    if on not in ("all", "average"):
+        raise ValueError(f'on must be "all", "average" or a participant below {network.whole}; found {on!r}.')
+    return network, str(on)
+
+
+def _network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None) -> Network:
+    """The network whose run is the one at α."""
+    span = range(*_span(rounds))
+    if during is not None and not (during and min(during) in span and max(during) in span):
+        raise ValueError(f"during must be rounds of the run, from {span[0]} to {span[-1]}; found {during}.")
+    if not isinstance(rounds, int) and not _is_one(at):
+        if any(round_.rule is not None for round_ in rounds):
+            raise ValueError(
+                "rounds that were mixed by a rule that does not average cannot be trained again at another α. "
+                "Use at=1.0, which follows them as recorded."
+            )
+        check_recording(network, [rounds[0]], many=1)
+        network = as_recorded(network, rounds)
+    return with_weights(network, at, during=during)
+
+
+def _is_one(at: Alpha) -> bool:
+    return not isinstance(at, Tensor) and at == 1
+
+
+def _span(rounds: Rounds) -> tuple[int, int]:
+    """The first round, and the one after the last."""
+    if isinstance(rounds, Round) or not isinstance(rounds, int | Sequence):
+        raise TypeError(
+            f"rounds must be a number of rounds to train, or a list of recorded rounds; found {type(rounds).__name__}. "
+            "Use list(rounds)."
+        )
+    count = rounds if isinstance(rounds, int) else len(rounds)
+    if count < 1:
+        raise ValueError(f"at least one round is needed; found {count}.")
+    return (0, count) if isinstance(rounds, int) else (rounds[0].t, rounds[0].t + count)

@@ -1,0 +1,118 @@
+"""Batches that a user gives, whose numbers and sizes change from round to round."""
+
+import pytest
+import torch
+from influence.cases import CLOSE, NODES, small
+from oracles import gossip, modules_of, retrained, rows_of, step
+from torch.nn.functional import pad
+
+import cascadice as cd
+from cascadice import influence
+from cascadice.cli import main
+from cascadice.data.batches import padded
+from cascadice.engine import simulate
+from cascadice.engine.parts import part_of
+from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS
+
+WORK = [  # the samples of everybody's steps, round by round
+    [[[0, 1, 2, 3], [4, 5, 0, 1]], [[6, 7]], [[12, 13, 14]], [[18], [19, 20]]],
+    [[[2]], [], [[12, 13, 14], [15, 16, 17], [12, 15, 17]], [[21, 22]]],
+    [[[3, 4, 5]], [[8, 9, 10]], [], []],
+    [[[0, 1]], [[6, 7]], [[12, 13]], [[18, 19]]],
+]
+
+
+def blocks():
+    """The same as one tensor."""
+    each = [padded(rows) for rows in WORK]
+    return torch.stack([pad(one, (0, 4 - one.shape[2], 0, 3 - one.shape[1]), value=-1) for one in each])
+
+
+FORMS = {
+    "lists": lambda t: WORK[t],
+    "index tensors": lambda t: [[torch.tensor(batch) for batch in steps] for steps in WORK[t]],
+    "one batch without a list around it": lambda t: [steps[0] if len(steps) == 1 else steps for steps in WORK[t]],
+    "padded": lambda t: padded(WORK[t]),
+    "padded alike": lambda t: blocks()[t],
+    "one tensor": blocks(),
+}
+
+
+def trained_by_torch(network):
+    """Plain modules on the batches above."""
+    modules = modules_of(network)
+    helpers = [torch.optim.SGD(module.parameters(), lr=0) for module in modules]
+    for t, rows in enumerate(WORK):
+        for k, steps in enumerate(rows):
+            for batch in steps:
+                step(network, modules[k], helpers[k], torch.tensor(batch), 0.3)
+        gossip(network.mixing(t), modules)
+        yield rows_of(modules)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap", "auto"])
+@pytest.mark.parametrize("form", FORMS)
+def test_training_is_that_of_plain_modules(form, strategy):
+    network = small(batches=FORMS[form], strategy=strategy)
+    for round_, after in zip(simulate(network, len(WORK)), trained_by_torch(network), strict=True):
+        torch.testing.assert_close(round_.after.theta, after, **CLOSE)
+
+
+def test_every_estimator_follows():
+    network = small(batches=FORMS["lists"])
+    rounds, judged = list(simulate(network, len(WORK))), influence.evaluate_on(network)
+    true = influence.truth(network, rounds[1:], judged)
+    for j in range(NODES):
+        torch.testing.assert_close(true.value[:, j], retrained(network, rounds[1:], j), **CLOSE)
+    assert true.total[1] == 0  # it sat the round out
+    pushed = influence.first_order(network, rounds[1:], judged).total
+    adjoint = influence.reverse_gossip(network, rounds[1:], judged)
+    torch.testing.assert_close(influence.by_participant(rounds[1], adjoint), pushed, **CLOSE)
+    for kind in ESTIMATORS:
+        scores = cd.score(network, rounds, hops=2, samples=True, kind=kind)
+        assert scores.updates.shape == (3, NODES)
+        uses = dict(zip(scores.samples["sample"].tolist(), scores.samples["uses"].tolist(), strict=True))
+        assert uses[0] == 2
+        assert uses[12] == 3
+    for kind in WHOLE_RUN_KINDS:
+        scores = cd.score(network, rounds, samples=True, kind=kind)
+        by_sample = scores.samples.to_pandas().groupby("participant")["influence"].sum()
+        totals = scores.participants.to_pandas().set_index("participant")["influence"]
+        torch.testing.assert_close(torch.tensor(by_sample.sort_index()), torch.tensor(totals.sort_index()), **CLOSE)
+
+
+def test_equal_batches_of_a_function_are_those_of_a_tensor():
+    plan = torch.arange(NODES * 6).view(1, NODES, 1, 6).repeat(3, 1, 1, 1)
+    given, drawn = small(batches=plan), small(batches=lambda t: plan[t])
+    assert not given.uneven
+    for one, other in zip(simulate(given, 3), simulate(drawn, 3), strict=True):
+        assert torch.equal(one.after.theta, other.after.theta)
+
+
+def test_participants_with_optimizers_of_their_own_may_differ_in_batches_too():
+    options = {"optimizer": ["sgd", "sgd", "adam", "momentum"], "lr": [0.3, 0.3, 0.02, 0.1]}
+    network = small(batches=FORMS["lists"], **options)
+    rounds = list(simulate(network, len(WORK)))
+    judged = influence.evaluate_on(network)
+    pushed = influence.first_order(network, rounds[1:], judged).total
+    adjoint = influence.reverse_gossip(network, rounds[1:], judged)
+    torch.testing.assert_close(influence.by_participant(rounds[1], adjoint), pushed, **CLOSE)
+    mine = part_of(network, (1, 2))
+    assert mine.batches(1).tolist() == [[[-1] * 3] * 3, [[12, 13, 14], [15, 16, 17], [12, 15, 17]]]
+
+
+def test_a_run_with_uneven_batches_is_saved_and_answers_commands(tmp_path, capsys):
+    network = small(cd.models.mlp((6,), 3, hidden=(4,)), batches=FORMS["lists"], dtype="float32")
+    folder = cd.save(network, simulate(network, len(WORK)), tmp_path / "run", model="mlp")
+    assert main(["influence", str(folder), "--kind", "whole-run", "--samples"]) == 0
+    assert main(["report", str(folder)]) == 0
+    assert "participant 2" in capsys.readouterr().out
+
+
+def test_a_round_of_a_function_is_checked_when_it_is_drawn():
+    network = small(batches=lambda t: [[0]] * (NODES - (t == 2)))
+    with pytest.raises(ValueError, match="there must be 4 participants in the batches of a round; round 2 has 3"):
+        list(simulate(network, 3))
+    network = small(batches=lambda t: [[100 * t]] * NODES)
+    with pytest.raises(ValueError, match=r"below 48, the number of samples.*Round 1, participant 0"):
+        list(simulate(network, 3))
