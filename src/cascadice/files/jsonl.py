@@ -12,7 +12,7 @@ from typing import Any
 
 
 def parse(text: str | bytes) -> Any:
-    """The value that JSON text holds; whatever is wrong with the text is a ValueError."""
+    """Parse JSON; anything wrong with the text raises ValueError."""
     try:
         return json.loads(text)
     except (RecursionError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Ask a run whose data helped whom, while it trains or later from its recording: same tables, same numbers."""
+"""Compute whose data helped whom, during training or later from a recording: same tables, same numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +30,7 @@ SCORED = ("hops", "kinds", "samples", "points", "sources", "every")  # what `sco
 
 
 class Answering(NamedTuple):
-    """How a question is answered: the note of its table, what it takes, and who writes the table into a folder."""
+    """How to answer a question: the note of its table, the memory it needs, and the function that writes the table."""
 
     note: dict[str, str]
     needs: list[memory.Need]
@@ -40,7 +40,7 @@ class Answering(NamedTuple):
 def answers(
     network: Network, rounds: Iterable[Round], question: Question, exchange: Exchange | None = None
 ) -> Iterator[RoundInfluence]:
-    """The influence of each round's updates, as the rounds come by."""
+    """Yield the influence of each round's updates as the rounds arrive."""
     evaluation = evaluate_on_first(question.eval_samples, network)
     settings = {name: getattr(question, name) for name in SCORED}
     return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
@@ -49,7 +49,7 @@ def answers(
 def save_answer(
     folder: files.Folder, answer: RoundInfluence, note: dict[str, str], members: Sequence[int] = ()
 ) -> None:
-    """Add the influence of a round's updates to the table in a folder; `members` are the sources, if not everybody."""
+    """Add the influence of a round's updates to the table in a folder; `members` are the sources, if not all."""
     write_part(folder, renumbered(table(answer), members), answer.round.t, note)
 
 
@@ -80,8 +80,8 @@ def ask(
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
 
     Raises:
-        ValueError: Where the run cannot be read or played again, or the folder holds influence of other settings.
-        DivergedError: Where the run diverges at one of the weights of its updates.
+        ValueError: If the run cannot be read or played again, or the folder holds influence of other settings.
+        DivergedError: If the run diverges at one of the weights of its updates.
 
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
@@ -109,7 +109,7 @@ def ask(
 
 
 def _of_rounds(recording: Recording, question: Question, world: World) -> Answering:
-    """What updates did in the rounds that followed them."""
+    """Answer what updates did in the rounds that followed them."""
     network = recording.network
     starts = start_rounds(recording.round_numbers, question, recording.folder)
     check_fits(question, network)
@@ -132,7 +132,7 @@ def _of_rounds(recording: Recording, question: Question, world: World) -> Answer
 
 
 def _of_final_models(recording: Recording, question: Question, world: World) -> Answering:
-    """Who helped the final models; sweeps are kept as they go."""
+    """Answer who helped the final models; sweeps are saved as they are computed."""
     played = together.in_step(world, playable(recording))
     network, rounds = played.network, played.rounds
     check_fits(question, network, rounds)
@@ -176,7 +176,7 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
 
 
 def protect(out: Path) -> None:
-    """Keep checksums of the table in a folder, in the run's list or one of its own; of a new table nothing is kept."""
+    """Keep checksums of the table in a folder, in the run's list or a separate one; a new table starts empty."""
     if not (out / NOTE).exists() and not parts(out):
         with checksums.announced(out, None):
             pass  # a table that was here was removed by hand
@@ -203,7 +203,7 @@ def clear(out: Path) -> None:
 def conclude(
     console: Console, network: Network, run: files.Folder, out: Path, world: World = ONE_PROCESS
 ) -> InfluenceSummary:
-    """Read back everything in the folder, plot it and print a summary; of several processes, that of all."""
+    """Read back everything in the folder, plot it and print a summary, with several processes that of all of them."""
     from cascadice.pictures.influence import plot
 
     files.flush(out, parts(out).values())

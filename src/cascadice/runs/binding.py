@@ -1,4 +1,4 @@
-"""Whether what belongs to one run still belongs together: its settings, its data, and the version that made it."""
+"""Check that a run's folder, settings, data and library version still belong together."""
 
 import platform
 import re
@@ -25,7 +25,7 @@ def build_recorded(
     folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False,
     world: World = ONE_PROCESS,
 ) -> Network:  # fmt: skip
-    """Build the network of a run in a folder, after a check that settings and data are those it was trained with.
+    """Build the network of the run in a folder, after checking that it was trained with these settings and data.
 
     Of several processes, W is what really happened, in everybody's rows.
 
@@ -59,7 +59,7 @@ def _check_same_run(folder: Path, config: Config, world: World) -> None:
 
 
 def check_process(folder: Path, network: Network | None, world: World) -> None:
-    """Raise ValueError if the run in a folder is not that of this process; `network` is its part, if it is known."""
+    """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
     if not (manifest := read_manifest(folder)):
         return
     then = manifest.get("process")
@@ -93,7 +93,7 @@ def check_data(folder: Path, data: DataSet) -> None:
 
 
 def check_version(folder: Path) -> None:
-    """Raise ValueError if a later version trained the run in a folder: this one may compute other bits."""
+    """Raise ValueError if a later version trained the run in a folder: this version may compute different bits."""
     versions = read_manifest(folder).get("versions")
     trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
     if _numbers(trained) > _numbers(cascadice.__version__):
@@ -104,19 +104,19 @@ def check_version(folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes here."""
+    """The versions of the software that computes here."""
     libraries = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
     return {**libraries, "python": platform.python_version()}
 
 
 def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The other versions that trained a run so far, the first ones first, by its manifest."""
+    """The other versions that have trained a run, oldest first, according to its manifest."""
     then = [*(manifest.get("earlier_versions") or ()), manifest.get("versions")]
     return [each for each in then if isinstance(each, dict) and each != versions()]
 
 
 def version_warning(manifest: Mapping[str, Any]) -> str:
-    """That a run may not get the bits of one that was never stopped, if other versions trained it last."""
+    """A warning that the bits may differ from an uninterrupted run's, if other versions trained the run last."""
     found = manifest.get("versions")
     now, then = versions(), found if isinstance(found, dict) else {}
     other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]

@@ -1,4 +1,4 @@
-"""All settings of a run as plain data, and the one place where names become objects."""
+"""All settings of a run as plain data, and the only place where names are turned into objects."""
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
@@ -117,7 +117,7 @@ RESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def override(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return the configuration with these settings changed; settings that they replace are reset.
+    """The configuration with these settings changed; settings that they replace are reset.
 
     Example:
         >>> changed = override(Config(), {"rounds": 100})
@@ -188,7 +188,7 @@ def build(
 
 
 def divided(config: Config, data: "DataSet", each: "Sequence[Config]") -> "Partition":
-    """Who holds which training samples, given the configuration of each participant."""
+    """The training samples that each participant holds, given the configuration of each."""
     from cascadice.data import partition as partitions
 
     return partitions.build(
@@ -198,7 +198,7 @@ def divided(config: Config, data: "DataSet", each: "Sequence[Config]") -> "Parti
 
 
 def per_participant(config: Config, nodes: int) -> list[Config]:
-    """The configuration of each participant: the run's, changed by what `participants` says about it."""
+    """The configuration of each participant: the run's, with the changes that `participants` lists."""
     from cascadice.optimizers import OPTIMIZERS
 
     each = [replace(config, participants=())] * nodes
@@ -218,14 +218,14 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
 
 def sees_scale(config: Config, nodes: int) -> bool:
-    """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
+    """Whether all steps are linear in the gradients; Adam and clipping hide the size of gradients."""
     if config.optimizer == UNNAMED:
         return "linear=true" in config.optimizer_options
     return all(optimizer_of(one).linear for one in per_participant(config, nodes))
 
 
 def alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
-    """One value if all participants have the same settings, else a list with one for each."""
+    """One value if it is the same for all participants, otherwise a list with one value each."""
     return value(each[0]) if all(one == each[0] for one in each) else [value(one) for one in each]
 
 
@@ -255,7 +255,7 @@ def schedule(config: Config) -> "Schedule":
 
 
 def length(config: Config, parts: Sequence[Sized]) -> int:
-    """The number of rounds, where participants hold these samples.
+    """The number of rounds, given the samples that participants hold.
 
     An epoch is as many rounds as it takes all participants together to use all their batches.
     """
@@ -269,7 +269,7 @@ def length(config: Config, parts: Sequence[Sized]) -> int:
 
 
 def length_of(config: Config, network: "Network") -> int:
-    """The number of rounds that these settings give their network, or the whole of which it is a part."""
+    """The number of rounds of this network, or of the whole network that it is a part of."""
     if config.rounds is not None:
         return config.rounds
     if network.members:

@@ -1,4 +1,4 @@
-"""A run's folder: its files, which run they belong to, who may write to it, and how it is cleared."""
+"""The folder of a run: its files, their fingerprint, who may write to it, and how it is cleared."""
 
 import json
 import os
@@ -53,7 +53,7 @@ SETTINGS_OF_0_1_0 = (
 
 
 def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -> None:
-    """Check everything about the folder that can be checked before the network is built; change nothing."""
+    """Check everything about the folder that can be checked before the network is built, without changing anything."""
     if resume and overwrite:
         raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
     check_writable(folder, "a run")
@@ -78,7 +78,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
 
 
 def _check_outside(folder: Path) -> None:
-    """Refuse to begin a run inside another: only the other's writer may write there."""
+    """Refuse to start a run inside another: only the writer of the other run may write there."""
     for around in Path(os.path.realpath(folder)).parents:
         if _is_run(around):
             raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
@@ -89,7 +89,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
-    """Whether a folder holds a run, also one that died while it was begun or cleared."""
+    """Whether a folder holds a run, including one that died while it was being started or cleared."""
     if {CONFIG, MANIFEST} <= present or all(name in ALL_FILES or files.DRAFT.fullmatch(name) for name in present):
         return True
     try:
@@ -102,7 +102,7 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 
 @contextmanager
 def writing(*folders: Path) -> Iterator[None]:
-    """Be the only writer of these folders; where one is part of a run, of the whole run.
+    """Lock these folders for writing; if one is part of a run, lock the whole run.
 
     What killed writers left half written there is removed.
 
@@ -123,13 +123,13 @@ def writing(*folders: Path) -> Iterator[None]:
 
 
 def status_of(folder: files.Folder, manifest: Mapping[str, Any]) -> str | None:
-    """What a run is doing, or how it ended: "stopped" if it died while its manifest said that it was running."""
+    """The status of a run, or how it ended: "stopped" if it died while its manifest said that it was running."""
     status = manifest.get("status")
     return "stopped" if status == "running" and not locks.in_use(folder) else status
 
 
 def check_writable(folder: Path, content: str = "the output") -> None:
-    """Check that `folder` is a folder, or can become one, and that we may write there; `content` is what needs it."""
+    """Check that `folder` is or can become a writable folder; `content` names what is to be written, for the error."""
     for place in (folder, *folder.parents):
         if place.is_symlink() and not place.exists():
             raise ValueError(f"{place} is a link that leads nowhere. Remove it, or choose another folder.")
@@ -151,7 +151,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def launcher(processes: int) -> str:
-    """How to start cascadice in so many processes.
+    """The command that starts cascadice in this many processes.
 
     Example:
         >>> launcher(4)
@@ -161,7 +161,7 @@ def launcher(processes: int) -> str:
 
 
 def resuming(folder: Path, manifest: Mapping[str, Any]) -> str:
-    """The command that continues the run in a folder; in that of one process, or above it, that of all of them."""
+    """The command that resumes the run in a folder; if it has several processes, in all of them."""
     process = manifest.get("process")
     if not isinstance(process, dict):
         return f"{launcher(1)} run --resume --out {folder}"
@@ -182,7 +182,7 @@ def read_run_config(folder: Path) -> Config:
 
 
 def read_manifest(folder: files.Folder) -> dict[str, Any]:
-    """Read a run's manifest; empty if there is none. One of a later format is refused."""
+    """Read a run's manifest; empty if there is none. Later formats are refused."""
     path = Path(folder) / MANIFEST
     if not path.exists():
         return {}
@@ -199,7 +199,7 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
 
 
 def check_length(folder: files.Folder, rounds: int | None, again: str = "--overwrite") -> None:
-    """Raise ValueError if the run in a folder went on after results about its final models, which were of `rounds`.
+    """Raise ValueError if the run was continued after results about its final models, when it had `rounds` rounds.
 
     `again` is what to add to the command that computed them.
     """

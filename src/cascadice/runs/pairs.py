@@ -1,4 +1,4 @@
-"""Who substitutes whom in a run. Every run without somebody is kept as it is computed: a stopped command continues."""
+"""Who substitutes for whom in a run. Results are saved one by one, so that a stopped command can continue."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,7 +42,7 @@ def ask_pairs(
     quiet: bool = False,
     world: World = ONE_PROCESS,
 ) -> Float[Tensor, "n n"]:
-    """Ask a run who substitutes whom; see `influence.interplay`. A repeated call continues an interrupted one.
+    """Compute who substitutes for whom in a run; see `influence.interplay`. Call again to continue an interrupted call.
 
     Args:
         run: The folder of the run; it is played again, so its rounds need not have been recorded.
@@ -82,7 +82,7 @@ def ask_pairs(
 
 
 def _kept(folder: Path, name: str, note: Mapping[str, str], compute: Callable[[], Tensor]) -> Tensor:
-    """What is kept in a folder under this name; it is computed and kept if it is not there."""
+    """Load an array saved in a folder under this name, or compute and save it."""
     if not (folder / f"{name}.safetensors").exists():
         save_array(folder, name, compute().cpu(), note)
     return load_array(folder, name)[0]
@@ -91,7 +91,7 @@ def _kept(folder: Path, name: str, note: Mapping[str, str], compute: Callable[[]
 def _influences(
     played: Playable, question: Question, place: Path, note: Mapping[str, str], console: Console
 ) -> Float[Tensor, "cases n"]:
-    """Everybody's influence in the run, then in the runs without 0, without 1 and so on."""
+    """Everyone's influence in the run, then in the runs without 0, without 1 and so on."""
     network, evaluation = played.network, played.evaluation(question.eval_samples)
     how: dict[str, Any] = {"at": question.at, "on": question.on}
 
@@ -120,7 +120,7 @@ def _write(path: Path, everybody: Tensor, without: Tensor) -> None:
 
 
 def _print(console: Console, everybody: Tensor, without: Tensor) -> None:
-    """Print the strongest pairs of either sign."""
+    """Print the strongest pairs of each sign."""
     change = without - everybody
     pairs = sorted((float(change[j, i]), j, i) for j, i in (~change.isnan()).nonzero().tolist())
     sides = {"substitutes": [p for p in pairs if p[0] < 0], "complements": [p for p in pairs[::-1] if p[0] > 0]}

@@ -1,4 +1,4 @@
-"""A run to play again: from its settings alone, or from its recording where a rule chose who listens to whom."""
+"""A run that can be trained again: from its settings, or from its recording if a rule chose W."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from cascadice.runs.saved import as_drawn
 
 @dataclass(frozen=True)
 class Playable:
-    """A run that can be played again at any weight of the updates.
+    """A run that can be trained again at any weight of the updates.
 
     Attributes:
         network: Trains as the run did.
@@ -63,12 +63,12 @@ class Playable:
         return before, after
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
-        """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
+        """The argument `rounds` of `whole_run` at this weight: the recorded rounds at 1, else how many to train."""
         return self.recorded if at == 1 and self.recorded is not None else self.rounds
 
 
 def playable(run: Recording) -> Playable:
-    """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
+    """Prepare an opened run to be trained again, with the recorded draws if all rounds were recorded."""
     folder, config, network = run.folder, run.config, run.network
     _check_rule(config, folder)
     manifest = read_manifest(folder)
@@ -103,7 +103,7 @@ def playable(run: Recording) -> Playable:
 
 
 def _check_draws(folder: Path, network: Network, t: int | None) -> None:
-    """The settings must draw what was drawn: a run that was continued may have had other learning rates."""
+    """Check that the settings give the recorded draws: a continued run may have had other learning rates."""
     if t is None:
         return
     then, now = store.load_draw(folder, t), draw(network, t)

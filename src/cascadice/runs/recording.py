@@ -1,4 +1,4 @@
-"""A recorded run, opened again: its settings, its network and its rounds; and a folder for results about it."""
+"""Open a recorded run: its settings, its network and its rounds; and find the folder for results about it."""
 
 import os
 from collections import deque
@@ -20,7 +20,7 @@ from cascadice.runs.round_metrics import quality
 
 @dataclass(frozen=True)
 class RecordedRounds(Sequence[Round]):
-    """The rounds with these numbers in a run's folder, each loaded when it is looked at and not kept."""
+    """The rounds with these numbers in a run's folder, each loaded on access and not cached."""
 
     folder: Path
     numbers: range
@@ -41,7 +41,7 @@ class RecordedRounds(Sequence[Round]):
 
 
 def load_round(folder: Path, t: int, network: Network, run: str | None) -> Round:
-    """Load a round of this network; a process wrote down its own rows of W alone, but `network` knows all."""
+    """Load a round of this network; a process stores only its own rows of W, and `network` has the others."""
     layout = store.layout(network.learner.training)
     round_ = store.load_round(folder, t, run=run, layout=layout, device=network.device)
     if not network.members:
@@ -61,11 +61,11 @@ class Recording:
 
     @property
     def fingerprint(self) -> str:
-        """The digest of its settings that this run's files carry."""
+        """The fingerprint of the run's settings, which its files contain."""
         return run_fingerprint(self.folder, self.config)
 
     def load_rounds(self, numbers: Sequence[int] | None = None) -> Iterator[Round]:
-        """Load these rounds (None: all that were recorded, of which none may be missing), one at a time."""
+        """Load these rounds one at a time; None means all recorded rounds, of which none may be missing."""
         if numbers is None:
             store.check_rounds(self.folder)
         run = self.fingerprint
@@ -73,7 +73,7 @@ class Recording:
             yield load_round(self.folder, t, self.network, run)
 
     def consecutive_rounds(self) -> range:
-        """The recorded rounds, of which none may be missing: what travels through rounds needs every one."""
+        """The recorded rounds, without gaps: to follow changes through rounds, every round is needed."""
         store.check_rounds(self.folder)
         span = range(self.round_numbers[0], self.round_numbers[-1] + 1)
         if len(span) != len(self.round_numbers):
@@ -88,7 +88,7 @@ class Recording:
         return span
 
     def windows(self, starts: Sequence[int], length: int) -> Iterator[list[Round]]:
-        """For each start, in order, the `length` rounds from there on; every round is loaded once."""
+        """For each start in order, the `length` rounds from there; every round is loaded once."""
         wanted = set(starts)
         for span in spans(starts, length):
             window: deque[Round] = deque(maxlen=length)

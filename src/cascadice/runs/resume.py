@@ -1,4 +1,4 @@
-"""Open the journal of a run: a new one, or that of its last checkpoint, from which the run goes on to the same bits."""
+"""Open the journal of a run: a new one, or one that continues from the last checkpoint with the same bits."""
 
 import secrets
 from pathlib import Path
@@ -23,7 +23,7 @@ CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same
 def open_journal(
     folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World = ONE_PROCESS
 ) -> Journal:
-    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again.
+    """Open a new journal, or resume from the last checkpoint: anything written after it is dropped and computed again.
 
     Processes of one `world` begin with the last checkpoint that all of them have.
     """
@@ -57,7 +57,7 @@ def open_journal(
 
 
 def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
-    """A name for the run of these processes, drawn by chance, or that in their folders; None of a single process.
+    """A random id for the run of these processes, or the one in their folders; None for a single process.
 
     It tells runs of the same settings apart, which may have departed from their plans in different ways.
     """
@@ -71,7 +71,7 @@ def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
 
 
 def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
-    """The last checkpoint of this process; with others that wait for one another, the last that all have."""
+    """The last checkpoint of this process; if processes wait for each other, the last one that all of them have."""
     names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
     there = [store.load_checkpoint(journal.folder, **journal.identity, name=name) for name in names]
     if journal.world.alone or journal.world.carries_on:
@@ -81,7 +81,7 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Rounds before the checkpoint must be there, and whole; a resumed run will not make them again.
+    """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again.
 
     If only the last are kept, some may be deleted, or back again. Cost: each is read once.
     """

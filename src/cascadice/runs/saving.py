@@ -1,4 +1,4 @@
-"""Write the run of a network that was built in Python, as `cascadice run --record all` would."""
+"""Save a network that was built in Python, and its rounds, as `cascadice run --record all` would."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -44,7 +44,7 @@ def save(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Path:
-    """Write a network and its rounds into a run's folder, on which every command works.
+    """Save a network and its rounds as a run folder that every command can read.
 
     Commands in this process use the network itself. Those in another one build its model again: named models and
     module-level functions that made it are found by themselves, others by what you give here. Nothing is pickled.
@@ -111,14 +111,14 @@ def _write(
 
 
 def _started(network: Network, first: Round) -> Network:
-    """The network with the initial parameters that these rounds had, if they are known."""
+    """The network with the initial parameters of these rounds, if known."""
     if first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before))):
         return network
     return replace(network, initial=first.before)
 
 
 def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
-    """Each round, and whether it is the last."""
+    """Yield each round, and whether it is the last."""
     earlier = None
     for round in rounds:
         check_form(network, round)
@@ -133,7 +133,7 @@ def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, 
 def describe(
     network: Network, first: Round, *, model: Source = None, data: Source = None, loss: Source = None
 ) -> Config:
-    """The settings of a network that was built in Python, as far as settings can say it."""
+    """The settings of a network that was built in Python, as far as settings can express it."""
     of_model, of_data = saved.named("model", model), saved.named("data", data)
     for name, table, what in ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set")):
         saved.check_table(name, table, what)
@@ -163,7 +163,7 @@ def _option(name: str, value: Any) -> str:
 
 
 def _settings(network: Network, first: Round, k: int) -> Settings:
-    """What participant k does: its optimizer with options, its batch size and local steps."""
+    """The settings of participant k: optimizer with options, batch size and local steps."""
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
@@ -175,7 +175,7 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
 
 
 def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:
-    """What some participants do differently, in the words of the setting `participants`."""
+    """The differences between participants, in the syntax of the setting `participants`."""
     for settings in dict.fromkeys(each):
         if settings != usual:
             nodes = ",".join(str(k) for k, other in enumerate(each) if other == settings)

@@ -1,4 +1,4 @@
-"""One call to numbers: who helped, from a network and its rounds, as tables to look at, plot and take away."""
+"""`cd.score`: who helped, from a network and its rounds, as tables to print, plot and export."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 
 
 def _span(rounds: Sequence[int]) -> str:
-    """How many rounds, and which, unless they are the first ones."""
+    """The number of rounds in words, and which ones unless they are the first."""
     if len(rounds) == 1:
         return f"round {rounds[0]}"
     if rounds[0] == 0 and rounds[-1] == len(rounds) - 1:
@@ -44,7 +44,7 @@ def _span(rounds: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Who helped: a table of participants and, apart from it, one of samples. Negative helped, positive harmed.
+    """Who helped: a table of participants and a separate table of samples. Negative helped, positive harmed.
 
     Attributes:
         kind: The estimator, a name of `cascadice list kinds`.
@@ -77,7 +77,7 @@ class Scores:
         return self.of_samples
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The participants as a data frame; those of samples are `scores.samples.to_pandas()`, and never mixed in."""
+        """The participants as a data frame; samples are separate, in `scores.samples.to_pandas()`."""
         return self.participants.to_pandas()
 
     def plot(self, ax: Any = None) -> Any:
@@ -117,7 +117,7 @@ def score(
     points: int | None = None,
     progress: bool = False,
 ) -> Scores:
-    """Who helped, in one call. Without `hops` it is about the final models, with `hops` about each round.
+    """Score who helped the final models or, with `hops`, who helped in each round.
 
     These are two questions, with different answers. The first, by whole-run influence, predicts training again without
     a participant. The second says what updates did in the rounds in which they travelled, summed over rounds. Where
@@ -171,7 +171,7 @@ def score(
 
 
 def _listed(rounds: Iterable[Round]) -> list[Round]:
-    """The rounds as a list; a Round is a tuple itself, and would be taken apart."""
+    """The rounds as a list; a single Round is a tuple itself, and would be taken apart."""
     listed = list(rounds) if isinstance(rounds, Iterable) and not isinstance(rounds, Round) else [None]
     if not all(isinstance(one, Round) for one in listed):
         raise TypeError(f"rounds must be a list of rounds, as of simulate; found {type(rounds).__name__}.")
@@ -182,7 +182,7 @@ def _of_run(
     network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, samples: bool, at: float,
     points: int | None, progress: bool,
 ) -> Table:  # fmt: skip
-    """The rows of every round, by what it did to the final models."""
+    """The rows of every round: its influence on the final models."""
     length = rounds if isinstance(rounds, int) else len(rounds)
     alphas = 1 if kind == "whole-run" else points or 3
     passes = 1 if alphas == 1 and at == 1 and not isinstance(rounds, int) else 2
@@ -199,7 +199,7 @@ def _of_rounds(
     network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, hops: int, samples: bool,
     points: int | None, progress: bool,
 ) -> Table:  # fmt: skip
-    """The rows of every round that has enough rounds after it, by what its updates did up to there."""
+    """The rows of every round that is followed by enough rounds: the influence of its updates over `hops`."""
     length = rounds if isinstance(rounds, int) else len(rounds)
     coming = simulate(network, rounds, window=hops, taped=samples) if isinstance(rounds, int) else rounds
     results = score_rounds(network, coming, evaluation, hops=hops, kinds=(kind,), samples=samples, points=points or 2)

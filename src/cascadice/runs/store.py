@@ -42,20 +42,20 @@ DRAWN = ("batch", "W", "lr", "conduct", "generators")  # names of tensors, up to
 
 
 def layout(model: nn.Module) -> str:
-    """Names and shapes of a model's buffers and of the parameters that are trained, as JSON."""
+    """The names and shapes of a model's buffers and trainable parameters, as JSON."""
     named = (*trainable(model).items(), *model.named_buffers())
     return json.dumps({name: list(value.shape) for name, value in named})
 
 
 def to_tensors(prefix: str, participants: Participants) -> Tensors:
-    """Everything participants have as named tensors, each name with this prefix."""
+    """The participants' parameters, state and buffers as named tensors, each name with this prefix."""
     state = {f"{prefix}state.{name}": value for name, value in participants.state.items()}
     buffers = {f"{prefix}buffers.{name}": value for name, value in participants.buffers.items()}
     return {f"{prefix}theta": participants.theta, **state, **buffers}
 
 
 def from_tensors(prefix: str, tensors: Tensors) -> Participants:
-    """The participants in tensors that `to_tensors` named."""
+    """The participants from tensors that `to_tensors` named."""
 
     def named(group: str) -> Tensors:
         start = f"{prefix}{group}."
@@ -93,7 +93,7 @@ def load_checkpoint(
 
 @contextmanager
 def _complete(path: Path) -> Iterator[None]:
-    """Report entries that a file lacks, or that are no numbers, as damage."""
+    """Report missing entries, and entries that are not numbers, as damage to the file."""
     try:
         yield
     except KeyError as missing:
@@ -103,7 +103,7 @@ def _complete(path: Path) -> Iterator[None]:
 
 
 def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}") -> None:
-    """Save a round of the run with this fingerprint; `flush_rounds` makes it survive a loss of power.
+    """Save a round of the run with this fingerprint; call `flush_rounds` to make it survive a loss of power.
 
     `after` is left out where gossip by W recomputes it from the rest, bit for bit.
     """
@@ -129,7 +129,7 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
 
 
 def _after(round: Round) -> str | None:
-    """Why `after` must be stored: gossip by W would not recompute it, bit for bit; None if it would."""
+    """Why `after` must be stored: gossip by W would not give the same bits; None if it would."""
     if round.W.shape[0] != len(round.loss):
         return "heard"  # a part of a network, mixed with what came from others
     again = mix(round.W, round.half)
@@ -204,7 +204,7 @@ def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torc
 
 
 def load_draw(folder: Folder, t: int) -> Draw:
-    """Load what was drawn in round `t` without its parameters, which may be a thousand times as large."""
+    """Load the draw of round `t` without its parameters, which may be a thousand times as large."""
     from safetensors import SafetensorError, safe_open
 
     path = _round_path(folder, t)
@@ -227,7 +227,7 @@ def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dr
 
 
 def _generators_from(tensors: Mapping[str, Tensor]) -> tuple[tuple[GeneratorState, ...], ...]:
-    """The states from which a watched loop drew its dropout: of each participant, step and device."""
+    """The generator states from which a recorded loop drew its dropout, by participant, step and device."""
     names = [name for name in tensors if name.startswith("generators.")]
     states: dict[int, dict[int, dict[int, Tensor]]] = {}
     for name in names:
@@ -244,7 +244,7 @@ def flush_rounds(folder: Folder, rounds: Sequence[int]) -> None:
 
 
 def unlisted_rounds(folder: Folder) -> list[int]:
-    """The numbers of the rounds that are there and in no list: deleted ones that a loss of power brought back."""
+    """The numbers of rounds on disk that no list contains: deleted rounds that a loss of power brought back."""
     return [t for t in saved_rounds(folder) if checksums.is_unlisted(_round_path(folder, t))]
 
 

@@ -1,4 +1,4 @@
-"""What is different where several processes train one network together."""
+"""Checks and summaries for several processes that train one network together."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machin
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
-    """Check that these processes can train together what they were told, and were all told the same.
+    """Check that these processes have the same settings, and can train this configuration together.
 
     With `overwrite`, folders of further processes, of an earlier run, are removed.
     """
@@ -79,7 +79,7 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
 
 
 def _differs(told: Sequence[Sequence[float]]) -> int:
-    """The first process whose numbers are not those of process 0, beyond rounding; 0 if there is none."""
+    """The first process whose numbers differ from those of process 0 by more than rounding; 0 if there is none."""
     if (other := next((rank for rank, numbers in enumerate(told) if len(numbers) != len(told[0])), 0)) > 0:
         return other
     probes = torch.tensor(told, dtype=torch.float64)
@@ -89,10 +89,10 @@ def _differs(told: Sequence[Sequence[float]]) -> int:
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
-    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's.
+    """The folder of the run, or of this process in it; and the folder for results: `out`, or `name` inside the run's.
 
     Raises:
-        ValueError: Where several processes ask, and the folder is that of one process.
+        ValueError: If several processes ask, and the folder is that of one process.
     """
     if not world.alone and (Path(run) / CONFIG).exists():
         process = read_manifest(run).get("process")
@@ -104,14 +104,14 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
 
 
 def agree(world: World, question: Any, settings: Any, overwrite: bool) -> None:
-    """Check that all processes were asked the same."""
+    """Check that all processes were asked the same question."""
     settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
     asked = {"the question": repr(question), "--overwrite": overwrite, "--tell-samples": world.tells_samples}
     world.agree(asked | settings)
 
 
 def in_step(world: World, played: Playable) -> Playable:
-    """The run, played again by all processes in the same way: recorded if all have it so, as many rounds at a time."""
+    """The run, to be trained again by all processes alike: from recordings if all have them, with the same segments."""
     if world.alone:
         return played
     least = segment(played.network, played.rounds)
@@ -126,7 +126,7 @@ def in_step(world: World, played: Playable) -> Playable:
 
 
 def point_to_all(world: World, run: files.Folder, out: files.Folder | None, quiet: bool) -> None:
-    """Say once, of several processes, that each wrote about its own participants, and how to see all of them."""
+    """Say once that each process wrote about its own participants, and how to see all of them."""
     if not world.alone:
         folders = f"{folder_name(0)} to {folder_name(world.size - 1)}"
         page = f"; all on one page: cascadice report {run}" if out is None else ""
@@ -135,7 +135,7 @@ def point_to_all(world: World, run: files.Folder, out: files.Folder | None, quie
 
 
 def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
-    """What all processes measured in a round; the consensus distance, which takes all models, is NaN.
+    """What all processes measured in a round; the consensus distance, which needs all models, is NaN.
 
     Where some may be missing, it is what this one measured.
     """
@@ -149,7 +149,7 @@ def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
 
 
 def influence_of_everybody(world: World, summary: InfluenceSummary, members: Sequence[int]) -> InfluenceSummary:
-    """The summary of what all processes computed, each of its own participants: as much as the console shows.
+    """The summary of what all processes computed about their own participants, as far as the console shows it.
 
     Samples are those of this process alone, unless `world.tells_samples`. Cost: three numbers a participant and kind,
     and the strongest samples.
@@ -181,7 +181,7 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
 
 
 def labels_of_shown(world: World, summary: InfluenceSummary, train: Samples) -> dict[int, int] | None:
-    """The class of each sample that a summary of this process shows; with `world.tells_samples`, of all processes."""
+    """The class of each sample that this process's summary shows; with `world.tells_samples`, of all processes."""
     if train.y.dim() != 1:
         return None
     samples = sorted({one.sample for scores in summary.samples.values() for one in strongest_samples(scores)})
@@ -191,7 +191,7 @@ def labels_of_shown(world: World, summary: InfluenceSummary, train: Samples) -> 
 
 
 def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[EvaluationResult, ...]:
-    """The means over everybody, from (round, metric, mean, participants) of each process."""
+    """The means over all participants, from (round, metric, mean, participants) of each process."""
     each = [
         (which, [(mean, count) for t, name, mean, count in told if (t, name) == which])
         for which in sorted({(t, name) for t, name, _, _ in told})
@@ -203,10 +203,10 @@ def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[Evaluati
 
 
 def come_in(world: World, journal: Journal, rounds: int) -> None:
-    """Before training: wait until all are there; or, where the others have been training, start from what they have.
+    """Before training, wait for all processes; if the others are already training, start from their parameters.
 
     Raises:
-        ConnectionError: Where they are not there, or have finished.
+        ConnectionError: If they are not there, or have finished.
     """
     if not world.carries_on:
         return

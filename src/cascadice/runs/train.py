@@ -1,4 +1,4 @@
-"""Train a configuration into a folder. A run can be stopped at any moment and resumed to the same bits."""
+"""Train a configuration into a folder. A run can be stopped at any moment and resumed with the same bits."""
 
 import math
 from collections import deque
@@ -55,7 +55,7 @@ def run(
     world: World = ONE_PROCESS,
     callbacks: Sequence[loggers.Callback] = (),
 ) -> Summary:
-    """Train the network that `config` describes and write everything into a folder.
+    """Train the network that `config` describes and write everything to a folder.
 
     Args:
         out: The folder of the run.
@@ -103,7 +103,7 @@ def run(
 def _run(
     journal: Journal, rounds: int, console: Console, question: Question | None, callbacks: Sequence[loggers.Callback]
 ) -> Summary:
-    """Train into a folder that is free for it, and say what was done."""
+    """Train into a folder that is ready for it, and print the results."""
     folder, network = journal.folder, journal.network
     begin(journal)
     together.come_in(journal.world, journal, rounds)
@@ -139,7 +139,7 @@ def _train(journal: Journal, rounds: int, console: Console, question: Question |
 
 
 def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[str, float]:
-    """What each source's update did to everybody, by kind."""
+    """The influence of each source's update on everyone, by kind."""
     totals = {cascade.kind: (cascade.sources, cascade.total) for cascade in answer.cascades}
     totals |= {kind: (range(len(scores)), scores) for kind, scores in answer.participants.items()}
     metrics: dict[str, float] = {}
@@ -154,7 +154,7 @@ def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[s
 def _rounds(
     journal: Journal, rounds: int, tell: loggers.Report, window: int = 0, taped: bool = False
 ) -> Generator[Round, None, None]:
-    """The rounds, each entered into the journal and told before it is passed on."""
+    """Yield the rounds, each entered into the journal and passed to the loggers first."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
     options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
     try:

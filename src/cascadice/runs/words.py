@@ -1,4 +1,4 @@
-"""A summary of influence in words: what the console prints, and what numbers mean wherever they are shown."""
+"""A summary of influence in words, for the console and for the page."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ def _print_samples(
 
 
 def meaning(kind: str) -> str:
-    """What numbers of this kind are, and what their sign says."""
+    """What numbers of this kind are, and what their sign means."""
     if not kind.startswith("whole-run"):
         return f"the change of the weighted mean test loss. {SIGNS}"
     if kind == "whole-run shares":
@@ -100,7 +100,7 @@ def meaning(kind: str) -> str:
 
 
 def caution(summary: InfluenceSummary) -> str:
-    """Why the order of samples means little, where it does: because of Adam, or because nobody's sign is clear."""
+    """Why the order of samples means little, if so: because of Adam, or because no sign is clear."""
     if not summary.samples:
         return ""
     if summary.whole_run and not summary.sees_scale:
@@ -118,7 +118,7 @@ def caution(summary: InfluenceSummary) -> str:
 
 
 def counted_samples(verdicts: Mapping[str, int]) -> str:
-    """How many samples clearly helped and harmed, how many would by chance, and how many have no interval."""
+    """How many samples clearly helped and harmed, how many to expect by chance, and how many have no interval."""
     count = Counter(verdicts)
     once, several = count["used once"], count.total() - count["used once"]
     return (
@@ -130,7 +130,7 @@ def counted_samples(verdicts: Mapping[str, int]) -> str:
 
 
 def headline(summary: InfluenceSummary) -> str:
-    """What the totals of participants say; nobody is promised to have helped or harmed whose interval includes 0."""
+    """A headline for the totals of participants; it claims help or harm only if some interval excludes 0."""
     found = sides(summary, next(iter(summary.updates)))
     if summary.whole_run:
         return {
@@ -150,7 +150,7 @@ def headline(summary: InfluenceSummary) -> str:
 
 
 def adding_up(summary: InfluenceSummary) -> str:
-    """What whole-run shares sum to, beside what training changed; empty if there are none."""
+    """The sum of the whole-run shares beside what training changed; empty if there are none."""
     shares, change = summary.participants.get("whole-run shares"), summary.training_change
     if shares is None or change is None or np.isnan(shares).any():
         return ""
@@ -163,7 +163,7 @@ def adding_up(summary: InfluenceSummary) -> str:
 
 
 def missed(total: float, change: float) -> str:
-    """How far shares are from summing to what training changed, where that is more than a tenth of it; else empty."""
+    """By how much the shares miss what training changed, if by more than a tenth; else empty."""
     if abs(total - change) <= FAR * abs(change):
         return ""
     if total * change <= 0:
@@ -172,7 +172,7 @@ def missed(total: float, change: float) -> str:
 
 
 def unfinished(note: Mapping[str, object], there: int) -> str:
-    """That a table lacks rounds that were asked for, in words; empty if none is known to be missing."""
+    """A message that a table lacks requested rounds; empty if none is known to be missing."""
     planned = int(str(note.get(PLANNED, 0)))
     return f"{there} of {planned} rounds; repeat the command to finish" if there < planned else ""
 
@@ -185,7 +185,7 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
 def _print_table(
     console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], padding: int = 3
 ) -> None:
-    """The first column, of names, has no heading; a table without rows is only its title."""
+    """Print a table whose first column, of names, has no heading; without rows, only its title."""
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
     names, shown = ["", *columns], list(rows)
@@ -194,7 +194,7 @@ def _print_table(
 
 
 def with_faults(node: int, summary: InfluenceSummary, value: str = "") -> str:
-    """A participant with the faults it was given, and a value if there is one."""
+    """A participant with its injected faults, and a value if there is one."""
     details = [text for text in (summary.injected.get(node), value) if text]
     return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
 
