@@ -162,13 +162,13 @@ def check_part(kinds: Sequence[str], hops: int, sources: Sources = None) -> None
         if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
             names = ", ".join(name for name, estimator in ESTIMATORS.items() if estimator.by_adjoints)
             raise ValueError(
-                f"{kind} needs every participant's model, and no single process has them all. Between processes, use "
-                f"{names}, or whole-run kinds."
+                f"{kind} needs every participant's model, and no single process has them all. With several processes, "
+                f"use {names}, or whole-run kinds."
             )
     if not hops:
-        raise ValueError("between processes, influence needs at least 1 hop; found 0.")
+        raise ValueError("with several processes, influence needs at least 1 hop; found 0.")
     if sources is not None:
-        raise ValueError("between processes, all participants are scored at once. Leave out the sources.")
+        raise ValueError("with several processes, all participants are scored at once. Leave out the sources.")
 
 
 WHOLE_RUN_KINDS: dict[str, str] = {

@@ -137,7 +137,7 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
     """
     if cascade.samples is not None and sample == ALL:
         raise ValueError(
-            "say which samples the cascade is of: sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
+            "name the samples of the cascade: sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
         )
     value = cascade.value.detach().cpu().double().numpy().transpose(1, 0, 2)
     sources = np.array(cascade.sources, dtype=np.int64)
@@ -243,7 +243,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     elif (settings := read_note(folder)) != dict(note):
         differs = next(name for name in (*note, *settings) if note.get(name) != settings.get(name))
         raise ValueError(
-            f"{folder} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
+            f"{folder} holds influence with other settings: {differs} is {settings.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
     with files.replacing(Path(folder) / f"part-{number:08d}.parquet", durable=False) as draft:

@@ -64,7 +64,7 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
         return
     then = manifest.get("process")
     if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
-        raise ValueError(f"process in {folder / MANIFEST} must say rank, of and members; found {then!r}. Restore it.")
+        raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
     if world.alone:
         if then is not None:
             raise ValueError(
@@ -73,11 +73,11 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
             )
         return
     if then is None or (then["rank"], then["of"]) != (world.rank, world.size):
-        found = "the run of a single process" if then is None else f"of process {then['rank']} of {then['of']}"
+        found = "the run of a single process" if then is None else f"that of process {then['rank']} of {then['of']}"
         remedy = (
-            "Ask without torchrun" if then is None else f"Start {then['of']} processes, in the order of their folders"
+            "Leave out torchrun" if then is None else f"Start {then['of']} processes, in the order of their folders"
         )
-        raise ValueError(f"{folder} must be of process {world.rank} of {world.size}; it is {found}. {remedy}.")
+        raise ValueError(f"{folder} must belong to process {world.rank} of {world.size}; it is {found}. {remedy}.")
     if network is not None and then["members"] != list(network.members):
         raise ValueError(f"{folder} holds participants {then['members']}; this process has {list(network.members)}.")
 

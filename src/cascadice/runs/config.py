@@ -163,7 +163,7 @@ def build(
     from cascadice.runs import sources
 
     if config.saved is not None:
-        raise ValueError("this network was built in Python, and trains there. Train it again in Python, and save it.")
+        raise ValueError("this network was built in Python and can only be trained there. Train and save it again.")
 
     mixing = schedule(config)
     each = per_participant(config, config.nodes or mixing(0).shape[0])

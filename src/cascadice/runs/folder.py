@@ -191,10 +191,10 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
     for name, kinds in NUMBERS.items():
         found: Any = manifest.get(name, 0)
         if not isinstance(found, kinds) or found < 0:
-            raise ValueError(f"{name} in {path} must be a number from 0 on; found {found!r}. Restore it from a copy.")
+            raise ValueError(f"{name} in {path} must be a number, at least 0; found {found!r}. Restore it from a copy.")
     for name in TEXTS:
         if not isinstance(manifest.get(name, ""), str):
-            raise ValueError(f"{name} in {path} must be a text; found {manifest[name]!r}. Restore it from a copy.")
+            raise ValueError(f"{name} in {path} must be a string; found {manifest[name]!r}. Restore it from a copy.")
     return manifest
 
 
@@ -206,8 +206,7 @@ def check_length(folder: files.Folder, rounds: int | None, again: str = "--overw
     now = read_manifest(folder).get("rounds", 0)
     if rounds is not None and rounds < now:
         raise ValueError(
-            f"it is about the models after {rounds} rounds, but the run has {now} by now. Repeat the command with "
-            f"{again}."
+            f"it is about the models after {rounds} rounds, but the run now has {now}. Repeat the command with {again}."
         )
 
 

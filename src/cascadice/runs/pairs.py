@@ -59,7 +59,7 @@ def ask_pairs(
         >>> change = ask_pairs("runs/demo", Question(("pairs",)))  # doctest: +SKIP
     """
     if not world.alone:
-        raise ValueError("pairs are computed by one process, about a run of one process. Ask without torchrun.")
+        raise ValueError("pairs can be computed only in one process, for a run of one process. Leave out torchrun.")
     place = together.places(world, run, out, PAIRS)[1]
     console, recording = Console(quiet=quiet), open_recording(run, settings, quiet=quiet, recorded=False)
     played = playable(recording)

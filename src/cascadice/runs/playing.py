@@ -75,8 +75,8 @@ def playable(run: Recording) -> Playable:
     if away := read_departures(folder).away:
         of = (manifest.get("process") or {}).get("of", 1)
         raise ValueError(
-            f"a run can be played again only if every process has a record of every round; {folder} has none of round "
-            f"{away[0]}. Ask about the rounds that all of them recorded: {launcher(of)} influence {folder.parent} "
+            f"a run can be trained again only if every process recorded every round; {folder} lacks round "
+            f"{away[0]}. Score the rounds that all of them recorded: {launcher(of)} influence {folder.parent} "
             "--kind shares."
         )
     rounds = int(manifest.get("rounds", length_of(config, network)))
@@ -90,12 +90,12 @@ def playable(run: Recording) -> Playable:
         return Playable(folder, config, as_drawn(network, folder), rounds, recorded if averaged else None)
     if config.saved is not None:
         raise ValueError(
-            f"a network that was built in Python is played again from its rounds; {folder} lacks round {missing}. "
-            "Save it with all of them, from round 0 on."
+            f"a network that was built in Python can be trained again only from its rounds; {folder} lacks round "
+            f"{missing}. Save it with all of them, from round 0 on."
         )
     if config.rule is not None:
         raise ValueError(
-            f"the rule {config.rule!r} chose who listens to whom as the run went, so every round must be recorded; "
+            f"the rule {config.rule!r} chose W during the run, so every round must be recorded; "
             f"{folder} lacks round {missing}. Train it again with --record all."
         )
     _check_draws(folder, network, max((t for t in saved if t < rounds), default=None))
@@ -110,14 +110,14 @@ def _check_draws(folder: Path, network: Network, t: int | None) -> None:
     rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
     if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
         raise ValueError(
-            f"{folder} cannot be played again: its settings give other batches or learning rates for round "
-            f"{t} than were recorded. Train it with --record all."
+            f"{folder} cannot be trained again: its settings give other batches or learning rates for round "
+            f"{t} than its recording. Train it with --record all."
         )
 
 
 def _check_rule(config: Config, folder: Path) -> None:
     if config.rule is not None and not lookup(RULES, config.rule, "rule").averages:
         raise ValueError(
-            f"a run can be played again at other weights only if its participants average; {folder} used the rule "
+            f"a run can be trained again at other weights only if its participants average; {folder} used the rule "
             f"{config.rule!r}, which does not. Train it with another rule, or with none."
         )

@@ -136,13 +136,13 @@ class World:
                     why = self.store.get(f"failed/{rank}").decode(errors="replace")
                     raise ConnectionError(f"process {rank} failed: {visible(why)}")
                 if time.monotonic() > end:
-                    raise ConnectionError(f"process {rank} said nothing for {self.timeout:g} s. Is it still running?")
+                    raise ConnectionError(f"process {rank} did not answer for {self.timeout:g} s. Is it still running?")
                 time.sleep(PAUSE)
             data = self.store.get(key)
         except (dist.DistError, RuntimeError) as error:
-            raise ConnectionError(f"the store of the processes is gone: {first_line(error)}") from None
+            raise ConnectionError(f"lost the connection to the processes' store: {first_line(error)}") from None
         if len(data) > LARGEST:
-            raise ConnectionError(f"process {rank} told {len(data)} bytes; at most {LARGEST} were expected.")
+            raise ConnectionError(f"process {rank} sent {len(data)} bytes; at most {LARGEST} were expected.")
         return jsonl.parse(data)
 
     def common(self, numbers: Sequence[int]) -> list[int]:
@@ -264,7 +264,7 @@ def _joined(
     arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
     if arrival.again and policy == "stop":
         raise ValueError(
-            "processes were started again, and the policy is to stop. Use --policy restart to go on from the last "
+            "processes were started again, and the policy is to stop. Use --policy restart to continue from the last "
             "checkpoint, or leave out --max-restarts."
         )
     # a process that is started again must not find the addresses of those that died

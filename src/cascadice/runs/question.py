@@ -170,7 +170,7 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, st
         there, here = (given.get(name, usual.get(name)) for given in (existing, note))
         if there != here:
             raise ValueError(
-                f"{out} holds influence of other settings: {name} is {there!r} there, {here!r} here. Choose another "
+                f"{out} holds influence with other settings: {name} is {there!r} there, {here!r} here. Choose another "
                 "folder with --out, or replace it with --overwrite."
             )
     return existing

@@ -80,9 +80,8 @@ class Recording:
             missing = min(set(span) - set(self.round_numbers))
             if (rank := next((rank for rank, rounds in enumerate(self.away) if missing in rounds), None)) is not None:
                 raise ValueError(
-                    f"every process must have a record of every round; {folder_name(rank)} has none of round "
-                    f"{missing}: it was away, or died before a checkpoint kept it. Train with --policy restart, which "
-                    "keeps all."
+                    f"every process must have recorded every round; {folder_name(rank)} lacks round {missing}: it was "
+                    "away, or died before its next checkpoint. Train with --policy restart, which keeps all."
                 )
             raise ValueError(f"every round must be recorded; {self.folder} lacks round {missing}. Use --record all.")
         return span

@@ -53,7 +53,7 @@ def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alon
             break
         if time.monotonic() > end:
             missing = ", ".join(str(each) for each in everybody if read[each] != name)
-            raise ConnectionError(f"process {missing} did not come within {timeout:g} s. Was it started?")
+            raise ConnectionError(f"process {missing} did not arrive within {timeout:g} s. Was it started?")
         time.sleep(PAUSE)
     begun = [lasting.check([begun_key(each)]) for each in everybody]
     return Arrival("all", came > 1, begun[rank]) if alone else Arrival(name, max(counts) > 1, all(begun))
@@ -88,8 +88,8 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
         except (OSError, dist.DistError) as error:
             if time.monotonic() >= end:
                 raise ConnectionError(
-                    f"the others could not be reached at {host}:{port} within {timeout:g} s: "
-                    f"{first_line(error)}. Is process 0 running, and MASTER_ADDR its address?"
+                    f"the other processes could not be reached at {host}:{port} within {timeout:g} s: "
+                    f"{first_line(error)}. Is process 0 running, and is MASTER_ADDR its address?"
                 ) from None
             time.sleep(10 * PAUSE)
 
@@ -108,7 +108,7 @@ def _in_time(make: Callable[[], Any], end: float) -> Any:
     try:
         found = made.get(timeout=max(0.1, end - time.monotonic()))
     except Empty:
-        raise ConnectionError("something listens there, but is no store of torchrun") from None
+        raise ConnectionError("something listens there, but it is not a torchrun store") from None
     if isinstance(found, Exception):
         raise found
     return found
@@ -134,7 +134,7 @@ def make_group(store: Any, rank: int, size: int, interface: str, timeout: float)
         return dist.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         raise ConnectionError(
-            f"no connection with the others over the interface {interface!r}: {first_line(error)}. "
+            f"cannot connect to the other processes over the interface {interface!r}: {first_line(error)}. "
             "Processes on several machines need --interface, e.g. eth0."
         ) from None
 

@@ -38,7 +38,7 @@ def open_journal(
         check_version(folder)
         check_data(folder, network.data)
         if checkpoint.t > rounds:
-            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
+            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were requested. Request more.")
         journal.t = journal.checkpointed = checkpoint.t
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
         metrics = store.metrics_so_far(folder)  # if no list says that there were any, going on may make some

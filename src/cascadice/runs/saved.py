@@ -73,7 +73,7 @@ class Kept(NamedTuple):
 def kept_of(network: Network, with_data: bool) -> Kept:
     """Collect what to save of a network beyond its settings."""
     if network.members or network.seeds:
-        raise ValueError("a network can be saved whole, and by itself; found a part of one, or several side by side.")
+        raise ValueError("only a single, whole network can be saved; found a part of one, or a fleet.")
     if network.compression is not None and network.compression not in COMPRESSIONS.values():
         raise ValueError(f"a saved network must use one of the compressions {', '.join(COMPRESSIONS)}, or none.")
     data, made = network.data, models.made_by(network.learner.training) or models.Made("")
@@ -132,7 +132,7 @@ def read(folder: Path, config: Config) -> Kept:
     files.check_format(folder / NETWORK, kept.written.pop("format", FORMAT), FORMAT)
     if later := sorted(set(kept.written) - set(FACTS)):
         raise ValueError(
-            f"{folder / NETWORK} must say what this version knows; found {', '.join(later)}. Read it with the version "
+            f"{folder / NETWORK} has unknown entries: {', '.join(later)}. Read it with the version "
             "of cascadice that wrote it."
         )
     if lacking := {"q", "initial.theta"} - set(tensors):
@@ -165,7 +165,7 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     """The network saved in a folder: the original object if this process saved it, otherwise a rebuilt one.
 
     Raises:
-        ValueError: If nothing says how to build its model or loss, or if the first round does not come out the same.
+        ValueError: If its model or loss cannot be built, or if the first round does not come out the same.
     """
     living = _living.get(config.saved or "")
     if living is not None and not settings:
@@ -173,14 +173,14 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     changed = override(config, settings or {})
     for what in unknown(changed):
         raise ValueError(
-            f"the {what} {getattr(changed, what)!r} was built in Python, and nothing says how to build it again. Add "
-            f"--{what} package.module:name, a function that other processes can import; or say so in "
+            f"the {what} {getattr(changed, what)!r} was built in Python, and this process does not know how to build "
+            f"it. Add --{what} package.module:name, a function that can be imported; or name one in "
             f"cascadice.save({what}=…)."
         )
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if config.optimizer == UNNAMED and kept.facts["optimizers"] is None:
         raise ValueError(
-            "the optimizer was written in Python, and nothing says how to build it again. Ask in the process that "
+            "the optimizer was written in Python, and this process does not know how to build it. Use the process that "
             "saved the network (cd.score, cd.report), or train with one of "
             f"{', '.join(OPTIMIZERS)} or of torch.optim."
         )

@@ -95,7 +95,7 @@ class Scores:
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         more = f"; {samples:,} samples in .samples" if samples else ""
-        about = f"Scores by {self.kind} of {nodes} participants over {_span(self.rounds)}: {told}{more}"
+        about = f"Scores ({self.kind}) of {nodes} participants over {_span(self.rounds)}: {told}{more}"
         warned = f"\n{self.samples.caution}" if samples and self.samples.caution else ""
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}{warned}"
 
@@ -174,7 +174,7 @@ def _listed(rounds: Iterable[Round]) -> list[Round]:
     """The rounds as a list; a single Round is a tuple itself, and would be taken apart."""
     listed = list(rounds) if isinstance(rounds, Iterable) and not isinstance(rounds, Round) else [None]
     if not all(isinstance(one, Round) for one in listed):
-        raise TypeError(f"rounds must be a list of rounds, as of simulate; found {type(rounds).__name__}.")
+        raise TypeError(f"rounds must be a list of rounds, such as those of simulate; found {type(rounds).__name__}.")
     return listed  # type: ignore[return-value]
 
 

@@ -50,7 +50,7 @@ class SampleScore(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """ "helped" or "harmed" if the interval excludes 0; else "within noise" or, without an interval, "used once"."""
+        """`helped` or `harmed` if the interval excludes 0; else `within noise` or, without an interval, `used once`."""
         if self.uses < 2:
             return "used once"
         return "helped" if self.high < 0 else "harmed" if self.low > 0 else "within noise"

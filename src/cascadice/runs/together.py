@@ -35,11 +35,11 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
     """
     if config.rule is not None:
         raise ValueError(
-            f"the rule {config.rule!r} needs what everybody sends in one place; processes send to their neighbours "
-            "alone. Leave out --rule, or train in one process."
+            f"the rule {config.rule!r} needs all messages in one place, but processes send only to their "
+            "neighbours. Leave out --rule, or train in one process."
         )
     if live is not None:
-        raise ValueError("--live shows a run in one process. Leave it out, and use cascadice report.")
+        raise ValueError("--live works only with one process. Leave it out, and use cascadice report.")
     if question is not None and world.policy != "stop":
         raise ValueError(
             f"influence during training needs every round of every process; --policy {world.policy} may lose some. "
@@ -68,13 +68,13 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
     world.agree(facts_of_network(network, data))
     if shared and (rank := _differs(world.tell(initial_probes(network)))):
         raise ValueError(
-            f"all processes must begin with the same parameters, as --init is shared; process {rank} has others than "
-            "process 0. Start them all alike."
+            f"all processes must start with the same parameters, because --init is shared; those of process {rank} "
+            "differ from those of process 0. Start all of them alike."
         )
     if rank := _differs(world.tell(output_probes(network))):
         raise ValueError(
-            "all processes must agree; the outputs of the model, for the same parameters and inputs, in process "
-            f"{rank} are not those in process 0. Start them all with the same code of the model."
+            "all processes must have the same model; for the same parameters and inputs, its outputs in process "
+            f"{rank} differ from those in process 0. Start all of them with the same code."
         )
 
 
@@ -96,7 +96,7 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
     """
     if not world.alone and (Path(run) / CONFIG).exists():
         process = read_manifest(run).get("process")
-        remedy = f"Name the folder above it: {Path(run).parent}" if process else "Ask without torchrun"
+        remedy = f"Name the folder above it: {Path(run).parent}" if process else "Leave out torchrun"
         which = "the part of one process" if process else "the run of a single process"
         raise ValueError(f"{run} must be the run of {world.size} processes; it is {which}. {remedy}.")
     folder = world.folder(run)
@@ -119,8 +119,8 @@ def in_step(world: World, played: Playable) -> Playable:
     rounds, recorded, lengths = zip(*told, strict=True)
     if len(set(rounds)) > 1:
         raise ValueError(
-            f"all processes must have as many rounds; found {', '.join(map(str, rounds))}. Continue the run with "
-            "--resume."
+            f"all processes must have the same number of rounds; found {', '.join(map(str, rounds))}. "
+            "Continue the run with --resume."
         )
     return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths), world=world)
 
@@ -216,12 +216,14 @@ def come_in(world: World, journal: Journal, rounds: int) -> None:
         journal.departures.away += range(journal.t, start)
         journal.t = start
         if not journal.exchange.post.meet(world.timeout):
-            raise ConnectionError(f"some processes did not come within {world.timeout:g} s. Were all started?")
+            raise ConnectionError(f"some processes did not arrive within {world.timeout:g} s. Were all started?")
         return
     here = journal.participants or journal.network.initial
     heard = journal.exchange.listen(here, world.timeout)
     if heard is None or heard.start >= rounds:
-        raise ConnectionError("the others train no more. To go on from checkpoints, start all with --resume.")
+        raise ConnectionError(
+            "the other processes have stopped training. To continue from checkpoints, start all of them with --resume."
+        )
     journal.departures.away += range(journal.t, heard.start)
     journal.t, journal.participants = heard.start, heard.participants
 

@@ -185,17 +185,17 @@ def _check_rule(config: Config, resume: bool, question: Question | None) -> None
         )
     if not rule.averages and (config.record != "none" or question is not None):
         raise ValueError(
-            f"only rounds that average can be recorded or asked about; the rule {config.rule!r} does not average. "
-            "Leave out --record and questions, or use another rule."
+            f"rounds can be recorded or scored only if they average; the rule {config.rule!r} does not. "
+            "Leave out --record and --kind, or use another rule."
         )
 
 
 def _check_question(question: Question, network: Network, rounds: int, resume: bool) -> None:
     if resume:
         raise ValueError(
-            "a resumed run cannot be asked about rounds from before. Train with --record all, then use "
+            "influence cannot be computed for the rounds before a resume. Train with --record all, then use "
             "cascadice influence."
         )
     if question.hops > rounds:
-        raise ValueError(f"{question.hops} hops need as many rounds; the run has {rounds}. Ask for fewer hops.")
+        raise ValueError(f"{question.hops} hops need at least as many rounds; the run has {rounds}. Use fewer hops.")
     check_fits(question, network)

@@ -12,7 +12,7 @@ from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, Sam
 
 FAR = 0.1  # of what training changed: shares that miss more of it are not its parts
 PLANNED = "planned"  # in the note of a table that is not finished: how many rounds it will have
-NOT_FINAL = "These sums do not say what the final models owe to anybody. For that, use --kind whole-run."
+NOT_FINAL = "These sums do not tell who contributed to the final models. For that, use --kind whole-run."
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
 
@@ -107,7 +107,7 @@ def caution(summary: InfluenceSummary) -> str:
         return (
             "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
             "samples may hardly predict training without them (LDS 0.1 to 0.3 for an MLP on images, 0.63 for a "
-            "transformer on text: docs/retraining.md). cascadice validate --of samples says how it is here."
+            "transformer on text: docs/retraining.md). Run cascadice validate --of samples to see how it is here."
         )
     verdicts = set(next(iter(summary.verdicts.values())))
     if verdicts == {"used once"}:
@@ -155,11 +155,11 @@ def adding_up(summary: InfluenceSummary) -> str:
     if shares is None or change is None or np.isnan(shares).any():
         return ""
     total, points = float(shares.sum()), int(summary.asked.get("points", POINTS))
-    wrong, more = missed(total, change), f"Ask for more points: --points {2 * points} --overwrite"
+    wrong, more = missed(total, change), f"Use more points: --points {2 * points} --overwrite"
     first, _, end = str(summary.asked.get("during", "")).partition(", ")
     cause = f"the updates of rounds {first} to {int(end) - 1}" if end else "training"
     sums = f"shares sum to {total:+.4f}; {cause} changed the loss by {change:+.4f}"
-    return f"{sums}. {wrong}: do not take them for parts of the whole. {more}" if wrong else sums
+    return f"{sums}. {wrong}: do not read them as parts of a whole. {more}" if wrong else sums
 
 
 def missed(total: float, change: float) -> str:
@@ -167,7 +167,7 @@ def missed(total: float, change: float) -> str:
     if abs(total - change) <= FAR * abs(change):
         return ""
     if total * change <= 0:
-        return "The shares do not even have the sign of what training changed"
+        return "The shares do not even have the same sign as what training changed"
     return f"The shares miss what training changed by {100 * abs(total / change - 1):.0f} %"
 
 
