@@ -163,7 +163,9 @@ class Bare(nn.Module):
         return x.flatten(1) @ self.weight
 
 
-LOOP_ONLY = r"a model that draws random numbers \(dropout\) must run in a loop.*found strategy 'vmap'. Use 'loop' or 'auto'"
+LOOP_ONLY = (
+    r"a model that draws random numbers \(dropout\) must run in a loop.*found strategy 'vmap'. Use 'loop' or 'auto'"
+)
 HALF_WEIGHTED = nx.Graph([(0, 1, {"weight": 0.5}), (1, 2)])
 BAD = {
     "nodes and W": ({"mixing": torch.eye(3), "nodes": 4}, "the mixing matrix has 3 participants, nodes is 4"),

@@ -161,7 +161,9 @@ def test_the_sources_that_were_asked_for_are_replayed(way):
         theta = first.half.theta.clone()
         theta[source] += 0.01
         wrong = [first._replace(half=first.half._replace(theta=theta))]
-        refused(f"participant {source} in round 2 gives different", way, network, wrong, sources=[(source + 1) % 9, source])
+        refused(
+            f"participant {source} in round 2 gives different", way, network, wrong, sources=[(source + 1) % 9, source]
+        )
 
 
 def test_sources_that_sat_the_round_out_are_not_all_that_is_replayed():

@@ -259,7 +259,7 @@ def test_files_of_earlier_versions_are_read(known, data, tmp_path):
     facts = dict(known) | json.loads(metadata["network"])
     del facts["format"]
     write_tensors(folder / NETWORK, tensors, {"network": json.dumps(facts)})
-    config = replace(read_config(folder), saved=saved.Kept(tensors, facts).digest)
+    config = replace(read_config(folder), saved=saved.SavedNetwork(tensors, facts).digest)
     again = saved.network_of(folder, config)
     assert again is not network
     assert torch.equal(again.initial.theta, network.initial.theta)

@@ -58,7 +58,7 @@ class SampleBuffer:
         self._known[rows] = True
         return rows
 
-    def forget(self, rows: Int[Tensor, "..."]) -> None:
+    def free(self, rows: Int[Tensor, "..."]) -> None:
         """Free these running numbers; samples with the user's own numbers stay, because other rounds may use them."""
         if not self._numbered:
             used = rows[rows >= 0]  # the rest is padding

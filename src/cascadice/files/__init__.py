@@ -133,7 +133,7 @@ def remove_drafts(folder: Folder, *below: str) -> None:
 
 def keep_checksums(folder: Path, existing: Iterable[Path] = ()) -> None:
     """Start the list of checksums of a folder with these files; an existing list is kept, without outdated lines."""
-    with checksums.alone(folder / checksums.LIST), replacing(folder / checksums.LIST) as draft:
+    with checksums.exclusive(folder / checksums.LIST), replacing(folder / checksums.LIST) as draft:
         draft.write_bytes(checksums.opening(folder, existing))
 
 

@@ -107,7 +107,7 @@ class ChecksumList:
         return [name] if name in self.files else [one for one in self.files if one.startswith(f"{name}/")]
 
     def announce(self, name: str, digest: Digest | None, sync: bool = True) -> None:
-        """Add a line about the next change, while `alone` keeps other writers out."""
+        """Add a line about the next change, while `exclusive` keeps other writers out."""
         self.reconcile()
         self.append({"file": name} | (digest._asdict() if digest else {}), sync)
 
@@ -153,7 +153,7 @@ def list_for(path: Path) -> ChecksumList | None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[ChecksumList | None]:
+def exclusive(path: Path) -> Iterator[ChecksumList | None]:
     """Hold the list for a file, so that nobody else adds to it inside this block; None if there is none."""
     with _lock:
         while (listing := list_for(path)) is not None:
@@ -197,7 +197,7 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
     if path.suffix == APPENDED:
         yield
         return
-    with alone(path) as listing:
+    with exclusive(path) as listing:
         name = "" if listing is None else _name(listing.folder, path)
         if listing is None or (draft is None and not listing.inside(name)):
             yield

@@ -242,7 +242,7 @@ def score_rounds(
     for seen, round_ in enumerate(rounds):
         check_rounds([*list(window)[-1:], round_])
         window.append(round_)
-        operator.forget(window[0].t)
+        operator.drop_gradients(window[0].t)
         if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
                 chosen = check_sources(network, list(window), wanted)

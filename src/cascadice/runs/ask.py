@@ -16,7 +16,7 @@ from cascadice.influence.estimators import RoundInfluence, check_part, score_rou
 from cascadice.influence.tables import NOTE, concatenate, parts, read_note, renumbered, write_part
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.eval_samples import evaluate_on_first
-from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, writing
+from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
 from cascadice.runs.playing import playable
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.question import FORMAT, Question, check_fits, check_note, question_note
@@ -94,7 +94,7 @@ def ask(
     if not world.alone and not question.final:
         check_part(question.kinds, question.hops, question.sources)
     console = Console(quiet=quiet or world.rank > 0)
-    with writing(place):
+    with locked_for_writing(place):
         recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
         network = recording.network
         note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)

@@ -101,7 +101,7 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 
 
 @contextmanager
-def writing(*folders: Path) -> Iterator[None]:
+def locked_for_writing(*folders: Path) -> Iterator[None]:
     """Lock these folders for writing; if one is part of a run, lock the whole run.
 
     What killed writers left half written there is removed.
@@ -110,7 +110,7 @@ def writing(*folders: Path) -> Iterator[None]:
         ValueError: If somebody else is writing there.
 
     Example:
-        >>> with writing(Path("runs/demo/influence")):  # doctest: +SKIP
+        >>> with locked_for_writing(Path("runs/demo/influence")):  # doctest: +SKIP
         ...     ...
     """
     with ExitStack() as stack:

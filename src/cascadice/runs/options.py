@@ -28,7 +28,7 @@ def read_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-class Different(NamedTuple):
+class NodeSettings(NamedTuple):
     """Settings that differ for some participants: settings of the run, and options of their optimizer."""
 
     nodes: tuple[int, ...]
@@ -36,11 +36,11 @@ class Different(NamedTuple):
     optimizer_options: tuple[str, ...]
 
 
-def read_participants(text: str) -> Different:
+def read_participants(text: str) -> NodeSettings:
     """Parse the settings that differ for some participants.
 
     >>> read_participants("2,5-6:optimizer=momentum,beta=0.95,lr=0.01")
-    Different(nodes=(2, 5, 6), settings={'optimizer': 'momentum', 'lr': 0.01}, optimizer_options=('beta=0.95',))
+    NodeSettings(nodes=(2, 5, 6), settings={'optimizer': 'momentum', 'lr': 0.01}, optimizer_options=('beta=0.95',))
     """
     nodes, _, rest = text.partition(":")
     if not NODES.fullmatch(nodes.strip()) or not rest.strip():
@@ -54,7 +54,7 @@ def read_participants(text: str) -> Different:
             settings[name] = _checked(name, value, text)
         else:
             options[name] = part
-    return Different(_nodes(nodes, text), settings, tuple(options.values()))
+    return NodeSettings(_nodes(nodes, text), settings, tuple(options.values()))
 
 
 def check_once(texts: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from cascadice.influence.tables import NOTE, load_array, save_array
 from cascadice.influence.uncertainty import decimals
 from cascadice.influence.whole_run import whole_run
 from cascadice.runs import forecast, memory, together
-from cascadice.runs.folder import PAIRS, writing
+from cascadice.runs.folder import PAIRS, locked_for_writing
 from cascadice.runs.playing import Playable, playable
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.question import Question, check_fits, check_note, question_note
@@ -66,7 +66,7 @@ def ask_pairs(
     check_fits(question, played.network, played.rounds)
     needs = forecast.of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", needs, played.network.device)
-    with writing(place):
+    with locked_for_writing(place):
         note = check_note(place, question_note(question, recording.fingerprint, played.rounds), overwrite)
         if overwrite or not (place / NOTE).exists():
             for path in (place / FILE, place / f"{PAIRS}.safetensors", place / UNFINISHED):

@@ -27,8 +27,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
-from cascadice.runs.agreement import difference
 from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
+from cascadice.runs.shared_facts import difference
 
 dist: Any = torch.distributed  # its types leave out what is needed here
 

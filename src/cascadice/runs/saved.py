@@ -49,7 +49,7 @@ fact is added."""
 _living: WeakValueDictionary[str, Network] = WeakValueDictionary()  # those that this process has saved, by digest
 
 
-class Kept(NamedTuple):
+class SavedNetwork(NamedTuple):
     """The content of a saved network's file: tensors and facts."""
 
     tensors: Tensors
@@ -70,7 +70,7 @@ class Kept(NamedTuple):
         return digest.hexdigest()
 
 
-def kept_of(network: Network, with_data: bool) -> Kept:
+def kept_of(network: Network, with_data: bool) -> SavedNetwork:
     """Collect what to save of a network beyond its settings."""
     if network.members or network.seeds:
         raise ValueError("only a single, whole network can be saved; found a part of one, or a fleet.")
@@ -89,7 +89,7 @@ def kept_of(network: Network, with_data: bool) -> Kept:
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
     facts |= _unnamed_optimizers(network)
-    return Kept(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
+    return SavedNetwork(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
 
 
 def _unnamed_optimizers(network: Network) -> dict[str, Any]:
@@ -117,16 +117,16 @@ def remember(digest: str, network: Network) -> None:
     _living[digest] = network
 
 
-def write(folder: Path, kept: Kept) -> None:
+def write(folder: Path, kept: SavedNetwork) -> None:
     """Write the file of a saved network."""
     write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps({"format": FORMAT, **kept.written})})
 
 
-def read(folder: Path, config: Config) -> Kept:
+def read(folder: Path, config: Config) -> SavedNetwork:
     """Read the file of a saved network, which must belong to these settings."""
     tensors, metadata = read_tensors(folder / NETWORK, None)
     try:
-        kept = Kept(tensors, dict(jsonl.parse(metadata["network"])))
+        kept = SavedNetwork(tensors, dict(jsonl.parse(metadata["network"])))
     except (KeyError, TypeError, ValueError) as error:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
     files.check_format(folder / NETWORK, kept.written.pop("format", FORMAT), FORMAT)
@@ -151,7 +151,7 @@ def data_of(folder: Path, config: Config, root: str | None = None) -> DataSet:
     return sources.load_data(config.data, root or config.data_root)
 
 
-def _data_in(kept: Kept) -> DataSet:
+def _data_in(kept: SavedNetwork) -> DataSet:
     def samples(name: str) -> Samples:
         inputs = {key.removeprefix(f"{name}.x."): x for key, x in kept.tensors.items() if key.startswith(f"{name}.x.")}
         x: Any = tuple(inputs.values()) if kept.facts["inputs"] == "tuple" else inputs
@@ -192,7 +192,7 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     return built
 
 
-def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network:
+def _assembled(folder: Path, config: Config, kept: SavedNetwork, first: Draw) -> Network:
     """The network, with schedules that return what was drawn in this round."""
     data, tensors, facts = data_of(folder, config), kept.tensors, kept.facts
     shape, outputs = facts["shape"] or data.train.shape, facts["outputs"] or len(data.classes)

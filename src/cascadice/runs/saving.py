@@ -92,7 +92,7 @@ def save(
 
 
 def _write(
-    network: Network, config: Config, kept: saved.Kept, rounds: Iterable[tuple[Round, bool]], place: Path,
+    network: Network, config: Config, kept: saved.SavedNetwork, rounds: Iterable[tuple[Round, bool]], place: Path,
     overwrite: bool,
 ) -> None:  # fmt: skip
     check_writable(place, "a run")

@@ -56,7 +56,7 @@ class SampleScore(NamedTuple):
         return "helped" if self.high < 0 else "harmed" if self.low > 0 else "within noise"
 
 
-class Told(NamedTuple):
+class ProcessResults(NamedTuple):
     """Results of all processes, for a summary whose tables are those of one process."""
 
     totals: dict[str, Numbers]
@@ -92,7 +92,7 @@ class InfluenceSummary(NamedTuple):
     """whether training depended on the size of gradients; else scores of samples predict little"""
     asked: Mapping[str, str] = {}
     """the note beside the table: what was asked, without settings at their defaults"""
-    told: Told | None = None
+    told: ProcessResults | None = None
     """of several processes, for the console"""
 
     @property

@@ -16,14 +16,14 @@ from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
-from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes, output_probes
 from cascadice.runs.config import Config
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, Told, strongest_samples
+from cascadice.runs.shared_facts import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes, output_probes
+from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
 
 ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machine to machine
 
@@ -176,7 +176,7 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
         samples=ordered if world.tells_samples else summary.samples,
         test_results=_mean_results([(*test, len(part["members"])) for part in told for test in part["tests"]]),
         injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
-        told=Told(numbers, dict(verdicts)),
+        told=ProcessResults(numbers, dict(verdicts)),
     )
 
 
@@ -202,7 +202,7 @@ def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[Evaluati
     )
 
 
-def come_in(world: World, journal: Journal, rounds: int) -> None:
+def join_training(world: World, journal: Journal, rounds: int) -> None:
     """Before training, wait for all processes; if the others are already training, start from their parameters.
 
     Raises:

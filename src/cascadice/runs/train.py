@@ -106,7 +106,7 @@ def _run(
     """Train into a folder that is ready for it, and print the results."""
     folder, network = journal.folder, journal.network
     begin(journal)
-    together.come_in(journal.world, journal, rounds)
+    together.join_training(journal.world, journal, rounds)
     if not console.quiet:
         print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
     about, warn = to_json(journal.config), Console(stderr=True)

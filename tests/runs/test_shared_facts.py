@@ -16,12 +16,12 @@ from cascadice import data, files
 from cascadice.cli import main
 from cascadice.report.page import collect
 from cascadice.runs import processes, train
-from cascadice.runs.agreement import facts_of_network
 from cascadice.runs.ask import ask
 from cascadice.runs.binding import check_process
 from cascadice.runs.folder import read_manifest
 from cascadice.runs.processes import joined
 from cascadice.runs.question import Question
+from cascadice.runs.shared_facts import facts_of_network
 from cascadice.runs.together import check_network
 
 assert fit_for_threads  # a fixture
