@@ -66,6 +66,7 @@ def missing_sections(function):
 
 
 API = Path(__file__).parents[1] / "docs" / "api"
+RECIPES = "cascadice.runs.recipes"  # a recipe's docstring is its line in `cascadice list`
 LISTED = re.compile(r"^::: (\S+)\n    options:\n      members: \[(.*)\]$", re.MULTILINE)
 
 
@@ -75,9 +76,9 @@ def test_names_on_the_pages_of_the_api_exist(page):
         assert [name for name in members.split(", ") if not hasattr(import_module(module), name)] == [], module
 
 
-@pytest.mark.parametrize("page", ["applications.md", "pictures.md", "report.md"])
+@pytest.mark.parametrize("page", ["applications.md", "influence.md", "pictures.md", "report.md", "runs.md"])
 def test_functions_on_these_pages_are_fully_described(page):
-    listed = LISTED.findall((API / page).read_text())
+    listed = [(module, names) for module, names in LISTED.findall((API / page).read_text()) if module != RECIPES]
     entries = [getattr(import_module(module), name) for module, members in listed for name in members.split(", ")]
     functions = [entry for entry in entries if inspect.isfunction(entry)]
     assert functions

@@ -126,6 +126,9 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
         sample: The index of the training sample of each case, if cases are samples. A cascade has only their positions
             in the batch: use `round.draw.batch[source, 0, list(cascade.samples)].tolist()`.
 
+    Returns:
+        A table with one kind and one round.
+
     Raises:
         ValueError: If the cascade is of samples and `sample` is missing, or has the wrong length.
 
@@ -160,6 +163,9 @@ def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Tab
         t: The round.
         scores: A score for each participant; NaN gets no row.
 
+    Returns:
+        A table with one row per participant.
+
     Example:
         >>> import torch
         >>> table_of_participants("shares", 7, torch.tensor([-0.5, torch.nan])).columns["source"]
@@ -177,6 +183,9 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
         kind: The estimator's name.
         round: The round that drew the samples.
         scores: `[n, samples]`, from `by_sample`; NaN gets no row.
+
+    Returns:
+        A table with one row per participant and sample.
 
     Example:
         >>> table_of_samples("first order", round, by_sample(network, round, adjoint))  # doctest: +SKIP
@@ -203,6 +212,12 @@ def renumbered(table: Table, members: Sequence[int]) -> Table:
 
 def concatenate(tables: Iterable[Table]) -> Table:
     """The rows of all tables in order; no tables give an empty one.
+
+    Args:
+        tables: Tables of any kinds and rounds.
+
+    Returns:
+        One table.
 
     Example:
         >>> import torch
@@ -270,6 +285,9 @@ def read_table(folder: Folder) -> Table:
     Args:
         folder: A folder of influence.
 
+    Returns:
+        One table with the rows of all rounds.
+
     Raises:
         FileNotFoundError: If there are no parts.
         ValueError: If a part is damaged, missing or of another format.
@@ -311,7 +329,11 @@ def _schema() -> "pyarrow.Schema":
 def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str]) -> None:
     """Save a tensor to NAME.safetensors in a folder, completely or not at all, with a checksum.
 
-    `note` describes it and is saved with it. A name is made of letters, digits, "_", "-" and ".".
+    Args:
+        folder: The folder to save to.
+        name: The name of the array: letters, digits, "_", "-" and ".".
+        tensor: The array.
+        note: A description, saved with it.
 
     Example:
         >>> save_array("influence", "proximal", given, {"rounds": "0-19"})  # doctest: +SKIP
@@ -320,7 +342,11 @@ def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str
 
 
 def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
-    """Load what `save_array` saved.
+    """Load an array that `save_array` saved.
+
+    Args:
+        folder: The folder it was saved to.
+        name: The name of the array.
 
     Returns:
         The tensor, bit for bit, and its note.

@@ -119,6 +119,13 @@ RESETS: Mapping[str, Mapping[str, Any]] = {
 def override(config: Config, settings: Mapping[str, Any]) -> Config:
     """The configuration with these settings changed; settings that they replace are reset.
 
+    Args:
+        config: The configuration to change.
+        settings: New values by name.
+
+    Returns:
+        A new configuration; `config` is unchanged.
+
     Example:
         >>> changed = override(Config(), {"rounds": 100})
         >>> changed.rounds, changed.epochs
@@ -151,9 +158,21 @@ def from_json(settings: Mapping[str, Any]) -> Config:
 def build(
     config: Config, *, download: bool = False, quiet: bool = True, processes: int = 1, rank: int = 0
 ) -> "Network":
-    """Build the network that these settings describe; `download` fetches the data set if it is not on this machine.
+    """Build the network that these settings describe.
 
-    With several `processes`, it is the part of the one with number `rank`.
+    Args:
+        config: The settings.
+        download: Fetch the data set if it is not on this machine.
+        quiet: Do not show the progress of a download.
+        processes: The number of processes that train together.
+        rank: The number of this process.
+
+    Returns:
+        The network, or the part of it that belongs to this process.
+
+    Example:
+        >>> build(Config(nodes=4)).nodes  # doctest: +SKIP
+        4
     """
     from cascadice import learning_rates
     from cascadice.data import corruption

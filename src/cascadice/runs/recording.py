@@ -130,8 +130,15 @@ def open_recording(
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        world: The processes that trained it together, of which each opens its own folder: rounds that all have.
-        recorded: Whether there must be rounds; without, a run may still be played again.
+        quiet: Print nothing.
+        world: The processes that trained the run; each opens its own folder, with the rounds that all have.
+        recorded: Whether there must be recorded rounds; a run without them can still be trained again.
+
+    Returns:
+        The run: its settings, its network and the numbers of its recorded rounds.
+
+    Raises:
+        ValueError: If the folder holds no run, or settings or data are not those it was trained with.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP

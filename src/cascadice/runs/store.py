@@ -74,7 +74,19 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(
     folder: Folder, t: int, participants: Participants, *, run: str = "", layout: str = "{}", name: str = CHECKPOINT
 ) -> None:
-    """Save the participants before round `t`; `run` is the fingerprint of the run's settings."""
+    """Save the participants before round `t`, from which a run can resume.
+
+    Args:
+        folder: The folder of the run.
+        t: The number of the next round.
+        participants: The participants before it.
+        run: The fingerprint of the run's settings.
+        layout: The layout of the model; see `layout`.
+        name: The name of the file.
+
+    Example:
+        >>> save_checkpoint("runs/mine", 10, rounds[-1].after)  # doctest: +SKIP
+    """
     metadata = {"t": str(t), "run": run, "layout": layout}
     write_tensors(Path(folder) / name, to_tensors("", participants), metadata)
 
@@ -82,7 +94,23 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Folder, *, run: str | None = None, layout: str | None = None, name: str = CHECKPOINT
 ) -> Checkpoint:
-    """Load a run's checkpoint, which must carry this fingerprint and belong to this layout of the model (None: any)."""
+    """Load the checkpoint of a run.
+
+    Args:
+        folder: The folder of the run.
+        run: The fingerprint that the checkpoint must have; None accepts any.
+        layout: The layout of the model that it must belong to; None accepts any.
+        name: The name of the file.
+
+    Returns:
+        The number of the next round, and the participants before it.
+
+    Raises:
+        ValueError: If the file is damaged, or belongs to another run or model.
+
+    Example:
+        >>> t, participants = load_checkpoint("runs/mine")  # doctest: +SKIP
+    """
     path = Path(folder) / name
     tensors, metadata = read_tensors(path, layout)
     if run is not None and metadata.get("run") != run:
@@ -149,7 +177,18 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def saved_rounds(folder: Folder) -> list[int]:
-    """The numbers of the rounds on disk, in order."""
+    """The numbers of the rounds on disk, in order.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        The numbers; empty if no round was recorded.
+
+    Example:
+        >>> saved_rounds("runs/no-such-run")
+        []
+    """
     names = (path.stem for path in (Path(folder) / "rounds").glob("*.safetensors"))
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -171,9 +210,21 @@ def load_round(
     """Load round `t`: the same bits, on the device that computed it.
 
     Args:
-        run: The fingerprint of the run that it must belong to (None: any).
-        layout: The layout of the model that it must belong to (None: any).
+        folder: The folder of the run.
+        t: The number of the round.
+        run: The fingerprint of the run that it must belong to; None accepts any.
+        layout: The layout of the model that it must belong to; None accepts any.
         device: Where parameters, optimizer state and buffers go.
+
+    Returns:
+        The round, without a tape.
+
+    Raises:
+        FileNotFoundError: If the round was not recorded.
+        ValueError: If the file is damaged, or belongs to another run or model.
+
+    Example:
+        >>> load_round("runs/mine", 12).update.norm(dim=1)  # doctest: +SKIP
     """
     path = _round_path(folder, t)
     if not path.exists():
@@ -199,7 +250,19 @@ def _check_place(path: Path, metadata: Mapping[str, Any], t: int) -> None:
 
 
 def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:
-    """Load all recorded rounds in order, one at a time."""
+    """Load all recorded rounds in order, one at a time.
+
+    Args:
+        folder: The folder of the run.
+        layout: The layout of the model that they must belong to; None accepts any.
+        device: Where parameters, optimizer state and buffers go.
+
+    Returns:
+        An iterator over the rounds.
+
+    Example:
+        >>> [round.t for round in load_rounds("runs/mine")]  # doctest: +SKIP
+    """
     return (load_round(folder, t, layout=layout, device=device) for t in saved_rounds(folder))
 
 

@@ -157,7 +157,23 @@ def summarise(
 
 
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
-    """Summarise the influence in a folder, with the test accuracy that the run measured."""
+    """Summarise the influence in a folder, with the test accuracy that the run measured.
+
+    Args:
+        folder: The folder of the influence.
+        run: The folder of the run.
+        network: The network of the run.
+
+    Returns:
+        Sums and means over rounds.
+
+    Raises:
+        FileNotFoundError: If the folder holds no influence.
+        ValueError: If the influence is damaged or does not fit the network.
+
+    Example:
+        >>> read_summary("runs/demo/influence", "runs/demo", network).participants["truth"]  # doctest: +SKIP
+    """
     metrics = store.metrics_so_far(run)
     table, change, note = read_table(folder), read_training_change(folder), read_note(folder)
     check_range(table, sample=len(network.data.train))
@@ -282,7 +298,19 @@ class Sides(NamedTuple):
 
 
 def sides(summary: InfluenceSummary, kind: str) -> Sides:
-    """Who clearly helped, who clearly harmed, and who did neither."""
+    """Who clearly helped, who clearly harmed, and who did neither.
+
+    Args:
+        summary: A summary of influence.
+        kind: One of the estimators in it.
+
+    Returns:
+        The participants of each side with their totals, the strongest first.
+
+    Example:
+        >>> sides(summary, "truth").harmed  # doctest: +SKIP
+        [(3, 0.1658)]
+    """
     totals = summary.participants[kind]
     sign = signs(totals, summary.bounds[kind])
     helped, harmed = ranked(np.where(sign == 0, 0, totals), len(totals))

@@ -58,15 +58,20 @@ def run(
     """Train the network that `config` describes and write everything to a folder.
 
     Args:
+        config: The settings of the run.
         out: The folder of the run.
         resume: Continue from the folder's checkpoint, or from the beginning if there is none. The final parameters are
             those of a run that was never stopped.
         overwrite: Replace the run in the folder.
+        quiet: Print nothing.
         download: Fetch the data set if it is not on this machine.
         question: Influence to compute during training; it goes into the subfolder `influence`.
         live: A view of the run during training, e.g. `partial(cascadice.report.live.serving, port=0)`.
         world: The processes that train together, each its own participants into its own folder in `out`.
-        callbacks: Who is told of every round's metrics and influence, e.g. `loggers.TensorBoard("logs")`.
+        callbacks: Called with every round's metrics and influence, e.g. `loggers.TensorBoard("logs")`.
+
+    Returns:
+        How the run ended.
 
     Raises:
         DivergedError: If a participant became NaN or infinite; the rounds before it are kept.
