@@ -177,7 +177,7 @@ WHOLE_RUN_KINDS: dict[str, str] = {
 }
 """Kinds that score a whole run, and the question that each answers; see `whole_run` and `whole_run_shares`."""
 PAIRS: dict[str, str] = {
-    "pairs": "who substitutes whom: how a participant's whole-run influence changes when another is left out",
+    "pairs": "who substitutes for whom: how a participant's whole-run influence changes when another is left out",
 }
 """The kind that scores pairs of participants; see `interplay`."""
 

@@ -57,7 +57,7 @@ class Config:
     lr: float = _setting(0.1, "learning rate")
     lr_schedule: str = _setting("constant", "constant, cosine, step:EVERY:FACTOR or warmup:STEPS+SCHEDULE")
     participants: tuple[str, ...] = _setting(
-        (), "what some participants do differently, nodes:name=value,…, e.g. 2,5-7:optimizer=adam,lr=0.003"
+        (), "settings that differ for some participants, nodes:name=value,…, e.g. 2,5-7:optimizer=adam,lr=0.003"
     )
     rounds: int | None = _setting(None, "rounds to train, instead of epochs")
     epochs: float | None = _setting(5.0, "passes over the data to train")
@@ -66,8 +66,10 @@ class Config:
     )
     behaviours: tuple[str, ...] = _setting((), "misbehaving participants, in the same form, e.g. free-rider:0,1")
     rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. cosine-trust (none: the given W)")
-    compression: str | None = _setting(None, "how updates are compressed before they are sent, e.g. 8-bit (none: not)")
-    seed: int = _setting(0, "seed of everything random")
+    compression: str | None = _setting(
+        None, "compression of updates that are sent, e.g. 8-bit (none: uncompressed)"
+    )
+    seed: int = _setting(0, "seed for all randomness")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")
     strategy: str = _setting("auto", "how local steps are computed: auto, loop, vmap or compile")

@@ -18,8 +18,8 @@ OF_YOUR_OWN = ("model", "loss")
 DIFFERENT = ("device", "data_root", *OF_YOUR_OWN)  # settings in which a command may differ from the run
 FINAL = ("at", "during", "on")  # what only questions about the final models have
 NUMBERS = {
-    "hops": "how many rounds to follow an update [1]",
-    "points": "points of an integral; more are more accurate [2; for whole-run-shares 3]",
+    "hops": "for how many rounds to follow an update [1]",
+    "points": "quadrature points; more are more accurate [2; for whole-run-shares 3]",
     "every": "score the updates of every N-th round [1]",
     "eval_samples": "evaluate on the first N test samples (all)",
 }
@@ -68,15 +68,15 @@ def read_setting(name: str, text: str) -> Any:
 def add_processes(parser: argparse.ArgumentParser) -> None:
     """Add the flags of commands that can run in several processes."""
     group = parser.add_argument_group("several processes (torchrun -m cascadice …)")
-    text = "network interface on which they talk (loopback, or $GLOO_SOCKET_IFNAME)"
+    text = "network interface for their messages (loopback, or $GLOO_SOCKET_IFNAME)"
     group.add_argument("--interface", metavar="NAME", help=text)
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to wait for one another [60]")
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long processes wait for one another [60]")
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add the flags that decide what processes do when one of them is missing."""
     group = parser.add_argument_group("when a process fails")
-    text = "stop; carry-on: the others go on, and it may come back; restart: with torchrun --max-restarts [stop]"
+    text = "stop; carry-on: the others continue, and it may come back; restart: with torchrun --max-restarts [stop]"
     group.add_argument("--policy", metavar="stop|carry-on|restart", help=text)
     text = "how long to wait for the messages of a round [with carry-on 2, else --timeout]"
     group.add_argument("--patience", type=float, metavar="SECONDS", help=text)
@@ -89,21 +89,21 @@ def add_question(parser: argparse.ArgumentParser, title: str) -> None:
     kinds = "estimators, any of `cascadice list kinds`, separated by commas [first-order]"
     group.add_argument("--kind", metavar="KINDS", dest="kinds", help=kinds, **absent)
     group.add_argument("--samples", action="store_true", help="score every training sample too", **absent)
-    group.add_argument("--sources", metavar="NODES", help="whose updates, separated by commas (everyone's)", **absent)
+    group.add_argument("--sources", metavar="NODES", help="whose updates to score, separated by commas (all)", **absent)
     for name, help in NUMBERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
-    text = "of several processes: tell process 0 the samples with the lowest and highest scores, to print those of all"
+    text = "with several processes: tell process 0 the samples with the lowest and highest scores, to print"
     group.add_argument("--tell-samples", action="store_true", help=text)
 
 
 def add_whole_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that apply only to questions about the final models."""
     group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares, pairs)")
-    at = "weight of all updates in the run that is looked at, above 0 and at most 1 [1]"
+    at = "weight of all updates at which to differentiate, above 0 and at most 1 [1]"
     group.add_argument("--at", type=float, metavar="X", help=at, default=argparse.SUPPRESS)
     text = "only the updates of rounds A to B − 1 are weighted, e.g. 0:100 (all rounds)"
     group.add_argument("--during", metavar="A:B", help=text, default=argparse.SUPPRESS)
-    on = "whose final models: all, average, or the number of a participant [all]"
+    on = "final models to measure: all, average, or the number of a participant [all]"
     group.add_argument("--on", metavar="WHOSE", help=on, default=argparse.SUPPRESS)
 
 

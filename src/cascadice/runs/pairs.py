@@ -28,7 +28,7 @@ COLUMNS = "left_out,participant,influence,influence_without,change"
 MOST = 5  # pairs to name of either sign
 MEANING = (
     "How a participant's whole-run influence changes when another is left out. Negative: it helps more without the "
-    "other, so they substitute each other. Positive: it helps less, so they complement each other."
+    "other, so they substitute for each other. Positive: it helps less, so they complement each other."
 )
 
 
@@ -53,7 +53,7 @@ def ask_pairs(
         world: The processes that ask: one.
 
     Returns:
-        `[j, i]`: how much i's whole-run influence changes when j is left out. Negative: they substitute each other.
+        `[j, i]`: how much i's whole-run influence changes when j is left out. Negative: they substitute for each other.
 
     Example:
         >>> change = ask_pairs("runs/demo", Question(("pairs",)))  # doctest: +SKIP
