@@ -30,7 +30,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     Args:
         path: The file to replace.
         durable: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
-            where many files are written, leave it for one call of `flush`.
+            to write many files, call `flush` once at the end instead.
     """
     made = make_folder(path.parent)
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
@@ -86,7 +86,7 @@ def flush(folder: Path, paths: Iterable[Path]) -> None:
 def make_folder(folder: Path) -> list[Path]:
     """Make a folder and its parents, and wait until they would survive a loss of power; return the new ones.
 
-    The innermost one comes first.
+    The innermost new folder comes first.
     """
     if folder.is_dir():
         return []
@@ -107,7 +107,7 @@ def remove_empty(folders: Iterable[Path]) -> None:
 def remove(path: Path, durable: bool = True) -> None:
     """Remove a file, or a folder with its content, and its checksums; if it is a link, only the link.
 
-    A missing path is fine. If it is not `durable`, a loss of power may bring it back; no line is about it then.
+    A missing path is fine. Unless `durable`, a loss of power may bring the file back, but not its checksum.
     """
     there = os.path.lexists(path)
     with checksums.announced(path, None, sync=durable):
@@ -167,7 +167,7 @@ def check_format(path: Path, found: object, known: str) -> None:
 def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
     """Report any of these errors, raised by a library inside this block, as damage to the file.
 
-    It is not if it cannot be read, or if there is no memory left to read it.
+    A file that cannot be opened, or a lack of memory, is not reported as damage.
     """
     try:
         yield

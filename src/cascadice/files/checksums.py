@@ -4,9 +4,9 @@
     {"format": "cascadice-checksums-1"}
     {"file": "rounds/000007.safetensors", "bytes": 1155416, "sha256": "5f2c…"}    written
     {"file": "rounds/000006.safetensors"}                                         removed; a folder: with all in it
-    {}                                                                            what the line above says is on disk
+    {}                                                                            the line above is on disk
 Each line is added before its file is renamed into place, or removed, and {} once the new name would survive a loss of
-power. So a last line without {} may describe what did not happen; what was there before is right then as well.
+power. So a last line without {} may describe a change that did not happen; the previous content is then accepted too.
 Writers take turns, each from its line to {}.
 """
 
@@ -192,7 +192,7 @@ def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
 def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[None]:
     """Announce in the list what the block does: rename `draft` to a file, or (None) remove the file or folder.
 
-    Without `sync` the line reaches the disk with the next one that is written with it, and no name need be flushed.
+    Without `sync`, the line reaches the disk with the next synced one, and names are not flushed.
     """
     if path.suffix == APPENDED:
         yield
@@ -215,8 +215,8 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
 def verify(path: Path, *, foreign: bool = False, remedy: str = RECOMPUTE) -> None:
     """Raise ValueError if a file does not match its list, or if its run has lost the list.
 
-    Without a list, outside runs and in those of version 0.1.0, nothing but the kind of the file is checked. `foreign`
-    files may have been put there by others: those that are not listed pass. `remedy` says what to do.
+    Without a list, as outside runs and in runs of version 0.1.0, only the kind of the file is checked. `foreign` files
+    may have been put there by others: they need not be listed. `remedy` says what to do.
     """
     check_ordinary(path)
     listing = list_for(path)

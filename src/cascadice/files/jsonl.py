@@ -1,6 +1,6 @@
 """JSON that may be damaged, and files of JSON lines that grow.
 
-A writer that is killed leaves an unfinished last line, which counts for nothing: the next one writes over it.
+A killed writer leaves an unfinished last line, which is ignored and overwritten by the next writer.
 """
 
 import errno

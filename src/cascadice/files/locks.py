@@ -1,7 +1,7 @@
 """One writer per folder: a lock that is released when its process ends, however it ends.
 
 The lock is `flock` on the file `.lock` in the folder, which says who holds it and since when. A lock file that nobody
-holds means nothing: a killed process leaves one behind, and the next writer takes it over.
+holds has no effect: a killed process leaves one behind, and the next writer takes it over.
 """
 
 import json

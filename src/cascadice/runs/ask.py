@@ -65,14 +65,14 @@ def ask(
 ) -> InfluenceSummary:
     """Ask a run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
 
-    Questions about rounds need their recording. For those about the final models the run is played again from its
-    settings; where it was recorded completely, the recording is read at weight 1.
+    Questions about rounds need recorded rounds. For questions about the final models the run is trained again from its
+    settings; if it was recorded completely, the recording is used at weight 1.
 
     Args:
         run: The folder of the run.
         out: The folder for the table and the figure (None: `influence` or `whole-run` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        overwrite: Whether to replace influence of other settings.
+        overwrite: Whether to replace influence with other settings.
         world: The processes that trained the run together: each reads its own folder in `run`, and writes the scores
             of its own participants there.
 
@@ -80,7 +80,7 @@ def ask(
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
 
     Raises:
-        ValueError: If the run cannot be read or played again, or the folder holds influence of other settings.
+        ValueError: If the run cannot be read or trained again, or the folder holds influence with other settings.
         DivergedError: If the run diverges at one of the weights of its updates.
 
     Example:
@@ -190,7 +190,7 @@ def protect(out: Path) -> None:
 def clear(out: Path) -> None:
     """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else.
 
-    Its note says that it is not finished before the first part goes, so that nobody takes what is left for the whole.
+    The note is marked unfinished before the first part is removed, so that the rest is never mistaken for the whole.
     """
     if parts(out) and (out / NOTE).exists():
         with suppress(ValueError):  # a damaged one says nothing at all

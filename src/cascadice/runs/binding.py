@@ -27,7 +27,7 @@ def build_recorded(
 ) -> Network:  # fmt: skip
     """Build the network of the run in a folder, after checking that it was trained with these settings and data.
 
-    Of several processes, W is what really happened, in everybody's rows.
+    With several processes, W has the rows that all processes really used.
 
     Args:
         settings: Settings that may differ: `device`, `data_root`.

@@ -66,9 +66,7 @@ class Config:
     )
     behaviours: tuple[str, ...] = _setting((), "misbehaving participants, in the same form, e.g. free-rider:0,1")
     rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. cosine-trust (none: the given W)")
-    compression: str | None = _setting(
-        None, "compression of updates that are sent, e.g. 8-bit (none: uncompressed)"
-    )
+    compression: str | None = _setting(None, "compression of updates that are sent, e.g. 8-bit (none: uncompressed)")
     seed: int = _setting(0, "seed for all randomness")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")
@@ -278,7 +276,7 @@ def schedule(config: Config) -> "Schedule":
 def length(config: Config, parts: Sequence[Sized]) -> int:
     """The number of rounds, given the samples that participants hold.
 
-    An epoch is as many rounds as it takes all participants together to use all their batches.
+    An epoch is the number of rounds in which all participants together use all their batches.
     """
     from cascadice.data.batches import rounds_per_epoch
 

@@ -1,7 +1,7 @@
 """Departures of a multi-process run from its schedule: missing messages, and rounds that a process missed.
 
-W is drawn before a run begins, and every process knows all of it. What a process really did with its own rows of W is
-written down by that process, in `departures.json` of its folder, and told to the others when they look back together.
+Every process knows the whole schedule of W in advance. Each process writes the rows of W that it really used, where
+they differ, to `departures.json` in its folder, and tells them to the others when they compute influence together.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Departures:
 
     Attributes:
         rows: Rows of W of its own participants, in the rounds in which messages were missing.
-        away: Rounds of which it has no record: it was away, or died before a checkpoint kept them.
+        away: Rounds that it did not record: it was away, or died before the next checkpoint.
     """
 
     rows: list[Row] = field(default_factory=list)

@@ -104,7 +104,7 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 def locked_for_writing(*folders: Path) -> Iterator[None]:
     """Lock these folders for writing; if one is part of a run, lock the whole run.
 
-    What killed writers left half written there is removed.
+    Files that killed writers left unfinished are removed.
 
     Raises:
         ValueError: If somebody else is writing there.
@@ -252,9 +252,9 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
 def clear(folder: Path) -> None:
     """Remove the files of a run and the results about it, and nothing else.
 
-    The checkpoint goes first, so that what is half cleared begins again when it is resumed; the settings go last, so
-    that nobody takes what is left for another run's. The manifest is left to be replaced: by it the folder is known to
-    hold a run, whoever dies on the way.
+    The checkpoint is removed first, so that a half-cleared run starts again when it is resumed; the settings last, so
+    that the rest is not mistaken for another run. The manifest stays until it is replaced: it marks the folder as that
+    of a run even if this process dies on the way.
     """
     files.remove_drafts(folder, *BELOW)
     checksums.drop_unreadable(folder)

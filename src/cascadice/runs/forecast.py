@@ -1,7 +1,7 @@
 """Predict how much memory a computation takes, before it starts; `benchmarks/memory.py` checks the predictions.
 
-Everything is counted in copies of everybody's parameters and in results of layers (activations). The factors below are
-what the engine and torch hold at once.
+Everything is counted in copies of all participants' parameters and in activations. The factors below are the numbers of
+copies that the engine and torch hold at once.
 """
 
 from copy import deepcopy
@@ -67,7 +67,7 @@ def _place(tensor: Tensor) -> int:
 def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = None) -> Activations:
     """The activations of a model for one sample, from a pass on torch's meta device, which computes no numbers.
 
-    A model that cannot run there, because it looks at numbers or makes tensors elsewhere, runs with numbers.
+    A model that cannot run there, because it looks at values or makes tensors elsewhere, runs with real numbers.
 
     Args:
         model: The model; it is copied.

@@ -1,6 +1,6 @@
 """Combine the folders of a multi-process run, one per process, into a view of the whole run.
 
-A single process's folder gives what that process knows; others' numbers are NaN then.
+From the folder of a single process, only its own numbers are known; those of others are NaN.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
     """The metrics of each round; NaN for participants whose process did not record it or whose folder is missing.
 
-    The consensus distance is known to no process, and NaN.
+    No process knows the consensus distance, which is NaN.
     """
     members: list[Any] = [(read_manifest(place).get("process") or {}).get("members") for place in places]
     each = [store.read_metrics(place) for place in places]

@@ -186,7 +186,7 @@ def pause_after(seconds: float) -> float:
 def begin(journal: Journal) -> None:
     """Write the manifest, then the settings: from the first file on, the folder is known to hold a run.
 
-    The list of checksums comes before; files that are there already, of a version that kept none, are listed too.
+    The list of checksums comes first; existing files of a version that kept no list are added to it.
     """
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)

@@ -28,8 +28,8 @@ class Playable:
     Attributes:
         network: Trains as the run did.
         rounds: How many rounds the run had.
-        recorded: All its rounds, where all of them were recorded.
-        length: How many rounds to keep at a time, where it does not follow from the network.
+        recorded: All its rounds, if all of them were recorded.
+        length: How many rounds to keep at a time, if not the default for the network.
         exchange, world: How what participants send is exchanged, and by which processes, if not in memory.
     """
 

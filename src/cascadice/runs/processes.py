@@ -53,15 +53,15 @@ class World:
     Attributes:
         rank: The number of this process.
         size: How many there are.
-        group: Sends and receives tensors; None where processes may come and go.
+        group: Sends and receives tensors; None if processes may come and go.
         store: Holds what processes tell one another.
         timeout: Seconds to wait for the others.
         policy: What happens when one is missing, a name of `POLICIES`.
-        patience: Seconds to wait for the messages of a round (None: 2 where the others go on, else `timeout`).
+        patience: Seconds to wait for the messages of a round (None: 2 with "carry-on", else `timeout`).
         interface: The network interface to talk over.
-        again: Whether this process, or another one unless the others go on, was started before.
-        begun: Whether it, or all of them, had begun to write the run then.
-        lasting: The part of the store that processes find again when they are started again.
+        again: Whether any process (with "carry-on", this one) was started before.
+        begun: Whether all processes (with "carry-on", this one) had begun to write the run then.
+        lasting: The part of the store that survives a restart of the processes.
         tells_samples: Whether it tells the others the scores of its strongest samples.
     """
 
@@ -117,10 +117,10 @@ class World:
     def tell(self, value: Any) -> list[Any]:
         """Send a JSON value to all processes, and return the values of all, in order of rank.
 
-        Every process must call it equally often.
+        All processes must call it equally often.
 
         Raises:
-            ConnectionError: If a process says nothing in time, or has failed.
+            ConnectionError: If a process does not answer in time, or has failed.
         """
         if self.alone:
             return [value]
@@ -158,7 +158,7 @@ class World:
         """Check that all processes agree on these facts.
 
         Raises:
-            ValueError: If one differs; it says which, and in which process.
+            ValueError: If one differs; the message names it and the process.
         """
         if found := difference(self.tell(dict(facts))):
             raise ValueError(

@@ -35,15 +35,15 @@ class Question:
 
     Attributes:
         kinds: Estimators, names of `cascadice list kinds`; all about rounds, or all about the final models.
-        hops: How many rounds an update is followed after the one that made it.
+        hops: For how many rounds to follow an update.
         samples: Whether to score single training samples too.
-        points: Points of integrals; 2 unless given, for shares of the whole run 3.
+        points: Quadrature points; by default 2, and 3 for whole-run shares.
         sources: The participants whose updates are scored (None: all).
         every: Score the updates of every N-th round.
         eval_samples: How many of the first test samples the loss is evaluated on (None: all).
         at: The weight of all updates in the run at which "whole-run" and "pairs" take the derivative.
         during: The first round whose updates are weighted, and the one after the last (None: all rounds).
-        on: Whose final models: "all", "average" or the number of a participant.
+        on: The final models to measure: "all", "average" or the number of a participant.
     """
 
     kinds: tuple[str, ...] = ("first-order",)

@@ -99,7 +99,7 @@ class Recording:
     def final_test_metrics(self, world: World = ONE_PROCESS) -> str:
         """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none.
 
-        It is the mean over the participants of all processes that tested them then.
+        It is the mean over the participants of all processes that evaluated in that round.
         """
         metrics = store.metrics_so_far(self.folder)
         tests = ((m.t, *quality(m.test)) for m in reversed(metrics) if m.test is not None)

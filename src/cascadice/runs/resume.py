@@ -25,7 +25,7 @@ def open_journal(
 ) -> Journal:
     """Open a new journal, or resume from the last checkpoint: anything written after it is dropped and computed again.
 
-    Processes of one `world` begin with the last checkpoint that all of them have.
+    All processes of a `world` start from the last checkpoint that all of them have.
     """
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
     every = config.checkpoint_every or (None if world.alone else -(-rounds // CHECKPOINTS))
@@ -59,7 +59,7 @@ def open_journal(
 def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
     """A random id for the run of these processes, or the one in their folders; None for a single process.
 
-    It tells runs of the same settings apart, which may have departed from their plans in different ways.
+    It distinguishes runs with the same settings, which may have departed from the schedule in different ways.
     """
     if world.alone:
         return None
@@ -83,7 +83,7 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 def _check_earlier_rounds(journal: Journal) -> None:
     """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again.
 
-    If only the last are kept, some may be deleted, or back again. Cost: each is read once.
+    If only the last ones are kept, earlier ones may be deleted, or back after a loss of power. Cost: each is read once.
     """
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
     if store.rounds_to_keep(journal.config.record).most is not None:

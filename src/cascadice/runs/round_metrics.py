@@ -19,7 +19,7 @@ METRICS = "metrics.parquet"
 class RoundMetrics(NamedTuple):
     """The metrics of round t: batch losses, consensus distance and, in some rounds, test loss and accuracy.
 
-    `traffic` are the bytes that this process sent and received, where several processes train together.
+    `traffic` are the bytes that this process sent and received, if several processes train together.
     """
 
     t: int
@@ -54,7 +54,7 @@ TRAFFIC = ("bytes_sent", "bytes_received")  # of a process in a round, the same 
 def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> None:
     """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated.
 
-    `members` are the numbers of the participants, where they are part of a network.
+    `members` are the numbers of the participants, if they are part of a network.
     """
     import pyarrow as pa
     from pyarrow import parquet

@@ -249,7 +249,7 @@ def unknown(config: Config) -> list[str]:
 def as_drawn(network: Network, folder: Path) -> Network:
     """The network with the recorded draws in place of its schedules.
 
-    Before the first recorded round it draws as there: forecasts look at round 0, and `playable` refuses to start there.
+    Earlier rounds draw what the first recorded one drew: forecasts look at round 0, which `playable` refuses to train.
     """
     first = next(iter(store.saved_rounds(folder)), 0)
     known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))

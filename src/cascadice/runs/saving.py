@@ -46,17 +46,17 @@ def save(
 ) -> Path:
     """Save a network and its rounds as a run folder that every command can read.
 
-    Commands in this process use the network itself. Those in another one build its model again: named models and
-    module-level functions that made it are found by themselves, others by what you give here. Nothing is pickled.
+    Commands in this process use the network itself. Other processes rebuild its model: they find named models and
+    module-level functions automatically, and others by what you pass here. Nothing is pickled.
 
     Args:
-        network: Of `cd.network`, or of a `Recorder`.
-        rounds: Its rounds in order, kept or as they come from `cd.simulate`; from round 0 on, for what is said about
-            the final models.
-        folder: Where the run goes.
+        network: The network, from `cd.network` or a `Recorder`.
+        rounds: Its rounds in order, as a list or directly from `cd.simulate`; influence on the final models needs all
+            of them, from round 0 on.
+        folder: The folder of the run.
         model: The function that makes the model, if `cd.network` was not given one: itself, or "package.module:make".
-        data: The same for the data, or a name such as "mnist". Unless given, the data are saved in the folder.
-        loss: The function that is trained on, if it cannot be found by itself.
+        data: The same for the data, or a name such as "mnist". By default the data are saved in the folder.
+        loss: The loss function, if it cannot be found automatically.
         eval_every: Rounds between evaluations on the test data.
         overwrite: Replace the run in the folder.
         progress: Show a bar.

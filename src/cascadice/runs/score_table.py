@@ -24,7 +24,7 @@ class ScoreTable:
     question: str
     columns: dict[str, NDArray[Any]]
     caution: str = ""
-    """why the order of the rows means little, where it does"""
+    """why the order of the rows means little, if so"""
 
     def __len__(self) -> int:
         return len(self.columns["influence"])

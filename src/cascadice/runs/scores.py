@@ -70,7 +70,7 @@ class Scores:
         `verdict`: helped, harmed, within noise, or used once, which has no interval.
 
         Raises:
-            ValueError: If samples were not asked for.
+            ValueError: If samples were not scored.
         """
         if self.of_samples is None:
             raise ValueError("samples were not scored. Ask for them: score(…, samples=True).")
@@ -119,28 +119,28 @@ def score(
 ) -> Scores:
     """Score who helped the final models or, with `hops`, who helped in each round.
 
-    These are two questions, with different answers. The first, by whole-run influence, predicts training again without
-    a participant. The second says what updates did in the rounds in which they travelled, summed over rounds. Where
-    participants hold different data, it predicts retraining no better than chance; with IID data it does predict it.
+    These are two questions with different answers. The first, answered by whole-run influence, predicts retraining
+    without a participant. The second is about what updates did in the following rounds, summed over rounds. It predicts
+    retraining if data are IID, but no better than chance if participants hold different data.
 
     Args:
-        network: Of `cd.network`, or of a `Recorder`.
-        rounds: Its rounds, or how many to train, without a mixing rule: of `simulate(rule=...)`, give the rounds.
-        hops: How many rounds to follow each update; None: to the final models.
+        network: The network, from `cd.network` or a `Recorder`.
+        rounds: Its rounds, or how many to train. After `simulate(rule=...)`, pass the rounds.
+        hops: For how many rounds to follow each update; None to measure the final models.
         samples: Score training samples too.
-        kind: The estimator. About the final models: "whole-run" (unless given) or "whole-run-shares"; about rounds:
-            "shares" (unless given), "truth", "first-order" or "path-integrated".
-        evaluation: What is measured; the loss on the test data unless given.
-        at: The weight of all updates in the run at which "whole-run" is taken: to predict runs that keep a part
-            of the participants or samples, that part.
-        points: Points of integrals.
-        progress: Show a bar, or without a terminal a few lines.
+        kind: The estimator. For the final models: "whole-run" (default) or "whole-run-shares"; for rounds: "shares"
+            (default), "truth", "first-order" or "path-integrated".
+        evaluation: What to measure; by default the loss on the test data.
+        at: The weight of all updates at which "whole-run" is computed. To predict runs that keep a fraction of the
+            participants or samples, use that fraction.
+        points: Quadrature points.
+        progress: Show a progress bar; without a terminal, a few lines.
 
     Returns:
         The scores: `.participants`, `.samples`, `.to_pandas()`, `.plot()`.
 
     Raises:
-        ValueError: If the kind does not go with `hops`, or there are fewer rounds than hops.
+        ValueError: If the kind does not match `hops`, or there are fewer rounds than hops.
 
     Example:
         >>> scores = score(network, cd.simulate(network, 100))

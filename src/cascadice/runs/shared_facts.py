@@ -96,7 +96,7 @@ def initial_probes(network: Network) -> list[float]:
 def output_probes(network: Network) -> list[float]:
     """Some outputs of the model, and their norm, for parameters and samples that are the same in every process.
 
-    A printed model does not say what its `forward` does beside calling its modules.
+    A printed model does not show what its `forward` does besides calling its modules.
     """
     learner, like = network.learner, network.initial.theta
     theta = SPREAD * torch.randn(learner.size, generator=seeds.generator(0, "output probes"), dtype=torch.float64)

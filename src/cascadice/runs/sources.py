@@ -35,7 +35,7 @@ def load_data(name: str, root: str | None = None, download: bool = False, quiet:
 def make_model(name: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> nn.Module:
     """The model of this name, or the one that the referenced function makes, with parameters from torch's seed.
 
-    That function takes nothing, or the shape of an input and the number of classes; options are for named models alone.
+    That function takes no arguments, or an input shape and a number of classes; options are for named models only.
 
     Example:
         >>> len(make_model("mlp", (1, 8, 8), 10, {"hidden": (32,)}))

@@ -133,7 +133,7 @@ def _complete(path: Path) -> Iterator[None]:
 def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}") -> None:
     """Save a round of the run with this fingerprint; call `flush_rounds` to make it survive a loss of power.
 
-    `after` is left out where gossip by W recomputes it from the rest, bit for bit.
+    `after` is left out if gossip by W recomputes it from the rest, bit for bit.
     """
     t, batch, W, lr, conduct, generators = round.draw
     tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}

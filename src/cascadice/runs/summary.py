@@ -129,9 +129,9 @@ def summarise(
     """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
 
     Args:
-        metrics: What the run measured, for the test accuracy around these rounds.
+        metrics: The metrics of the run, for the test accuracy around these rounds.
         injected: The faults of participants, for the names in tables and figures.
-        training_change: What training did to the final models' loss.
+        training_change: The change that training made to the final models' loss.
         sees_scale: Whether steps depend on the size of gradients, unlike those of Adam.
         asked: The note beside the table.
     """

@@ -34,8 +34,8 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
     """Compute everything that the question asks of a run. A stopped call continues when it is repeated.
 
     Args:
-        folder: Where results will be written. Sweeps are kept in a folder in it, for `remove_sweeps` to remove once
-            results are there; those of another run or of another question are thrown away.
+        folder: The folder for the results. Sweeps are saved in a subfolder, which `remove_sweeps` removes once the
+            results are written; sweeps of another run or another question are discarded.
 
     Example:
         >>> run, question = playable(open_recording("runs/demo")), Question(("whole-run-shares",))  # doctest: +SKIP

@@ -31,7 +31,7 @@ ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machin
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
     """Check that these processes have the same settings, and can train this configuration together.
 
-    With `overwrite`, folders of further processes, of an earlier run, are removed.
+    With `overwrite`, folders of additional processes of an earlier run are removed.
     """
     if config.rule is not None:
         raise ValueError(
@@ -61,7 +61,7 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
 def check_network(world: World, network: Network, data: str, shared: bool) -> None:
     """Check that all processes have the same data, whose digest is `data`, and the same model.
 
-    `shared` says whether all participants begin with the same parameters.
+    `shared` says whether all participants start with the same parameters.
     """
     if world.alone:
         return
@@ -137,7 +137,7 @@ def point_to_all(world: World, run: files.Folder, out: files.Folder | None, quie
 def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
     """What all processes measured in a round; the consensus distance, which needs all models, is NaN.
 
-    Where some may be missing, it is what this one measured.
+    If some processes may be missing, only what this one measured.
     """
     if world.alone or world.carries_on:
         return metrics
@@ -151,7 +151,7 @@ def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
 def influence_of_everybody(world: World, summary: InfluenceSummary, members: Sequence[int]) -> InfluenceSummary:
     """The summary of what all processes computed about their own participants, as far as the console shows it.
 
-    Samples are those of this process alone, unless `world.tells_samples`. Cost: three numbers a participant and kind,
+    Samples are only those of this process, unless `world.tells_samples`. Cost: three numbers per participant and kind,
     and the strongest samples.
     """
     if world.alone:
@@ -206,7 +206,7 @@ def join_training(world: World, journal: Journal, rounds: int) -> None:
     """Before training, wait for all processes; if the others are already training, start from their parameters.
 
     Raises:
-        ConnectionError: If they are not there, or have finished.
+        ConnectionError: If the other processes are not there, or have finished.
     """
     if not world.carries_on:
         return

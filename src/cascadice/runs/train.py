@@ -67,7 +67,7 @@ def run(
         download: Fetch the data set if it is not on this machine.
         question: Influence to compute during training; it goes into the subfolder `influence`.
         live: A view of the run during training, e.g. `partial(cascadice.report.live.serving, port=0)`.
-        world: The processes that train together, each its own participants into its own folder in `out`.
+        world: The processes that train together; each writes its own participants to its own folder in `out`.
         callbacks: Called with every round's metrics and influence, e.g. `loggers.TensorBoard("logs")`.
 
     Returns:

@@ -2,7 +2,7 @@
 
 A folder of unfinished sweeps
     at-0.5.safetensors           the scores of the sweep at α = 0.5 so far; if it has not ended, its adjoint too
-    at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to play it again from there
+    at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to train it again from there
 """
 
 from collections.abc import Iterator, MutableMapping
